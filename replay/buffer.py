@@ -199,7 +199,7 @@ class ReplayBuffer(Memory):
         Raises:
             ValueError: If the buffer needs samples, losses, or labels without a column.
         """
-        feeding = BufferFeeding(self, name)
+        feeding = BufferFeeding(self, name, streams)
         no_runs: Any = SimpleNamespace()
         feeding.attach(RunContext(streams, 0, 1, True, torch.device("cpu"), RankSync(1), planner, no_runs))
         if self.is_online and (feeding.asks or self.storage.keeps_contents):
@@ -239,9 +239,9 @@ class ReplayBuffer(Memory):
         options |= {"label_column": self.label_column, "keeps_repeats": self.keeps_repeats}
         return ReplayBuffer(capacity, **options, is_online=False)
 
-    def as_method(self, name: str) -> Method:
+    def as_method(self, name: str, streams: Sequence[Stream]) -> Method:
         """Returns the method that fills the buffer during a run; see `mixer.mixture.cursor.GrowingDataset`."""
-        self.feeding = BufferFeeding(self, name)
+        self.feeding = BufferFeeding(self, name, streams)
         return self.feeding
 
 

@@ -55,7 +55,7 @@ class SecondDraw:
             )
         return lambda _plan: None
 
-    def as_method(self, name: str) -> Method:
+    def as_method(self, name: str, streams: Sequence[Stream]) -> Method:
         """Returns a method that checks for the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
         return _Check(self, name)
 

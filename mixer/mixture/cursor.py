@@ -72,5 +72,5 @@ class GrowingDataset(Protocol):
             ValueError: If only a trainer can fill it.
         """
 
-    def as_method(self, name: str) -> Any:
-        """Returns the `mixer.trainer.method.Method` that fills it; `name` is the name of its stream."""
+    def as_method(self, name: str, streams: Sequence[Any]) -> Any:
+        """Returns the `mixer.trainer.method.Method` that fills it, in a run of some streams; `name` is its stream's."""

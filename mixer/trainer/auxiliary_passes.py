@@ -24,11 +24,13 @@ from mixer.models.trl import metrics_restored
 from mixer.trainer.hf_compat import collator_removing_columns, prepare_inputs
 
 if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
     from mixer.loading.transport import Columns
     from mixer.mixture.cursors import StreamShare
     from mixer.mixture.plan import Plan
     from mixer.trainer.loading import StreamLoading
     from mixer.trainer.losses import StreamLosses
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import Run
     from mixer.utils.arrays import FloatArray, Int64Array
 
@@ -43,13 +45,24 @@ class AuxiliaryPasses:
 
     Args:
         trainer: The trainer.
+        plan: The plan of the run.
         run: The run.
+        ranks: Collective operations.
         losses: The losses of the streams.
         loading: Collates samples.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, loading: StreamLoading):
-        self._trainer, self._run, self._losses, self._loading = trainer, run, losses, loading
+    def __init__(
+        self,
+        trainer: Trainer,
+        plan: RunPlan,
+        run: Run,
+        ranks: RankSync,
+        losses: StreamLosses,
+        loading: StreamLoading,
+    ):
+        self._trainer, self._plan, self._run, self._losses, self._loading = trainer, plan, run, losses, loading
+        self.ranks = ranks
         self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
 
     @property
@@ -92,14 +105,14 @@ class AuxiliaryPasses:
     @property
     def is_cut_by_tokens(self) -> bool:
         """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
-        return self._run.options.config.max_tokens_per_micro_batch is not None
+        return self._plan.config.max_tokens_per_micro_batch is not None
 
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
         if not self._run.present_loader.by_stream:
             return False
         own = any(len(self.items(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
-        return bool(self._run.rank_sync.max_over_ranks(int(own)))
+        return bool(self.ranks.max_over_ranks(int(own)))
 
     def loss_scale(self) -> Tensor | float:
         """Returns the factor of the gradient scaler on losses, on the device."""
@@ -158,7 +171,7 @@ class AuxiliaryPasses:
 
     def on_all_ranks(self, work: Callable[[], Result]) -> Result:
         """Runs work on every rank; an error on one of them is raised on all."""
-        return self._run.rank_sync.run_on_all(work)
+        return self.ranks.run_on_all(work)
 
     def fitted(self, work: Callable[[], Result], micros: Sequence[MicroBatch]) -> Result | None:
         """Runs work on every rank, unless it does not fit into memory.
@@ -171,7 +184,7 @@ class AuxiliaryPasses:
             Its result; `None` on all ranks if memory ran out on one. It can be tried again: `cap` is smaller now.
         """
         result, largest = self.on_all_ranks(partial(self._attempt, work, micros))
-        largest = Size(*self._run.rank_sync.all_reduce_max(np.array(largest)).tolist())
+        largest = Size(*self.ranks.all_reduce_max(np.array(largest)).tolist())
         if not largest.samples:
             return result
         old, steps = self.cap, self._run.present_loader.cap
@@ -200,7 +213,7 @@ class AuxiliaryPasses:
 
     def gathered(self, text: str) -> list[str]:
         """Gathers a text of every rank, on all ranks."""
-        return [part.decode() for part in self._run.rank_sync.gather_bytes(text.encode())]
+        return [part.decode() for part in self.ranks.gather_bytes(text.encode())]
 
     def items(self, micro: MicroBatch) -> Tensor:
         """Counts the loss terms in each row of a micro-batch: int64 `[num_rows]`."""
@@ -311,7 +324,7 @@ class AuxiliaryPasses:
             RemoteError: If another rank failed before the gradients were averaged.
         """
         with self.own_gradients(training=True) as parameters:
-            self._run.rank_sync.run_on_all(partial(self._backward, batch, num_items))
+            self.ranks.run_on_all(partial(self._backward, batch, num_items))
             self.average_own()
             return [parameter.grad for parameter in parameters]
 
@@ -360,7 +373,7 @@ class AuxiliaryPasses:
                 if parameter.grad is not None:
                     parameter.grad.div_(scale)
         args = self._trainer.args
-        average_gradients(self._trainer.model_wrapped, self._run.rank_sync, args.world_size, parameters)
+        average_gradients(self._trainer.model_wrapped, self.ranks, args.world_size, parameters)
 
     def samples(self, wanted: Mapping[int, Int64Array], most: int | None = None) -> list[MicroBatch]:
         """Reads and collates samples of map-style streams; random transforms and collators as in training.
@@ -398,8 +411,7 @@ class AuxiliaryPasses:
         reason = obstacle(model, self._trainer.args.world_size)
         if reason is not None:
             raise ValueError(
-                f"mixing={self._run.options.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by "
-                "evaluations."
+                f"mixing={self._plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
             )
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:

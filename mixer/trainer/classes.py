@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -20,7 +19,7 @@ from mixer.trainer.streams_that_differ import tried
 if TYPE_CHECKING:
     from mixer.mixture.stream import Stream
     from mixer.trainer.evaluation import StreamEvaluation
-    from mixer.trainer.run import Steering
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.streams_that_differ import StreamDifferences
 
 _MOST_TRIED = 32  # samples of a data set
@@ -28,11 +27,7 @@ _IGNORED = -100
 
 
 def check_classes(
-    trainer: Trainer,
-    streams: Sequence[Stream],
-    differences: StreamDifferences,
-    evaluation: StreamEvaluation,
-    steering: Steering | None,
+    trainer: Trainer, plan: RunPlan, differences: StreamDifferences, evaluation: StreamEvaluation
 ) -> None:
     """Refuses streams and evaluation sets of one head whose `ClassLabel`s have other numbers for the same classes.
 
@@ -40,10 +35,9 @@ def check_classes(
 
     Args:
         trainer: The trainer.
-        streams: The streams.
+        plan: The plan of the run.
         differences: How the streams differ.
         evaluation: Its evaluations.
-        steering: The objective with the rows that steer, or `None`.
 
     Raises:
         ValueError: Names both data sets, and the call that renumbers one.
@@ -52,16 +46,17 @@ def check_classes(
     if model is None:
         return
     by_name = sets if isinstance(sets, dict) else {} if sets is None else {"": sets}
-    if trainer.args.eval_strategy == "no" and any(differences.tasks):
+    if trainer.args.eval_strategy == "no" and any(plan.tasks):
         by_name = {}  # a set that is never evaluated needs no head
     parts = [(f"eval_dataset[{name!r}]" if name else "eval_dataset", name, own) for name, own in by_name.items()]
+    steering = plan.steering
     rows = {} if steering is None else steering.rows
     parts += [(f"targets[{name!r}]", name, own) for name, own in rows.items()]
     whole: list[tuple[str, Any, Stream | None, str | None]] = []
-    for stream, task in zip(streams, differences.tasks, strict=True):
+    for stream, task in zip(plan.streams, plan.tasks, strict=True):
         whole.append((f"Stream {stream.name!r}", stream.dataset, stream, task))
     whole += [(called, own, *evaluation.treated_like(name)) for called, name, own in parts]
-    for called, own, like, task in whole[len(streams) :]:
+    for called, own, like, task in whole[len(plan.streams) :]:
         if trainer.args.eval_strategy != "no" and _is_stock(trainer, like):
             head = f"the head {task!r}" if task else "the model's head"
             check_label_values(called, own, num_classes_of(model, task), head)

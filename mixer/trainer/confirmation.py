@@ -20,6 +20,8 @@ from mixer.trainer.checks import check_one_pass
 from mixer.utils.files import WriteError
 
 if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
+    from mixer.mixture.bad_samples import Skipping
     from mixer.trainer.losses import StreamLosses
     from mixer.trainer.run import Run
     from mixer.utils.arrays import Int64Array
@@ -35,7 +37,9 @@ class StepConfirmation:
     Args:
         trainer: The trainer.
         run: The run.
+        ranks: Collective operations.
         losses: The losses of the streams, which count items.
+        skipping: What happens to samples that cannot be loaded.
         check_labels: Refuses labels that a stream's head does not have.
         signals: Returns how many of the signals that end a run this rank has received.
     """
@@ -44,12 +48,15 @@ class StepConfirmation:
         self,
         trainer: Trainer,
         run: Run,
+        ranks: RankSync,
         losses: StreamLosses,
+        skipping: Skipping,
         check_labels: Callable[[StepBatch], None],
         signals: Callable[[], tuple[int, ...]],
     ):
-        self._trainer, self._run, self._losses = trainer, run, losses
-        self._check_labels, self._signals = check_labels, signals
+        self._trainer, self._run, self._ranks, self._losses = trainer, run, ranks, losses
+        self._skipping, self._check_labels, self._signals = skipping, check_labels, signals
+        self._num_streams = len(run.mixing.names)
         self.largest = Size(0, 0)  # of this rank's micro-batches in the step
         self.begin()
 
@@ -76,7 +83,7 @@ class StepConfirmation:
         except Exception as caught:  # sent to all ranks before it is raised
             error = caught
         plan = None if batch is None else batch.plan
-        run.step.counts = counts = confirm(run.rank_sync, len(run.streams), plan, counts, error)
+        run.step.counts = counts = confirm(self._ranks, self._num_streams, plan, counts, error)
         if batch is not None:
             run.step.plan = batch.plan
             run.mixing.check_tokens(batch.plan, counts.tokens, counts.skipped)
@@ -99,12 +106,12 @@ class StepConfirmation:
         """Whether to load; ranks that communicate while loading do so only if all of them can."""
         if self._run.loader is None or not self._run.loader.uses_collectives:
             return error is None
-        return bool(self._run.rank_sync.all_reduce_min(np.array([error is None], dtype=np.int64))[0])
+        return bool(self._ranks.all_reduce_min(np.array([error is None], dtype=np.int64))[0])
 
     def _counted(self, batch: StepBatch) -> StepCounts:
         """Counts the items and tokens of this rank's micro-batches."""
         self._check_labels(batch)
-        num_streams = len(self._run.streams)
+        num_streams = self._num_streams
         items, tokens = np.zeros((2, num_streams), dtype=np.int64)
         self._run.step.micro_items = micro_items = []
         num_first = num_rows = squared_items = 0
@@ -147,7 +154,7 @@ class StepConfirmation:
                 logger.warning("Further skipped samples are counted in the ledger (column skipped), but not logged.")
         if skipped is not None:
             mixing = self._run.mixing
-            self._run.options.skipping.check(mixing.names, mixing.skipped + skipped, mixing.seen, messages)
+            self._skipping.check(mixing.names, mixing.skipped + skipped, mixing.seen, messages)
 
 
 def explained(error: Exception | None, trainer: Trainer) -> Exception | None:

@@ -1,6 +1,6 @@
 """DDP, FSDP and DeepSpeed: what a mixture can do on each engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +9,9 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.measurements.measurement import Requirement
-from mixer.mixture.stream import Stream
-from mixer.policies.contract import Policy
-from mixer.schedules.base import Schedule
 from mixer.trainer.argument_support import REFUSED
 from mixer.trainer.method import Method
+from mixer.trainer.plan import RunPlan
 
 _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 _NO_GRADIENTS = "no rank has a whole gradient of its own"
@@ -77,39 +75,12 @@ def engine_of(trainer: Trainer) -> Engine:
     return Engine("DDP")
 
 
-@dataclass(frozen=True)
-class EngineRequest:
-    """What a run needs from its engine.
-
-    Args:
-        policy: The mixing policy.
-        schedule: The batch-size schedule.
-        methods: The methods of the run.
-        streams: The streams.
-        probes: Whether gradients are probed.
-        skips: Whether steps with a non-finite loss are skipped.
-        has_heads: Whether streams have heads of their own.
-        is_cut_by_tokens: Whether micro-batches are limited in tokens.
-        is_step_based: Whether the learning rate follows steps, not the data.
-    """
-
-    policy: Policy
-    schedule: Schedule
-    methods: Sequence[Method]
-    streams: Sequence[Stream]
-    probes: bool
-    skips: bool
-    has_heads: bool
-    is_cut_by_tokens: bool
-    is_step_based: bool
-
-
-def check_engine(trainer: Trainer, request: EngineRequest) -> None:
-    """Refuses requests that the engine cannot fulfil; warns if the requested engine is not the one in use.
+def check_engine(trainer: Trainer, plan: RunPlan) -> None:
+    """Refuses what the engine cannot fulfil; warns if the requested engine is not the one in use.
 
     Args:
         trainer: The trainer, after the construction of its parent class.
-        request: What the run needs.
+        plan: The plan of the run, with the methods attached.
 
     Raises:
         ValueError: With the option, the reason and the alternatives.
@@ -121,13 +92,13 @@ def check_engine(trainer: Trainer, request: EngineRequest) -> None:
             "trains with %s.",
             engine.name,
         )
-    for refusal in _refusals(engine, request):
+    for refusal in _refusals(engine, plan):
         raise ValueError(refusal)
-    _check_deepspeed(trainer, request)
+    _check_deepspeed(trainer, plan)
 
 
-def _refusals(engine: Engine, request: EngineRequest) -> Iterator[str]:
-    policy, schedule = request.policy, request.schedule
+def _refusals(engine: Engine, plan: RunPlan) -> Iterator[str]:
+    policy, schedule = plan.policy, plan.schedule
     rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs}
     for name, needs in rules.items():
         for need in needs:
@@ -137,48 +108,48 @@ def _refusals(engine: Engine, request: EngineRequest) -> Iterator[str]:
                     f"{engine.lacking[requirement]}. Use DDP, or a rule that does not need it."
                 )
     why = f"and under {engine.name} {_NO_GRADIENTS}"
-    takers = [method.name for method in request.methods if method.takes_gradients]
+    takers = [method.name for method in plan.methods if method.takes_gradients]
     if not engine.has_gradients and takers:
         yield f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
-    holders = [method.name for method in request.methods if method.takes_weights]
+    holders = [method.name for method in plan.methods if method.takes_weights]
     if not engine.has_gradients and holders:
         yield (
             f"{', '.join(holders)}: copies or changes the whole model, but under {engine.name} each rank has only a "
             "shard of what is trained. Use DDP, or a method that goes by the model's outputs, such as DERPlusPlus."
         )
-    if not engine.has_layers and request.probes:
+    if not engine.has_layers and plan.probed is not None:
         yield (
             f"Per-stream gradients cannot be measured under {engine.name}, which holds the weights of a layer only "
             f"while it runs. Use stage 2, FSDP2 or DDP, or leave out the option that needs them (mixing, batch_size or "
             f"probe)."
         )
     if not engine.has_step:
-        yield from _of_step(engine, request)
-    if not engine.has_gradients and request.has_heads:
-        yield from _of_heads(engine, request)
+        yield from _of_step(engine, plan)
+    if not engine.has_gradients and plan.have_heads:
+        yield from _of_heads(engine, plan)
 
 
-def _of_step(engine: Engine, request: EngineRequest) -> Iterator[str]:
+def _of_step(engine: Engine, plan: RunPlan) -> Iterator[str]:
     why = f"{engine.name} makes the optimizer step in the last backward of a step"
-    if request.skips:
+    if plan.config.nonfinite == "skip":
         yield (
             f"nonfinite='skip' skips a step once the losses of all ranks are known, but {why}. Use 'warn' or 'raise', "
             f"or another engine."
         )
-    late = [method.name for method in request.methods if type(method).end_backward is not Method.end_backward]
+    late = [method.name for method in plan.methods if type(method).end_backward is not Method.end_backward]
     if late:
         yield f"{', '.join(late)}: would see the gradient too late, since {why}. Use DDP or FSDP2."
 
 
-def _of_heads(engine: Engine, request: EngineRequest) -> Iterator[str]:
+def _of_heads(engine: Engine, plan: RunPlan) -> Iterator[str]:
     """Refuses heads per stream: ranks that gather shards of weights, or reduce gradients, must run the same head."""
     if not engine.has_layers:
         yield (
             f"Streams have heads of their own, and {engine.name} does not clear the gradient of a head that the first "
             f"micro-batch of a step does not use: it adds that of the step before. Use stage 2, FSDP2 or DDP."
         )
-    iterable = [stream.name for stream in request.streams if stream.is_iterable]
-    if iterable or request.is_cut_by_tokens:
+    iterable = [stream.name for stream in plan.streams if stream.is_iterable]
+    if iterable or plan.config.max_tokens_per_micro_batch is not None:
         what = f"the iterable streams {iterable}" if iterable else "max_tokens_per_micro_batch"
         yield (
             f"Streams have heads of their own, and under {engine.name} all ranks have to run the same head at the same "
@@ -186,13 +157,13 @@ def _of_heads(engine: Engine, request: EngineRequest) -> Iterator[str]:
         )
 
 
-def _check_deepspeed(trainer: Trainer, request: EngineRequest) -> None:
+def _check_deepspeed(trainer: Trainer, plan: RunPlan) -> None:
     plugin: Any = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if plugin is None:
         return
-    if "scheduler" in plugin.deepspeed_config and not request.is_step_based:
+    if "scheduler" in plugin.deepspeed_config and not plan.is_step_based:
         raise ValueError(REFUSED["deepspeed"])
-    if request.probes and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
+    if plan.probed is not None and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
         raise ValueError(
             "Per-stream gradients cannot be measured under DeepSpeed in fp16, which scales losses internally. Use "
             "bf16, or leave out the option that needs them (mixing, batch_size or probe)."

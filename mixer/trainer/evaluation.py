@@ -8,7 +8,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from mixer.mixture.stream import Stream
     from mixer.policies.objective import Objective
     from mixer.trainer.losses import StreamLosses
-    from mixer.trainer.run import Run, Steering
+    from mixer.trainer.plan import RunPlan, Steering
+    from mixer.trainer.run import Run
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
 _NO_CALL = TrainerCallback.on_evaluate
@@ -122,6 +123,12 @@ def _is_ours(kind: type) -> bool:
     return library_of(kind) in ("mixer", "transformers")
 
 
+class _Joined(NamedTuple):
+    run: Run
+    plan: RunPlan
+    ranks: RankSync
+
+
 class StreamEvaluation:
     """Evaluates the set named like a stream with that stream's collator, labels, loss and head.
 
@@ -130,15 +137,11 @@ class StreamEvaluation:
         metrics_by_set: The option `compute_metrics` as a dict with one function per set.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        metrics_by_set: Mapping[str, Callable[..., Any]] | None = None,
-    ):
+    def __init__(self, trainer: Trainer, metrics_by_set: Mapping[str, Callable[..., Any]] | None = None):
         self._trainer, self._metrics_by_set = trainer, metrics_by_set
         self.set_loss = SetLoss(trainer)
         self._streams: Sequence[Stream] = ()
-        self._run: Run | None = None
+        self._joined: _Joined | None = None
         self._tasks: tuple[str | None, ...] = ()
         self._agree: Callable[[], None] | None = None
         self.prefix: str | None = None  # of the sets of a dict while they are evaluated
@@ -155,11 +158,21 @@ class StreamEvaluation:
         """Whether the user computes metrics."""
         return self._metrics_by_set is not None or self._trainer.compute_metrics is not None
 
-    def join(self, run: Run, losses: StreamLosses, differences: StreamDifferences, agree: Callable[[], None]) -> None:
+    def join(
+        self,
+        plan: RunPlan,
+        run: Run,
+        ranks: RankSync,
+        losses: StreamLosses,
+        differences: StreamDifferences,
+        agree: Callable[[], None],
+    ) -> None:
         """Joins the runs of a trainer with streams, and refuses sets that cannot be evaluated.
 
         Args:
+            plan: The plan of the run.
             run: The run.
+            ranks: Collective operations.
             losses: The losses of the streams.
             differences: How the streams differ.
             agree: Makes ranks agree on what callbacks ask for.
@@ -167,9 +180,10 @@ class StreamEvaluation:
         Raises:
             ValueError: If a set is empty, the head to evaluate it with is unknown, or a target has no labels.
         """
-        self._run, self._streams, self._tasks, self._agree = run, run.streams, differences.tasks, agree
+        self._joined, self._agree = _Joined(run, plan, ranks), agree
+        self._streams, self._tasks = plan.streams, plan.tasks
         self.set_loss.join(losses)
-        self._check_targets(run.options.steering, losses, differences)
+        self._check_targets(plan.steering, losses, differences)
         sets = self._trainer.eval_dataset
         if self._trainer.args.eval_strategy == "no" or sets is None:
             return
@@ -258,26 +272,27 @@ class StreamEvaluation:
         is_several = isinstance(sets, dict)
         with self._evaluating_sets(metric_key_prefix, options) if is_several else self._evaluating(name):
             metrics = evaluate(**own, **options)
-        if isinstance(sets, dict) and self._run is not None:
-            self._summarise(self._run, metrics, metric_key_prefix, sets)
+        if isinstance(sets, dict) and self._joined is not None:
+            self._summarise(self._joined, metrics, metric_key_prefix, sets)
         if trainer.is_in_train and self.prefix is None and self._agree is not None:  # callbacks have seen all sets
             self._agree()
         return metrics
 
-    def _summarise(self, run: Run, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
+    def _summarise(self, joined: _Joined, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
         """Adds the mean and the worst loss of several sets, and the mean of each metric that all of them have."""
         trainer: Any = self._trainer
+        run, plan = joined.run, joined.plan
         by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
         losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
         labelled = {
             name: loss for name, loss in losses.items() if name not in self._without_labels or math.isfinite(loss)
         }
         if losses := labelled or losses:
-            weights = run.options.mixture.eval_weights
+            weights = plan.mixture.eval_weights
             summary = {f"{prefix}_loss": mean_loss(losses, weights), f"{prefix}_worst_loss": worst_loss(losses)}
             for name, mean in mean_metrics(by_set, sets, weights).items():
                 summary[f"{prefix}_{name}" if name in self._own_metrics else f"{prefix}_mean_{name}"] = mean
-            objective = run.options.mixture.objective
+            objective = plan.mixture.objective
             value = math.nan if objective is None else objective.evaluated(losses, by_set)
             summary |= {} if math.isnan(value) else {f"{prefix}_objective": value}
             if objective is not None and math.isnan(value):
@@ -292,9 +307,9 @@ class StreamEvaluation:
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
-            if run.options.config.save_best_of_each:
+            if plan.config.save_best_of_each:
                 found = {name: {**by_set.get(name, {}), "loss": loss} for name, loss in losses.items()}
-                save_best_of_each(trainer, run.options.mixture.objective, found, prefix)
+                save_best_of_each(trainer, plan.mixture.objective, found, prefix)
 
     def _warn_of_metric(
         self, objective: Objective, losses: Mapping[str, float], by_set: Mapping[str, Mapping[str, float]]
@@ -384,9 +399,9 @@ class StreamEvaluation:
 
     def check_length(self, dataloader: Any) -> None:
         """Refuses a set whose length differs between ranks: they would wait for each other forever."""
-        if self._run is not None and self._trainer.args.world_size > 1:
+        if self._joined is not None and self._trainer.args.world_size > 1:
             dataset = getattr(dataloader, "dataset", None)
-            check_same_length(self._run.rank_sync, len(dataset) if isinstance(dataset, Sized) else -1)
+            check_same_length(self._joined.ranks, len(dataset) if isinstance(dataset, Sized) else -1)
 
     def measured(self, evaluate: Callable[..., Any], dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluates a set, and computes its loss over all ranks; see `Trainer.evaluation_loop`."""

@@ -16,10 +16,10 @@ from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.recorder import ConflictLog
 from mixer.loading.step import StepBatch
 from mixer.measurements import GradientNoise, asked
-from mixer.schedules.base import Schedule
 from mixer.trainer.checks import optimizer_name, steps_in_backward
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, as_methods
+from mixer.trainer.plan import RunPlan
 from mixer.utils.arrays import FloatArray
 
 _KEY = 0x636F6E66  # separates its random numbers from others with the same seed and step
@@ -91,8 +91,8 @@ class GradientAggregation(Method):
         self._gradients: StreamGradients | None = None
         self._log = ConflictLog()
         self._aggregator = Aggregator(self.aggregator, self.options, len(run.streams))
-        self.one_stream_each = self.takes_gradients = len(run.streams) > 1
-        if run.world_size > 1 and self.one_stream_each and run.runs.is_cut_by_tokens:
+        self._is_active = self.takes_gradients = len(run.streams) > 1
+        if run.world_size > 1 and self._is_active and run.runs.is_cut_by_tokens:
             raise ValueError(
                 f"conflict={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end a step with "
                 f"different streams, whose gradients would be averaged. Use per_device_train_batch_size instead."
@@ -100,7 +100,7 @@ class GradientAggregation(Method):
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses models for which no rank has a whole gradient; see `Method.prepare`."""
-        if not self.one_stream_each:
+        if not self._is_active:
             return
         reason = obstacle(model, self._run.world_size) or _own_obstacle(model, self._run.world_size)
         if reason is not None:
@@ -118,12 +118,12 @@ class GradientAggregation(Method):
         """Counts the micro-batches of each stream; see `Method.begin_step`."""
         ids = [int(micro.stream_ids[0]) for micro in batch.micro_batches]
         changes = 1 + sum(one != other for one, other in itertools.pairwise(ids))
-        if self.one_stream_each and changes != len(set(ids)):
+        if self._is_active and changes != len(set(ids)):
             raise ValueError(f"{self.name}: micro-batches must be sorted by stream, got {ids}.")
         self._index, self._last = batch.plan.index, ids[-1]
         self._left = {stream_id: ids.count(stream_id) for stream_id in ids}
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._gradients = StreamGradients(trained, self._run.world_size) if self.one_stream_each else None
+        self._gradients = StreamGradients(trained, self._run.world_size) if self._is_active else None
 
     def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
         """Stashes a stream's gradient once it is complete; see `Method.end_micro_batch`."""
@@ -173,7 +173,7 @@ class GradientAggregation(Method):
 
     def settings(self) -> str | None:
         """Describes the aggregator and its options if there are several streams; see `Method.settings`."""
-        return f"conflict={self._aggregator.description}" if self.one_stream_each else None
+        return f"conflict={self._aggregator.description}" if self._is_active else None
 
 
 def _own_obstacle(model: nn.Module, world_size: int) -> str | None:
@@ -211,18 +211,18 @@ def with_conflict(methods: object, conflict: Any) -> tuple[Method, ...]:
     return (conflict if isinstance(conflict, GradientAggregation) else GradientAggregation(conflict), *checked)
 
 
-def check_conflict(trainer: Trainer, schedule: Schedule, methods: Sequence[Method]) -> None:
+def check_conflict(trainer: Trainer, plan: RunPlan) -> None:
     """Refuses options under which there is no gradient per stream.
 
     Args:
         trainer: The trainer, after the construction of its parent class.
-        schedule: The batch-size schedule.
-        methods: The methods of the run.
+        plan: The plan of the run.
 
     Raises:
         ValueError: With the reason and the alternatives.
     """
-    if not any(isinstance(method, GradientAggregation) and method.one_stream_each for method in methods):
+    schedule, methods = plan.schedule, plan.methods
+    if len(plan.streams) == 1 or not any(isinstance(method, GradientAggregation) for method in methods):
         return
     if steps_in_backward(trainer.args):
         raise ValueError(

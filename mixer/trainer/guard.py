@@ -39,10 +39,11 @@ class WeightGuard:
         trainer: The trainer.
         run: The run.
         methods: Its methods, whose terms are part of the gradient.
+        nonfinite: What happens to a step with a loss that is not finite; see `MixingOptions`.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, methods: MethodList):
-        self._trainer, self._run, self._methods = trainer, run, methods
+    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, nonfinite: str):
+        self._trainer, self._run, self._methods, self._nonfinite = trainer, run, methods, nonfinite
         self._num_in_a_row = 0
 
     def begin(self) -> None:
@@ -63,9 +64,9 @@ class WeightGuard:
             NonFiniteLossError: Before the optimizer step, if a loss or the gradient is not finite and
                 `nonfinite='raise'`, or if too many steps in a row were left out.
         """
-        is_broken, nonfinite = norm is not None and not math.isfinite(norm), self._run.options.config.nonfinite
+        is_broken = norm is not None and not math.isfinite(norm)
         bad = [self._run.mixing.names[stream_id] for stream_id in result.bad_streams()]
-        self._run.step.is_left_out = is_broken or (nonfinite == "skip" and bool(bad))
+        self._run.step.is_left_out = is_broken or (self._nonfinite == "skip" and bool(bad))
         if not self._run.step.is_left_out:
             self._num_in_a_row = 0
         if bad or is_broken:
@@ -75,7 +76,7 @@ class WeightGuard:
         why = f"the loss of {bad} is not finite" if bad else self._of_gradient(result)
         # A gradient that is too large for the scale of losses is usual.
         is_usual = self._scales_losses and not bad
-        if self._run.options.config.nonfinite == "raise" and not is_usual:
+        if self._nonfinite == "raise" and not is_usual:
             raise NonFiniteLossError(f"Step {result.plan.step}: {why}.")
         if not self._run.step.is_left_out:
             logger.warning("Step %d: %s. It is made, since its gradient is finite.", result.plan.step, why)

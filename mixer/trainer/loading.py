@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mixer.loading.collate import StreamSpecifics
     from mixer.loading.transport import Columns
     from mixer.mixture.controller import Mixing
-    from mixer.trainer.run import Options, StepNeeds
+    from mixer.trainer.plan import Options
 
 # Workers time out a little earlier than ranks, so that a rank with stuck workers can report it.
 _SHARE_OF_TIMEOUT = 0.9
@@ -90,12 +90,7 @@ class StreamLoading:
     """
 
     def __init__(
-        self,
-        trainer: Trainer,
-        streams: Sequence[Stream],
-        options: Options,
-        rank_sync: RankSync,
-        rules: LoadingRules,
+        self, trainer: Trainer, streams: Sequence[Stream], options: Options, rank_sync: RankSync, rules: LoadingRules
     ):
         self._trainer, self._streams, self._rank_sync = trainer, streams, rank_sync
         self._max_tokens, self._skipping = options.config.max_tokens_per_micro_batch, options.skipping
@@ -107,7 +102,12 @@ class StreamLoading:
         return data_seed(self._trainer.args)
 
     def new_loader(
-        self, mixing: Mixing, feed: Feed | None, specifics: Mapping[int, StreamSpecifics], needs: StepNeeds
+        self,
+        mixing: Mixing,
+        feed: Feed | None,
+        specifics: Mapping[int, StreamSpecifics],
+        one_stream_each: bool,
+        keeps_positions: bool,
     ) -> MixingLoader:
         """Makes a loader.
 
@@ -115,7 +115,8 @@ class StreamLoading:
             mixing: The controller of the mixture.
             feed: The rows of iterable streams.
             specifics: Collators and heads of single streams.
-            needs: What the run needs of its steps.
+            one_stream_each: Whether every micro-batch contains one stream.
+            keeps_positions: Whether micro-batches keep the positions of their samples.
         """
         trainer, args = self._trainer, self._trainer.args
         loader = MixingLoader(
@@ -135,9 +136,7 @@ class StreamLoading:
             specifics=specifics,
             skipping=self._skipping,
         )
-        loader.keeps_positions = needs.outputs
-        # TRL's trainers set padding_free if one row holds several samples.
-        loader.by_stream = needs.one_stream_each or bool(getattr(trainer, "padding_free", False))
+        loader.keeps_positions, loader.by_stream = keeps_positions, one_stream_each
         self._compare_unseen_columns(loader)
         return loader
 
@@ -172,9 +171,8 @@ class StreamLoading:
         names = getattr(self._trainer.processing_class, "model_input_names", None) or ["input_ids"]
         sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self._streams]
         lengths = Lengths(sources, args.length_column_name, names[0])
-        return MicroBatchOptions(
-            self._rules.most_samples, self._max_tokens, groups, lengths, self._rank_sync.max_over_ranks
-        )
+        rules, max_over_ranks = self._rules, self._rank_sync.max_over_ranks
+        return MicroBatchOptions(rules.most_samples, self._max_tokens, groups, lengths, max_over_ranks)
 
     def _worker_options(self) -> WorkerOptions:
         args = self._trainer.args

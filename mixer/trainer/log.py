@@ -70,7 +70,7 @@ class StreamLog:
         history = self._trainer.state.log_history
         place = len(history)
         log_at(log, logs, start_time)
-        if len(self._run.streams) > MOST_STREAMS_IN_HISTORY:
+        if len(self._run.mixing.names) > MOST_STREAMS_IN_HISTORY:
             names = frozenset(self._run.mixing.names)
             of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
             history[place] = {entry: value for entry, value in history[place].items() if entry not in of_streams}

@@ -21,6 +21,7 @@ from mixer.trainer.hf_compat import save_checkpoint
 from mixer.utils.user_code import is_user_code
 
 if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
     from mixer.mixture.controller import Mixing
     from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
     from mixer.trainer.run import Run
@@ -40,6 +41,7 @@ class LoopControl:
     Args:
         trainer: The trainer.
         run: The run.
+        ranks: Collective operations.
         checkpoints: Writes checkpoints.
         arguments: The training arguments.
         handles_signals: Whether a signal saves and ends the run.
@@ -49,12 +51,13 @@ class LoopControl:
         self,
         trainer: Trainer,
         run: Run,
+        ranks: RankSync,
         checkpoints: Checkpointing,
         arguments: HeldArguments,
         handles_signals: bool = True,
     ):
         self._trainer, self._run, self._checkpoints, self._arguments = trainer, run, checkpoints, arguments
-        self._handles_signals = handles_signals
+        self._ranks, self._handles_signals = ranks, handles_signals
         self._signals = StopSignals()
         self.stopped_by: signal.Signals | None = None  # the signal that ended the run early
         self.ended_at: int | None = None  # the step after which the clock last ended an epoch
@@ -135,7 +138,7 @@ class LoopControl:
         callbacks = self._trainer.callback_handler.callbacks
         # Callbacks of libraries decide the same on all ranks.
         are_users = any(is_user_code(type(one)) for one in callbacks)
-        self._compares_control = bool(self._run.rank_sync.max_over_ranks(int(are_users)))
+        self._compares_control = bool(self._ranks.max_over_ranks(int(are_users)))
         self.ended_at, self._stops_epoch = None, False
 
     def prepare(self) -> None:
@@ -164,7 +167,7 @@ class LoopControl:
         if not self._handles_signals:
             return result
         # A signal after the last step has no step to stop, but ends the script after the run.
-        number = self.stopped_by or which(self._run.rank_sync.all_reduce_max(np.array(self._signals.flags)))
+        number = self.stopped_by or which(self._ranks.all_reduce_max(np.array(self._signals.flags)))
         if number is None:
             return result
         raise ending(self._told_of(number), number)
@@ -213,7 +216,7 @@ class LoopControl:
             return
         control = self._trainer.control
         own = np.array([getattr(control, name) for name in _FLAGS], dtype=np.int64)
-        for name, flag in zip(_FLAGS, self._run.rank_sync.all_reduce_max(own).tolist(), strict=True):
+        for name, flag in zip(_FLAGS, self._ranks.all_reduce_max(own).tolist(), strict=True):
             setattr(control, name, bool(flag))
 
     def finalize(self, finalize: Callable[..., Any], trial: Any, num_train_samples: float) -> Any:

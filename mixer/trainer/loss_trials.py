@@ -40,9 +40,12 @@ from mixer.utils.text import in_words
 from mixer.utils.user_code import library_of
 
 if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
     from mixer.trainer.confirmation import StepConfirmation
+    from mixer.trainer.hooks import StepHook
     from mixer.trainer.losses import StreamLosses
     from mixer.trainer.out_of_memory import Recovery
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
@@ -58,16 +61,28 @@ class LossTrials:
 
     Args:
         trainer: The trainer, which computes losses.
+        plan: The plan of the run.
         run: The run.
+        ranks: Collective operations.
+        hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Loads steps.
         recovery: Repeats a trial that does not fit into memory.
     """
 
     def __init__(
-        self, trainer: Trainer, run: Run, losses: StreamLosses, confirmation: StepConfirmation, recovery: Recovery
-    ) -> None:
-        self._trainer, self._run, self._losses = trainer, run, losses
+        self,
+        trainer: Trainer,
+        plan: RunPlan,
+        run: Run,
+        ranks: RankSync,
+        hooks: Sequence[StepHook],
+        losses: StreamLosses,
+        confirmation: StepConfirmation,
+        recovery: Recovery,
+    ):
+        self._trainer, self._plan, self._run, self._losses = trainer, plan, run, losses
+        self._ranks, self._hooks = ranks, hooks
         self._confirmation, self._recovery = confirmation, recovery
         self.begin()
         self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
@@ -122,7 +137,7 @@ class LossTrials:
 
     def _learn(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
         """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""
-        losses, needs = self._losses, self._run.needs
+        losses = self._losses
         losses.start_reading()
         items_were = [losses.normalization_of(kind).counts_rows for kind in kinds]
         for kind in kinds:
@@ -131,7 +146,7 @@ class LossTrials:
                 losses.normalizations[kind] = self._settled(kind, normalization, batch.plan.step)
         loader, known = self._run.present_loader, losses.normalizations.values()
         is_open = any(one.is_tentative or not one.rows_known for one in known) or loader.cap.max_samples == 1
-        loader.keeps_samples = needs.recovers or needs.samples or is_open
+        loader.keeps_samples = self._recovery.is_on or self._plan.keeps_samples or is_open
         if all(one.rows_known for one in known) or self._is_parted_or_mixed_up:
             if items_were == [losses.normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
@@ -159,7 +174,7 @@ class LossTrials:
         collator: Any = self._trainer.data_collator
         name = getattr(collator, "__qualname__", type(collator).__qualname__)
         found = f"data_collator={name} made {num_rows} rows of {num_samples} samples of several streams"
-        if not num_rows < num_samples <= 2 * num_rows or self._run.hooks:
+        if not num_rows < num_samples <= 2 * num_rows or self._hooks:
             self._part_streams(f"In step {batch.plan.step} {found}: which row is of which stream cannot be told")
             return self._confirmation.reloaded(batch)
         if not self._has_told and self._trainer.is_world_process_zero():
@@ -179,7 +194,7 @@ class LossTrials:
         Args:
             reason: The reason, as the beginning of a sentence.
         """
-        loader, num_streams = self._run.present_loader, len(self._run.streams)
+        loader, num_streams = self._run.present_loader, len(self._run.mixing.names)
         loader.round_robin = loader.allows_round_robin and num_streams > STREAMS_A_ROUND
         loader.by_stream = not loader.round_robin
         if num_streams > 1 and self._trainer.is_world_process_zero():
@@ -225,7 +240,7 @@ class LossTrials:
     def _as_by_the_trainer(self, kind: int, guess: LossNormalization) -> LossNormalization:
         """Weights rows alike if a trial failed on any rank, as the Trainer weights micro-batches of one row."""
         failure, self._failure = self._failure, None
-        if not self._run.rank_sync.max_over_ranks(int(failure is not None)):
+        if not self._ranks.max_over_ranks(int(failure is not None)):
             return guess
         if failure is not None and kind not in self._losses.normalizations:
             logger.warning(
@@ -241,7 +256,7 @@ class LossTrials:
     def _voted(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, Tensor]:
         """Adds up the ranks' votes on a normalisation; returns the step too, which may have been split again."""
         batch, own = self._recovery.tried(lambda split: (split, self._vote(split, kind, trial)), batch)
-        return batch, self._run.rank_sync.add_up(own.to(self._trainer.args.device)).cpu()
+        return batch, self._ranks.add_up(own.to(self._trainer.args.device)).cpu()
 
     def _vote(self, batch: StepBatch, kind: int, trial: Trial) -> Tensor:
         """Returns this rank's vote on a normalisation.

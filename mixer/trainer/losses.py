@@ -24,7 +24,8 @@ from mixer.utils.user_code import definitions, is_user_code, module_of
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
     from mixer.mixture.stream import Stream
-    from mixer.trainer.run import PresentStep, StepNeeds
+    from mixer.trainer.plan import RunPlan
+    from mixer.trainer.run import PresentStep
     from mixer.utils.arrays import FloatArray
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -35,14 +36,14 @@ class StreamLosses:
 
     Args:
         trainer: The trainer, which computes losses.
-        streams: The streams.
         step: The present step.
-        needs: What the run needs of its steps.
+        plan: The plan of the run; `None` for a trainer without streams.
     """
 
-    def __init__(self, trainer: Trainer, streams: Sequence[Stream], step: PresentStep, needs: StepNeeds):
-        self._trainer, self._streams, self._step, self._needs = trainer, streams, step, needs
-        self.differ = False  # whether streams have losses or heads of their own
+    def __init__(self, trainer: Trainer, step: PresentStep, plan: RunPlan | None = None):
+        self._trainer, self._step, self._plan = trainer, step, plan
+        self._streams: Sequence[Stream] = () if plan is None else plan.streams
+        self.differ = plan is not None and plan.have_losses  # whether streams have losses or heads of their own
         self.normalizations: dict[int, LossNormalization] = {}  # by stream if losses differ, else under 0
         self._reader: RowLossReader | None = None
         self._shifts_labels: bool | None = None
@@ -86,7 +87,7 @@ class StreamLosses:
     @property
     def is_users(self) -> bool:
         """Whether the user computes the loss, not the model or a known trainer."""
-        return self._trainer.compute_loss_func is not None or not _is_known(self._trainer.compute_loss)
+        return computes_loss(self._trainer)
 
     def _is_librarys(self, method: str) -> bool:
         """Whether a method is that of a known trainer, which leaves labels as they are."""
@@ -94,7 +95,7 @@ class StreamLosses:
 
     def is_users_for(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, not the model."""
-        return self.is_users or self._streams[stream_id].compute_loss_func is not None
+        return computes_loss(self._trainer, self._streams[stream_id])
 
     def function_of(self, stream_id: int) -> contextlib.AbstractContextManager[None]:
         """Temporarily uses the loss function of a stream, if it has its own."""
@@ -131,6 +132,11 @@ class StreamLosses:
             raise
 
     # ---- Normalisation ----
+
+    def begin(self) -> None:
+        """Begins a run, which has yet to find out how losses are normalised."""
+        self.normalizations.clear()
+        self.stop_reading()
 
     def kind(self, stream_id: int) -> int:
         """Returns the key of a stream's loss normalisation."""
@@ -222,8 +228,9 @@ class StreamLosses:
     def start_reading(self) -> None:
         """Attaches the reader to the model, if it is not attached yet."""
         if self._reader is None:
+            keeps_outputs = self._plan is not None and self._plan.keeps_outputs
             wraps = not self._trainer.args.torch_compile
-            self._reader = self.new_reader(self.unwrapped_model, wraps, self._needs.outputs)
+            self._reader = self.new_reader(self.unwrapped_model, wraps, keeps_outputs)
             self._reader.attach()
 
     def stop_listening(self) -> None:
@@ -253,10 +260,16 @@ class StreamLosses:
             args.label_smoothing_factor,
             wraps,
             keeps_output,
-            self._needs.item_losses,
+            self._plan is not None and self._plan.keeps_item_losses,
             weighs_by_probability=getattr(args, "loss_type", None) == "dft",
             trusts_labels=not self.is_users and all(map(self._is_librarys, ("training_step", "_prepare_inputs"))),
         )
+
+
+def computes_loss(trainer: Trainer, stream: Stream | None = None) -> bool:
+    """Whether the user computes the loss, of a stream if one is given, not the model or a known trainer."""
+    is_of_stream = stream is not None and stream.compute_loss_func is not None
+    return is_of_stream or trainer.compute_loss_func is not None or not _is_known(trainer.compute_loss)
 
 
 def factor_of(factors: FloatArray | None, stream_id: int) -> float:

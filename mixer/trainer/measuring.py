@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from mixer.measurements import (
     BUILT_IN,
@@ -18,15 +18,18 @@ from mixer.measurements import (
     UpdateNorm,
     asked,
 )
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.stream import describe
 from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 from mixer.trainer.hooks import StepHook
 from mixer.trainer.losses import StreamLosses
 from mixer.trainer.observers.branches import BranchProbe
-from mixer.trainer.observers.gradient_options import check_exact, exact_refusal, resolve_probing
+from mixer.trainer.observers.gradient_options import exact_refusal
 from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
 from mixer.trainer.observers.reference import ExcessLossHook, LossAfterHook, ReferenceModel, needed_reference
 from mixer.trainer.observers.targets import TargetProbe
-from mixer.trainer.run import Run, Steering
+from mixer.trainer.plan import RunPlan, Steering
+from mixer.trainer.run import Run
 from mixer.trainer.step import was_skipped
 from mixer.trainer.targets import TargetRows
 from mixer.trainer.trl import with_fused_head
@@ -37,76 +40,104 @@ class Means(NamedTuple):
 
     Attributes:
         trainer: The trainer.
+        plan: The plan of the run.
         run: The run.
         runs: Runs of the model outside of training.
         losses: The losses of the streams.
-        most_samples: Maximum samples of a micro-batch.
         target_rows: Returns the rows of each target of the objective.
     """
 
     trainer: Trainer
+    plan: RunPlan
     run: Run
     runs: AuxiliaryPasses
     losses: StreamLosses
-    most_samples: int
     target_rows: Callable[[Steering], list[TargetRows]]
 
 
 def new_hooks(means: Means) -> list[StepHook]:
     """Makes the hooks that measure what policy and schedule ask for."""
-    made = (make(means, asked(means.run.options.needs, kind)) for kind, make in _HOOKS.items())
+    made = (make(means, asked(means.plan.needs, kind)) for kind, make in _HOOKS.items())
     return [hook for hook in made if hook is not None]
 
 
-def check_measured(run: Run, hooks: Sequence[StepHook]) -> None:
+def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
     """Refuses requests that nothing measures.
 
     Args:
-        run: The run.
+        plan: The plan of the run.
         hooks: All hooks of the run, those of the user too.
 
     Raises:
         ValueError: With the request.
     """
     known = {*BUILT_IN, *(kind for hook in hooks for kind in hook.measures)}
-    if unknown := [need for need in run.options.needs if type(need) not in known]:
+    if unknown := [need for need in plan.needs if type(need) not in known]:
         raise ValueError(
-            f"mixing={run.options.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
+            f"mixing={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
             f"hook with measures = ({type(unknown[0]).__name__},) in methods=[...]."
         )
 
 
 def _gradients(means: Means, _requests: list[Any]) -> StepHook | None:
-    run, args, options = means.run, means.trainer.args, means.run.options
-    policy = options.policy
-    if (resolved := resolve_probing(options.probe, policy, options.mixture.schedule, args.world_size)) is None:
+    plan, args, mixing = means.plan, means.trainer.args, means.run.mixing
+    if plan.probed is None:
         return None
-    max_tokens = options.config.max_tokens_per_micro_batch
-    check_exact(resolved[0], args, run.mixing.size, means.most_samples, max_tokens, policy, list(run.streams))
-    if resolved[0].needs_one_micro_batch and run.needs.one_stream_each and len(run.streams) > 1:
-        raise exact_refusal("streams that differ have micro-batches of their own")
-    probe = RunProbe(*resolved, [stream.name for stream in run.streams], args.world_size, args.seed, means.runs)
+    _check_exact(plan, args, mixing.size)
+    probe = RunProbe(*plan.probed, mixing.names, args, means.runs)
     probe.check(means.losses.own_model)
-    run.needs.one_stream_each |= probe.options.homogeneous
     return probe
+
+
+def _check_exact(plan: RunPlan, args: TrainingArguments, size: BatchSize) -> None:
+    """Refuses an exact probe of steps with several micro-batches or ranks.
+
+    Args:
+        plan: The plan of the run, which measures gradients.
+        args: The training arguments.
+        size: The batch size.
+
+    Raises:
+        ValueError: If there will be several, or may be.
+    """
+    policy, cap = plan.policy, plan.most_samples
+    if plan.probed is None or not plan.probed.options.needs_one_micro_batch:
+        return
+    largest = size.value if size.is_constant else size.schedule.limits.maximum
+    weighed = [stream.name for stream in plan.streams if stream.loss_weight != 1]
+    name = "per_device_train_batch_size" if cap == args.train_batch_size else "max_samples_per_micro_batch"
+    may_grow = f"batch_size={size.schedule.name} may grow beyond {name}={cap}; set maximum={cap}"
+    max_tokens, is_one = plan.config.max_tokens_per_micro_batch, len(plan.streams) == 1
+    reasons = {
+        f"there are {args.world_size} ranks": args.world_size > 1,
+        "homogeneous=True makes at least one micro-batch per stream": plan.probed.options.homogeneous,
+        "max_tokens_per_micro_batch splits a step by the lengths of its samples": max_tokens is not None,
+        f"{may_grow} if the schedule has it": largest is None,
+        f"steps have up to {largest} samples and {name}={cap}": (largest or 0) > cap,
+        f"loss_weight of {weighed} needs micro-batches of one stream each": bool(weighed),
+        "streams that differ have micro-batches of their own": plan.streams_differ and not is_one,
+    }
+    for reason in (reason for reason, applies in reasons.items() if applies):
+        raise exact_refusal(reason)
+    if not is_one and policy.start(describe(list(plan.streams))).loss_weights is not None:
+        raise exact_refusal(f"mixing={policy.name} weights losses, which needs micro-batches of one stream each")
 
 
 def _noise(means: Means, requests: list[Any]) -> StepHook | None:
     args = means.trainer.args
     if not requests or args.world_size == 1:  # where the gradients show it
         return None
-    return NoiseBetweenRanks(means.runs, means.run.rank_sync, args.world_size, args.device)
+    return NoiseBetweenRanks(means.runs, means.runs.ranks, args.world_size, args.device)
 
 
 def _excess_loss(means: Means, requests: list[Any]) -> StepHook | None:
-    trainer, run, options = means.trainer, means.run, means.run.options
-    reference = needed_reference(options.reference_model, trainer.model, options.policy, bool(requests))
+    trainer, plan, ranks = means.trainer, means.plan, means.runs.ranks
+    reference = needed_reference(plan.reference_model, trainer.model, plan.policy, bool(requests))
     if (reference := with_fused_head(reference, trainer.model)) is None:
         return None
-    run.needs.item_losses = True
     own = {"autocast": trainer.accelerator.autocast, "new_reader": means.losses.new_reader}
     new = partial(ReferenceModel, runs=means.runs, device=trainer.args.device, **own)
-    return ExcessLossHook(reference, len(run.streams), run.rank_sync, new, means.losses.sum_dtype)
+    return ExcessLossHook(reference, len(plan.streams), ranks, new, means.losses.sum_dtype)
 
 
 def _loss_after(means: Means, requests: list[Any]) -> StepHook | None:
@@ -114,15 +145,15 @@ def _loss_after(means: Means, requests: list[Any]) -> StepHook | None:
         return None
     # A trial has an accelerator of its own.
     skipped = partial(was_skipped, means.trainer, means.run.step)
-    return LossAfterHook(means.runs, means.run.rank_sync, skipped, means.trainer.args.device, means.losses.sum_dtype)
+    return LossAfterHook(means.runs, means.runs.ranks, skipped, means.trainer.args.device, means.losses.sum_dtype)
 
 
 def _alignment(means: Means, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
-    steering, args = means.run.options.aim, means.trainer.args
+    steering, args = means.plan.aim, means.trainer.args
     ranks, request = (args.process_index, args.world_size), Alignment.merged(requests)
-    return TargetProbe(means.target_rows(steering), means.run, means.runs, *ranks, request, steering.objective)
+    return TargetProbe(means.target_rows(steering), means.run.mixing, means.runs, *ranks, request, steering.objective)
 
 
 def _branches(means: Means, requests: list[Any]) -> StepHook | None:
@@ -130,8 +161,8 @@ def _branches(means: Means, requests: list[Any]) -> StepHook | None:
         return None
     if len(set(requests)) > 1:
         raise ValueError(f"needs: a run is branched in one way, but these differ: {requests}.")
-    rows = means.target_rows(means.run.options.aim)
-    return BranchProbe(rows, means.run, means.runs, means.trainer, requests[0])
+    rows = means.target_rows(means.plan.aim)
+    return BranchProbe(rows, means.run.mixing, means.runs, means.trainer, requests[0])
 
 
 # In the order in which they are called.

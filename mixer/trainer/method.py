@@ -155,7 +155,7 @@ class Method(KeepsArguments, StepHook):
     each rank must have whole gradients of its own, as with DDP, `takes_weights` if it copies, changes or runs the whole
     model by itself, which needs DDP too, `adds_parameters` if `begin_task` adds parameters, so that each task needs a
     new optimizer, and `lasts_for_all_tasks` if it needs in a task what it learnt in earlier ones, so that a new one for
-    each is refused.
+    each is refused. A run is planned with `one_stream_each` and `needs_samples` before it calls `attach`.
     """
 
     adds_term: bool = False

@@ -15,14 +15,16 @@ from transformers import Trainer
 
 from mixer.trainer.checkpointing.files import METHODS_ENTRY
 from mixer.trainer.losses import factor_of
-from mixer.trainer.method import Method, RunContext, as_methods
+from mixer.trainer.method import Method, RunContext
 from mixer.utils.files import WriteError, folder_name
 from mixer.utils.validation import whole_number
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.mixture.stream import Stream
     from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.trainer.hooks import ForwardResult
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import Run
 
 _FOLDER = "methods"
@@ -33,20 +35,25 @@ class MethodList:
 
     Args:
         trainer: The trainer.
-        run: The run; the methods join its hooks when they are attached.
+        plan: The plan of the run.
+        run: The run.
         runs: Runs of the model outside of training.
         dtype: The type in which terms are added up.
+
+    Raises:
+        ValueError: If methods do not go together, or do not support the run.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, runs: AuxiliaryPasses, dtype: torch.dtype):
-        self._trainer, self._run, self._runs, self._dtype = trainer, run, runs, dtype
-        self._observers = run.hooks  # they come before the methods
-        self._own: tuple[Method, ...] = ()  # the user's
-        self.all: tuple[Method, ...] = ()  # the replay buffers' first
-        self._term_names: dict[int, str] = {}  # of methods with a term, by index
+    def __init__(self, trainer: Trainer, plan: RunPlan, run: Run, runs: AuxiliaryPasses, dtype: torch.dtype):
+        self._trainer, self._plan, self._run, self._runs, self._dtype = trainer, plan, run, runs, dtype
+        self.all: Sequence[Method] = plan.methods
+        # Of methods with a term, by index.
+        self._term_names = {number: method.name for number, method in enumerate(self.all) if method.adds_term}
+        _check_names(self.all)
         self._terms = torch.zeros(0)  # `[num_methods]`: this rank's terms in the present step
         self._num_terms, self._term_sums = 0, torch.zeros(0)  # steps since the last log entry, and their terms
         self.trained: StepBatch | None = None  # the step that is to be closed
+        self.attach()
 
     def __iter__(self) -> Iterator[Method]:
         yield from self.all
@@ -56,43 +63,30 @@ class MethodList:
 
     # ---- Joining a run ----
 
-    def attach(self, methods: object = None) -> None:
-        """Attaches the replay buffers among the streams and the user's methods to the run.
-
-        Args:
-            methods: The option `methods`; `None` attaches the same ones anew.
+    def attach(self) -> None:
+        """Attaches the methods to the run, or anew to a trial of a search.
 
         Raises:
-            TypeError: If it is no list of methods.
-            ValueError: If methods do not go together, or do not support the run.
+            ValueError: If methods do not support the run.
         """
-        self._own = self._own if methods is None else as_methods(methods)
-        buffers = [stream.dataset.as_method(stream.name) for stream in self._run.streams if stream.is_memory]
-        self.all = (*buffers, *self._own)
-        self._term_names = {number: method.name for number, method in enumerate(self.all) if method.adds_term}
-        _check_names(self.all)
         self._context = self._new_context()
         for method in self.all:
             method.attach(self._context)
             method.attached_to = self._context
-        self._run.hooks = (*self._observers, *self.all)
-        needs = self._run.needs
-        needs.outputs = bool(self.all)
-        needs.samples = any(method.needs_samples for method in self.all)
-        needs.one_stream_each |= any(method.one_stream_each for method in self.all)
+            _check_planned(method, self._plan)
 
     def _new_context(self) -> RunContext:
         args, run = self._trainer.args, self._run
         return RunContext(
-            streams=tuple(run.streams),
+            streams=tuple(self._plan.streams),
             rank=args.process_index,
             world_size=args.world_size,
             is_writer=args.local_process_index == 0,
             device=args.device,
-            rank_sync=run.rank_sync,
+            rank_sync=self._runs.ranks,
             planner=lambda: run.mixing.planner,
             runs=self._runs,
-            skipped=run.options.skipping.stream_ids,
+            skipped=self._plan.skipping.stream_ids,
         )
 
     def check_attached(self) -> None:
@@ -154,7 +148,7 @@ class MethodList:
             return
         self.trained = batch
         if self._term_names:
-            self._term_sums = self._term_sums + self._run.rank_sync.add_up(self._terms)
+            self._term_sums = self._term_sums + self._runs.ranks.add_up(self._terms)
             self._num_terms += 1
 
     def close_step(self) -> None:
@@ -187,7 +181,7 @@ class MethodList:
     def load(self, folder: Path) -> None:
         """Restores the methods' states from a checkpoint, or from another folder of `folder_of`."""
         for method in self.all:
-            method.load(self.folder_of(folder, method), self._run.options.config.allow_inexact)
+            method.load(self.folder_of(folder, method), self._plan.config.allow_inexact)
 
     @staticmethod
     def folder_of(folder: Path, method: Method) -> Path:
@@ -231,6 +225,21 @@ class MethodList:
             entries |= method.log_entries()
         self.note_memories()
         return entries
+
+
+def methods_of(streams: Sequence[Stream], own: Sequence[Method]) -> tuple[Method, ...]:
+    """Returns the methods of a run: the replay buffers among its streams, and the user's own."""
+    return (*(stream.dataset.as_method(stream.name, streams) for stream in streams if stream.is_memory), *own)
+
+
+def _check_planned(method: Method, plan: RunPlan) -> None:
+    """Refuses a method that has asked for more of a step than the run was planned with."""
+    for name, is_planned in {"one_stream_each": plan.one_stream_each, "needs_samples": plan.keeps_samples}.items():
+        if getattr(method, name) and not is_planned:
+            raise ValueError(
+                f"methods: {method.name}.attach has set {name}, but the run is planned before methods are attached. "
+                "Set it in the class or in __init__."
+            )
 
 
 def _check_names(methods: Sequence[Method]) -> None:

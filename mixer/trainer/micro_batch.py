@@ -60,6 +60,7 @@ class MicroBatchTraining:
 
     def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses):
         self._trainer, self._run, self._losses = trainer, run, losses
+        self._num_streams = len(run.mixing.names)
 
     def begin(self, own_step: OwnStep | None) -> None:
         """Begins a run.
@@ -106,7 +107,7 @@ class MicroBatchTraining:
                 of_mean = divisor if count is None else mean.divisor(total, own_items, world_size)
                 loss, divisor = self._own_step.run(model, self._inputs(micro), count, weigh, divisor, of_mean)
         heard = losses.heard(micro)
-        sums = torch.zeros(len(self._run.streams) + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
+        sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
             return MicroBatchResult(torch.zeros_like(loss), *heard, sums)
         per_item = counting * world_size / total

@@ -9,7 +9,7 @@ collective before each step tells them apart.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -27,8 +27,10 @@ from mixer.trainer.engines import engine_of
 from mixer.trainer.failures import OUT_OF_MEMORY, leave_note
 
 if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
     from mixer.loading.step import StepBatch
     from mixer.trainer.confirmation import StepConfirmation
+    from mixer.trainer.hooks import StepHook
     from mixer.trainer.loading import LoadingRules
     from mixer.trainer.losses import StreamLosses
     from mixer.trainer.run import Run
@@ -43,7 +45,9 @@ class Recovery:
 
     Args:
         trainer: The trainer.
-        run: The run; its `needs.recovers` says whether steps are repeated.
+        run: The run.
+        ranks: Collective operations.
+        hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Splits steps again.
         rules: How the trainer loads, and which arguments lower the limit.
@@ -53,13 +57,20 @@ class Recovery:
         self,
         trainer: Trainer,
         run: Run,
+        ranks: RankSync,
+        hooks: Sequence[StepHook],
         losses: StreamLosses,
         confirmation: StepConfirmation,
         rules: LoadingRules,
     ):
         self._trainer, self._run, self._losses, self._confirmation = trainer, run, losses, confirmation
-        self._rules = rules
+        self._ranks, self._hooks, self._rules = ranks, hooks, rules
+        self.is_on = False  # whether the run repeats steps
         self._obstacle: str | None = None  # reason why steps cannot be repeated in this run
+
+    def begin(self) -> None:
+        """Takes up, before anything else of a run, whether it repeats steps."""
+        self.is_on = bool(self._trainer.args.auto_find_batch_size)
 
     def prepare(self) -> None:
         """Finds out, once the model is ready for training, whether steps can be repeated in this run."""
@@ -94,7 +105,7 @@ class Recovery:
         """
         may_fail = self._trainer.args.world_size == 1 or self._run.step.counts.num_larger > 0
         with self._naming_the_cap(batch.plan.step):
-            is_armed = self._run.needs.recovers and self._obstacle is None and may_fail
+            is_armed = self.is_on and self._obstacle is None and may_fail
             result = self._train_armed(work, batch) if is_armed else work(batch, True)
         self._confirmation.passed()
         return result
@@ -107,9 +118,9 @@ class Recovery:
         while (result := self._attempt(lambda split: work(split, False), batch)) is None:
             batch = self._confirmation.resplit(batch)
             start.restore()
-        for hook in self._run.hooks:
+        for hook in self._hooks:
             hook.before_averaging()
-        average_gradients(model, self._run.rank_sync, self._trainer.args.world_size)
+        average_gradients(model, self._ranks, self._trainer.args.world_size)
         return result
 
     def _attempt(self, work: Callable[[StepBatch], Result], batch: StepBatch) -> Result | None:
@@ -122,10 +133,10 @@ class Recovery:
             # The traceback keeps tensors alive.
             error = caught.with_traceback(None) if is_memory else caught
         own = [int(error is not None and not is_memory), self._trainer.args.process_index + 1 if is_memory else 0]
-        most = self._run.rank_sync.all_reduce_max(np.array([*own, *self._confirmation.largest]))
+        most = self._ranks.all_reduce_max(np.array([*own, *self._confirmation.largest]))
         others_failed, rank, *largest = most.tolist()
         if others_failed:
-            self._run.rank_sync.raise_on_all(error)
+            self._ranks.raise_on_all(error)
         if not rank:
             return result
         del result
@@ -135,10 +146,10 @@ class Recovery:
     def _halve(self, step: int, rank: int, largest: Size, error: Exception | None) -> None:
         loader = self._run.present_loader
         old = loader.cap
-        if (new := old.halved(largest)) is None or not self._run.needs.recovers:
+        if (new := old.halved(largest)) is None or not self.is_on:
             raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
         loader.cap = new
-        for hook in self._run.hooks:
+        for hook in self._hooks:
             hook.cancel()  # it may hold memory
         self._losses.stop_listening()
         self._trainer.model_wrapped.zero_grad()
@@ -171,7 +182,7 @@ class Recovery:
         sizes = str(mixing.batch_size)
         if not mixing.clock.is_step_based:
             sizes = f"{mixing.schedule.name}(..., initial={mixing.initial_batch_size})"
-        if not self._run.needs.recovers:
+        if not self.is_on:
             why = "Or set auto_find_batch_size=True, which halves the limit and repeats the step."
         elif self._obstacle is not None:
             why = f"auto_find_batch_size=True cannot repeat the step: {self._obstacle}."

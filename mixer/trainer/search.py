@@ -17,6 +17,7 @@ from mixer.trainer.hf_compat import output_folder, present_trial
 
 if TYPE_CHECKING:
     from mixer.trainer.methods import MethodList
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import Run
 
 _FOLDER = "search-start"
@@ -31,13 +32,17 @@ class Search:
 
     Args:
         trainer: The trainer.
+        plan: The plan of the run.
         run: The run.
         methods: Its methods.
         check_options: Refuses options that do not go together.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, check_options: Callable[[], None]):
+    def __init__(
+        self, trainer: Trainer, plan: RunPlan, run: Run, methods: MethodList, check_options: Callable[[], None]
+    ):
         self._trainer, self._run, self._methods, self._check_options = trainer, run, methods, check_options
+        self._ledger_interval_steps = plan.config.ledger_interval_steps
         # The common start of all trials: weights and batch size set by hand, and the methods' saved memories.
         self._start: tuple[Mapping[str, float] | None, int | None, Path] | None = None
 
@@ -127,7 +132,7 @@ class Search:
         if folder != run.ledger.folder:
             run.ledger.finish()
             is_writer = self._trainer.is_world_process_zero()
-            run.ledger = Ledger(folder, is_writer, run.options.config.ledger_interval_steps)
+            run.ledger = Ledger(folder, is_writer, self._ledger_interval_steps)
         if trial is not None and self._start is not None:
             self._check_options()
             # Reset the state that a run leaves behind and the next one does not reset itself.

@@ -19,7 +19,7 @@ from mixer.models.row_losses import RowLossReader, num_rows
 from mixer.models.trial_rows import rows_of, rows_to_try
 from mixer.models.trl import metrics_restored
 from mixer.trainer.losses import StreamLosses
-from mixer.trainer.run import PresentStep, StepNeeds
+from mixer.trainer.run import PresentStep
 from mixer.utils.attributes import attributes_held
 from mixer.utils.device import to_host
 
@@ -56,7 +56,7 @@ class SetLoss:
     @property
     def _known(self) -> StreamLosses:
         if self._losses is None:  # a trainer without streams
-            self._losses = StreamLosses(self._trainer, (), PresentStep(), StepNeeds())
+            self._losses = StreamLosses(self._trainer, PresentStep())
         return self._losses
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,15 +38,18 @@ from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
 from mixer.trainer.replaced_methods import OwnStep, has_own_step
 
 if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
     from mixer.measurements import Kind, Results
     from mixer.mixture.plan import Plan
     from mixer.trainer.checkpointing.save import HeldArguments
     from mixer.trainer.confirmation import StepConfirmation
     from mixer.trainer.guard import WeightGuard
+    from mixer.trainer.hooks import StepHook
     from mixer.trainer.losses import StreamLosses
     from mixer.trainer.methods import MethodList
     from mixer.trainer.observers.gradients import RunProbe
     from mixer.trainer.out_of_memory import Recovery
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import PresentStep, Run
     from mixer.utils.arrays import BoolArray
 
@@ -58,7 +61,10 @@ class StepRunner:
 
     Args:
         trainer: The trainer.
+        plan: The plan of the run.
         run: The run.
+        ranks: Collective operations.
+        hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Loads steps and confirms them with all ranks.
         recovery: Repeats what does not fit into memory.
@@ -71,22 +77,26 @@ class StepRunner:
     def __init__(
         self,
         trainer: Trainer,
+        plan: RunPlan,
         run: Run,
+        ranks: RankSync,
+        hooks: Sequence[StepHook],
         losses: StreamLosses,
         confirmation: StepConfirmation,
         recovery: Recovery,
         methods: MethodList,
         guard: WeightGuard,
         arguments: HeldArguments,
-        probe: RunProbe | None = None,
+        probe: RunProbe | None,
     ):
-        self._trainer, self._run, self._losses = trainer, run, losses
+        self._trainer, self._run, self._ranks, self._hooks, self._losses = trainer, run, ranks, hooks, losses
         self._confirmation, self._recovery, self._methods = confirmation, recovery, methods
-        self._trials = LossTrials(trainer, run, losses, confirmation, recovery)
+        self._trials = LossTrials(trainer, plan, run, ranks, hooks, losses, confirmation, recovery)
         self._micro = MicroBatchTraining(trainer, run, losses)
         self._guard, self._arguments, self._probe = guard, arguments, probe
+        self._needs = plan.needs
         self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
-        self._labels = LabelsSeen(run.streams, trainer.is_world_process_zero())
+        self._labels = LabelsSeen(plan.streams, trainer.is_world_process_zero())
         self._finished: StepResult | None = None
         self._num_unlike = torch.zeros(())  # micro-batches whose rows do not explain their loss, over all ranks
         self._num_first = 0  # remaining micro-batches of the present step that go first
@@ -100,9 +110,8 @@ class StepRunner:
         self._run.step.clear()
         self._guard.begin()
         self._confirmation.begin()
-        self._losses.normalizations.clear()
+        self._losses.begin()
         self._trials.begin()
-        self._losses.stop_reading()
         self._labels.begin()
 
     def end(self) -> None:
@@ -138,13 +147,13 @@ class StepRunner:
         try:
             work = partial(self._train_micro_batches, model, num_items_in_batch)
             loss, sums = self._recovery.trained(work, batch)
-            for hook in self._run.hooks:
+            for hook in self._hooks:
                 hook.end_backward(model)
         except BaseException:
-            for hook in self._run.hooks:
+            for hook in self._hooks:
                 hook.cancel()
             raise
-        sums = self._run.rank_sync.add_up(sums)
+        sums = self._ranks.add_up(sums)
         self._finished, self._num_unlike = self._result(batch, sums[:-1]), sums[-1]
         self._labels.note(batch.plan.counts, self._run.step.counts.items, teaches=len(self._methods) > 0)
         self._methods.end_step(batch)
@@ -204,9 +213,9 @@ class StepRunner:
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Called before the micro-batches run, again if the step is repeated."""
         self._methods.begin_step()
-        if self._run.hooks:
+        if self._hooks:
             self._num_first = sum(map(self._methods.has_priority, batch.micro_batches))
-        for hook in self._run.hooks:
+        for hook in self._hooks:
             hook.begin_step(model, batch)
 
     def _train_micro_batch(
@@ -220,7 +229,7 @@ class StepRunner:
     ) -> MicroBatchResult:
         """Trains a micro-batch, with the hooks before and after it."""
         train = partial(self._micro.train, model, micro, num_items, own_items)
-        hooks, methods = self._run.hooks, self._methods
+        hooks, methods = self._hooks, self._methods
         if not hooks:
             with no_sync:
                 return train()
@@ -299,9 +308,9 @@ class StepRunner:
         self._methods.close_step()
         norm = run.gradient_norm
         measured = self._read(result, norm)
-        for hook in run.hooks:
+        for hook in self._hooks:
             measured |= hook.observe(result)  # uses collectives, so errors are not deferred
-        after = sum(hook.seconds_after for hook in run.hooks)
+        after = sum(hook.seconds_after for hook in self._hooks)
         own = {name: self._times[name] + after for name in ("train_seconds", "probe_seconds")}
         run.ledger.record_timings(**{**self._times, **own})
         # Copies: a policy may write into its arrays.
@@ -322,7 +331,7 @@ class StepRunner:
 
     def _read(self, result: StepResult, norm: float | None) -> dict[Kind, Any]:
         """Reads off the step only what is asked for: reading from a GPU waits for it."""
-        needs, rate = self._run.options.needs, self._run.learning_rate
+        needs, rate = self._needs, self._run.learning_rate
         measured: dict[Kind, Any] = {}
         if asked(needs, Loss):
             measured[Loss] = np.where(np.isfinite(result.losses), result.losses, np.nan)

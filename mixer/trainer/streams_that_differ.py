@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
@@ -32,14 +32,14 @@ from mixer.trainer.hf_compat import (
     signature_columns,
 )
 from mixer.trainer.loading import goes_by_first
+from mixer.trainer.losses import computes_loss
+from mixer.trainer.plan import differ_by_options
 from mixer.utils.random_state import seeded
 
 if TYPE_CHECKING:
     from mixer.loading.step import StepBatch
     from mixer.mixture.stream import Stream
     from mixer.trainer.loading import LoadingRules, StreamLoading
-    from mixer.trainer.losses import StreamLosses
-    from mixer.trainer.run import StepNeeds
     from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
@@ -52,59 +52,45 @@ class StreamDifferences:
         trainer: The trainer.
         streams: The streams.
         loading: Makes samples and their collators.
-        losses: The losses of the streams; learn whether these differ.
-        needs: What the run needs of its steps; learns whether each micro-batch must contain one stream.
         rules: How the trainer loads.
 
     Raises:
         ValueError: With the stream and its option.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        streams: Sequence[Stream],
-        loading: StreamLoading,
-        losses: StreamLosses,
-        needs: StepNeeds,
-        rules: LoadingRules,
-    ):
-        self._trainer, self._streams, self._loading, self._losses = trainer, streams, loading, losses
-        self._rules = rules
+    def __init__(self, trainer: Trainer, streams: Sequence[Stream], loading: StreamLoading, rules: LoadingRules):
+        self._trainer, self._streams, self._loading, self._rules = trainer, streams, loading, rules
         self._take_label_columns()
         # Of each stream: the argument `task` of a model with several heads.
-        self.tasks = tasks_of(losses.own_model, list(streams))
+        self.tasks = tasks_of(self._model, list(streams))
         _check_unused_heads(trainer, self.tasks)
         self._check_smoothing()
         self._num_classes = self._find_classes()  # of each stream's head, if it is a classifier
-        differ_in_loss = any(stream.compute_loss_func != streams[0].compute_loss_func for stream in streams)
-        losses.differ = differ_in_loss or len(set(self.tasks)) > 1
         forms = {number: self._form(stream, self.tasks[number]) for number, stream in enumerate(streams)}
         # Collators and heads of single streams.
         self.specifics = {number: form for number, form in forms.items() if form != StreamSpecifics()}
         first_samples = self._first_samples()
         self._check_columns(first_samples)
-        differ_in_labels = len({tuple(stream.label_names or ()) for stream in streams}) > 1
-        if differ_in_labels or differ_in_loss or self.specifics:
-            needs.one_stream_each = True
-        elif not (self._have_same_columns() and self._are_alike(first_samples)):
+        # Whether samples of several streams can be collated together; tried only where options do not rule it out.
+        self.share_batches = not differ_by_options(streams, self.tasks)
+        if self.share_batches and not (self._have_same_columns() and self._are_alike(first_samples)):
             logger.info("Streams differ in columns, so every micro-batch contains one stream only.")
-            needs.one_stream_each = True
+            self.share_batches = False
 
     @property
-    def have_losses(self) -> bool:
-        """Whether streams have losses or heads of their own."""
-        return self._losses.differ
+    def _model(self) -> nn.Module:
+        model: nn.Module | None = self._trainer.model
+        assert model is not None, "the Trainer has made its model"  # noqa: S101
+        return model
 
-    @property
-    def has_heads(self) -> bool:
-        """Whether streams have heads of their own."""
-        return len(set(self.tasks)) > 1
+    def _is_users(self, number: int) -> bool:
+        """Whether the user computes the loss of a stream, not the model."""
+        return computes_loss(self._trainer, self._streams[number])
 
     def _find_classes(self) -> tuple[int | None, ...]:
         """Finds the number of classes of each stream's head, if that head computes the loss."""
         num_classes = tuple(
-            None if self._losses.is_users_for(number) else num_classes_of(self._losses.own_model, task)
+            None if self._is_users(number) else num_classes_of(self._model, task)
             for number, task in enumerate(self.tasks)
         )
         for stream, task, number in zip(self._streams, self.tasks, num_classes, strict=True):
@@ -118,10 +104,10 @@ class StreamDifferences:
 
     def _check_smoothing(self) -> None:
         """Refuses label smoothing if labels are no classes: the Trainer treats all labels as classes."""
-        heads = heads_of(self._losses.own_model) or {}
+        heads = heads_of(self._model) or {}
         for number, task in enumerate(self.tasks):
             problem = getattr(heads.get(task or ""), "problem_type", "")
-            is_smoothed = self._trainer.args.label_smoothing_factor and not self._losses.is_users_for(number)
+            is_smoothed = self._trainer.args.label_smoothing_factor and not self._is_users(number)
             if is_smoothed and problem in ("regression", "multi_label_classification"):
                 raise ValueError(
                     f"label_smoothing_factor={self._trainer.args.label_smoothing_factor} needs classes, but stream "
@@ -166,16 +152,16 @@ class StreamDifferences:
             return  # the user's code decides what happens to the columns
         for number, sample in samples.items():
             if (inputs := self.collated(number, sample)) is not None:
-                to_loss = {"labels"} if self._losses.is_users_for(number) else set()
+                to_loss = {"labels"} if self._is_users(number) else set()
                 columns = {column: value for column, value in inputs.items() if column not in to_loss}
-                check_columns(self._losses.own_model, self._streams[number].name, columns)
+                check_columns(self._model, self._streams[number].name, columns)
                 self._check_labels(number, sample, inputs)
 
     def _check_labels(self, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
-        stream, model = self._streams[number], self._losses.own_model
+        stream, model = self._streams[number], self._model
         if (classes := self._num_classes[number]) is not None and heads_of(model) is None:
             check_whole_numbers(stream.name, inputs.get("labels"), classes, _head(None))
-        lack = None if self._losses.is_users_for(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
+        lack = None if self._is_users(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
         if lack is not None and needs_labels(model):
             raise ValueError(f"Stream {stream.name!r}: {lack}")
         if lack is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +19,12 @@ from mixer.models.inputs import TASK
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.trainer.hf_compat import collator_removing_columns
-from mixer.trainer.run import Steering
+from mixer.trainer.plan import RunPlan, Steering
 from mixer.utils.random_state import seeded
 from mixer.utils.text import first_of, safe_names
 
 if TYPE_CHECKING:
     from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-    from mixer.trainer.streams_that_differ import StreamDifferences
     from mixer.utils.arrays import Int64Array
 
 _SPLIT_SEED = 0  # the same rows judge in all runs, whatever their seeds
@@ -120,32 +119,23 @@ class TargetRows:
         name: Name of the target.
         rows: Its data set.
         trainer: The trainer.
-        streams: The streams.
-        differences: How the streams differ.
+        plan: The plan of the run.
         seed: Seed of the data.
 
     Raises:
         ValueError: If the streams have losses or heads of their own and the target is named like none of them.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rows: Any,
-        trainer: Trainer,
-        streams: Sequence[Stream],
-        differences: StreamDifferences,
-        seed: int,
-    ):
-        names = [stream.name for stream in streams]
-        if name not in names and differences.have_losses:
+    def __init__(self, name: str, rows: Any, trainer: Trainer, plan: RunPlan, seed: int):
+        names = [stream.name for stream in plan.streams]
+        if name not in names and plan.have_losses:
             raise ValueError(
                 f"objective: the streams have losses or heads of their own, so the target {name!r} must be named like "
                 f"the one that it is evaluated with; the streams are {names}."
             )
-        stream = streams[names.index(name)] if name in names else None
+        stream = plan.streams[names.index(name)] if name in names else None
         self._stream_id, self._seed = 0 if stream is None else names.index(name), seed
-        self._task = differences.tasks[self._stream_id]
+        self._task = plan.tasks[self._stream_id]
         collator = None if stream is None else stream.data_collator
         self._collator = collator_removing_columns(trainer, collator or trainer.data_collator, "evaluation")
         self.num_rows = len(rows)

@@ -30,6 +30,7 @@ from mixer.trainer.config import options_in
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.evaluation_sets import check_sets
 from mixer.trainer.failures import made_among_others
+from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.loading import LoadingRules, data_seed
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
@@ -37,7 +38,7 @@ from mixer.trainer.metrics import is_best
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
-from mixer.trainer.run import Options
+from mixer.trainer.plan import Options
 from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
@@ -156,8 +157,7 @@ class MixingMixin(Trainer):
             skipping=skipping_of(streams, config.on_sample_error, config.max_skipped_share),
             probe=probe,
             reference_model=reference_model,
-            methods=methods,
-            conflict=config.chosen("conflict", conflict),
+            methods=with_conflict(methods, config.chosen("conflict", conflict)),
             steering=steering,
             config=config,
         )

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from transformers.utils import logging
 
 from mixer.ledger.progress.bar import take_bars
+from mixer.ledger.recorder import Recorder
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
 from mixer.trainer.checkpointing.choose import write_error
@@ -19,7 +19,7 @@ from mixer.trainer.checkpointing.weights import adapters_checked, loaded_whole, 
 from mixer.trainer.confirmation import explained
 from mixer.trainer.failures import among_others
 from mixer.trainer.loop import MixingCallback
-from mixer.trainer.parts import Parts, new_recorder
+from mixer.trainer.parts import Parts
 from mixer.trainer.search import PrunedElsewhere
 from mixer.utils.text import shortened
 
@@ -35,6 +35,8 @@ class Training:
 
     def __init__(self, parts: Parts):
         self._parts, self._trainer, self._run = parts, parts.trainer, parts.run
+        self._plan, self._ranks = parts.plan, parts.ranks
+        self._one_stream_each = parts.plan.one_stream_each  # on any rank, once a run has begun
         self._is_beginning = False  # whether the loop has yet to ask for the run's own loader
         self._held = contextlib.ExitStack()  # what holds until the run ends
         self._add_callbacks()
@@ -53,7 +55,7 @@ class Training:
         Returns:
             The Trainer's result; `None` for a trial that rank 0 has pruned.
         """
-        self._run.options.config.check_unchanged(self._trainer.args)
+        self._plan.config.check_unchanged(self._trainer.args)
         self._is_beginning = True
         try:
             return self._train(train, requested, *args, **kwargs)
@@ -69,7 +71,7 @@ class Training:
 
     def _train(self, train: Callable[..., Any], requested: str | bool | None, *args: Any, **kwargs: Any) -> Any:
         training_args = self._trainer.args
-        self._run.needs.recovers = bool(training_args.auto_find_batch_size)
+        self._parts.recovery.begin()
         trial = args[0] if args else kwargs.get("trial")
         with (
             among_others(self._place, lambda: training_args.ddp_timeout),
@@ -98,7 +100,7 @@ class Training:
     def _release(self) -> None:
         """Releases what only the run needs."""
         self._parts.steps.release()
-        for hook in self._run.hooks:
+        for hook in self._parts.hooks:
             hook.release()
         self._parts.losses.stop_reading()
         if self._run.loader is not None:
@@ -114,7 +116,7 @@ class Training:
         if self._parts.loop.stopped_by is None:  # otherwise the resumed run would have rows without a log entry
             self._parts.steps.end()
             self._parts.methods.note_memories()
-        run.rank_sync.run_on_all(self._seal_ledger)
+        self._ranks.run_on_all(self._seal_ledger)
 
     def _seal_ledger(self) -> None:
         ledger, stopped_by = self._run.ledger, self._parts.loop.stopped_by
@@ -154,7 +156,7 @@ class Training:
 
     def _check_loaded(self, left: Any, checkpoint: str) -> None:
         model: Any = self._trainer.model
-        if any(left) and not self._run.options.config.allow_inexact:
+        if any(left) and not self._plan.config.allow_inexact:
             raise ValueError(refusal_of_weights(model, left, checkpoint))
 
     # ---- The loader, whose first request begins the run ----
@@ -167,12 +169,15 @@ class Training:
             self._begin()
         rows_from = None if self._parts.resuming.checkpoint is None else Path(self._parts.resuming.checkpoint)
         mixing = run.mixing if is_run else run.mixing.aside()
-        feed = self._parts.loading.new_feed(mixing, rows_from, run.options.config.allow_inexact)
-        loader = self._parts.loading.new_loader(mixing, feed, self._parts.differences.specifics, run.needs)
+        feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
+        loader = self._parts.loading.new_loader(
+            mixing, feed, self._parts.differences.specifics, self._one_stream_each, self._plan.keeps_outputs
+        )
         loader.is_preview = not is_run
         if is_run:
             run.loader, run.feed = loader, feed
-            self._parts.resuming.take_up_cap()
+            if self._parts.recovery.is_on:
+                self._parts.resuming.take_up_cap()
         return loader
 
     def _begin(self) -> None:
@@ -180,27 +185,23 @@ class Training:
         run, args = self._run, self._trainer.args
         self._parts.loop.begin()
         # Callbacks, evaluation and checkpoints see the user's value.
-        self._held.enter_context(self._parts.arguments.held(auto_find_batch_size=run.needs.recovers))
+        self._held.enter_context(self._parts.arguments.held(auto_find_batch_size=self._parts.recovery.is_on))
         self._parts.search.begin()
-        # The seeds of the arguments may have changed since construction.
-        run.options.mixture = replace(run.options.mixture, seed=self._parts.loading.seed)
-        if self._parts.probe is not None:
-            self._parts.probe.seed = args.seed
         # The first samples of one rank decide for all ranks.
-        run.needs.one_stream_each = bool(run.rank_sync.max_over_ranks(int(run.needs.one_stream_each)))
-        progress, new_parts = None, partial(assemble, args, run.streams, run.options.mixture)
+        self._one_stream_each = bool(self._ranks.max_over_ranks(int(self._one_stream_each)))
+        progress, new_parts = None, partial(assemble, args, self._plan.streams, self._parts.mixture)
         if self._parts.resuming.checkpoint is None:
             run.mixing.restart(*new_parts(None))
         else:
             progress = self._parts.resuming.restored(self._parts.methods, new_parts)
-        run.rank_sync.run_on_all(partial(self._parts.resuming.begin, progress))
+        self._ranks.run_on_all(partial(self._parts.resuming.begin, progress))
         names = {
             "streams": list(run.mixing.names),
-            "policy": run.options.policy.name,
-            "batch_size": run.options.mixture.schedule.name,
+            "policy": self._plan.policy.name,
+            "batch_size": self._plan.schedule.name,
         }
-        run.rank_sync.run_on_all(partial(self._parts.resuming.begin_ledger, {**names, "run": self._parts.describe()}))
-        run.recorder = new_recorder(self._trainer, run.options, run.mixing, run.ledger)
+        self._ranks.run_on_all(partial(self._parts.resuming.begin_ledger, {**names, "run": self._parts.describe()}))
+        run.recorder = Recorder(run.mixing, run.ledger, self._plan.reads_losses_at_once)
         if progress is None:
             run.recorder.record_start()
         with self._parts.resuming.taking_up():
@@ -215,7 +216,7 @@ class Training:
     def _add_callbacks(self) -> None:
         """Adds the callback that closes steps, before all others, and connects bars and trackers."""
         callbacks = self._trainer.callback_handler.callbacks
-        take_bars(callbacks, lambda: self._run.mixing, self._run.options.config.logging_style, self._evaluation_sets)
+        take_bars(callbacks, lambda: self._run.mixing, self._plan.config.logging_style, self._evaluation_sets)
         self._parts.reporting.hook()
         callbacks.insert(0, self.callback())
 
@@ -231,7 +232,7 @@ class Training:
     def _start(self) -> None:
         """Called before the first step: the model is wrapped, the optimizer and the schedule exist."""
         self._parts.methods.check_attached()
-        for hook in self._run.hooks:
+        for hook in self._parts.hooks:
             hook.prepare(self._trainer.model_wrapped)
         self._parts.loop.prepare()
         self._parts.recovery.prepare()
@@ -263,13 +264,13 @@ class Training:
         run, state = self._run, self._trainer.state
         if state.global_step < state.max_steps:
             error = run.policy_error
-            if run.rank_sync.max_over_ranks(int(error is not None)):
-                run.rank_sync.raise_on_all(error)
+            if self._ranks.max_over_ranks(int(error is not None)):
+                self._ranks.raise_on_all(error)
         self._raise_method_error()
 
     def _raise_method_error(self) -> None:
         """Raises on all ranks if a method failed on one of them after the last step."""
         run = self._run
         error = explained(run.method_error, self._trainer)
-        if len(self._parts.methods) and run.rank_sync.max_over_ranks(int(error is not None)):
-            run.rank_sync.raise_on_all(error)
+        if len(self._parts.methods) and self._ranks.max_over_ranks(int(error is not None)):
+            self._ranks.raise_on_all(error)

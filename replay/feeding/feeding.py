@@ -1,6 +1,6 @@
 """Online filling of a buffer: each step offers its samples."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from mixer.distributed.consistency import check_shared
 from mixer.loading.step import StepBatch
+from mixer.mixture.stream import Stream
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -41,19 +42,24 @@ class BufferFeeding(Method):
     Args:
         buffer: The buffer.
         name: Name of its stream.
+        streams: The streams of the run.
     """
 
     name = ""  # in place of the property
     adds_term = False  # `term` only takes notes
 
-    def __init__(self, buffer: Memory, name: str):
+    def __init__(self, buffer: Memory, name: str, streams: Sequence[Stream]):
         self._buffer, self.name = buffer, name
-        self._classes = HeldClasses()
+        self.one_stream_each = isinstance(buffer.retrieval, MIR)
+        names = buffer.stream_names
+        fed = [stream for stream in streams if names is None or stream.name in names]
+        self.needs_samples = buffer.storage.keeps_contents and any(stream.is_iterable for stream in fed)
 
     def attach(self, run: RunContext) -> None:
         """Resolves the streams to remember and checks them; see `Method.attach`."""
         buffer = self._buffer
         self._run, buffer.is_writer = run, run.is_writer
+        self._classes = HeldClasses()
         self._memory_id = run.stream_id(self.name, "ReplayBuffer")
         own = [stream.name for stream in run.streams if stream.dataset is buffer]
         if len(own) > 1:
@@ -78,8 +84,6 @@ class BufferFeeding(Method):
         self.find_sources()
         self._find_labels()
         self.kept = KeptRows(run, self._fed, buffer)
-        self.needs_samples = self.kept.has_iterables
-        self.one_stream_each = isinstance(buffer.retrieval, MIR)
         self.takes_gradients = self.one_stream_each
 
     def prepare(self, model: nn.Module) -> None:

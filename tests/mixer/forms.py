@@ -63,7 +63,7 @@ class Watched(MixingTrainer):
         self.batches: list[tuple[StepBatch, nn.Module]] = []
         self.recorder = GradientRecorder()
         super().__init__(*args, callbacks=[self.recorder, *callbacks], **kwargs)
-        self._parts.run.hooks = (Watching(self.batches), *self._parts.run.hooks)
+        self._parts.hooks.insert(0, Watching(self.batches))
 
 
 def _twin(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -161,7 +161,7 @@ def trained(folder: Path) -> dict[str, Any]:
 
     trainer._parts.steps.train = compare  # type: ignore[method-assign]
     trainer.train()
-    shown, hooks = trainer.mixing.schedule.shown, trainer._parts.run.hooks
+    shown, hooks = trainer.mixing.schedule.shown, trainer._parts.hooks
     assert all(hook.observe(None) == {} for hook in hooks if isinstance(hook, NoiseBetweenRanks)), "it is not over"
     assert not any(parameter._post_accumulate_grad_hooks for parameter in trainer.model.parameters())
     return {

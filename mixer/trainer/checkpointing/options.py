@@ -17,7 +17,8 @@ from mixer.utils.nested import flat
 from mixer.utils.text import shortened
 
 if TYPE_CHECKING:
-    from mixer.trainer.run import Run
+    from mixer.mixture.controller import Mixing
+    from mixer.trainer.plan import RunPlan
 
 OPTIONS_ENTRY = "options"
 # The state of the optimizer, the schedule and the random generators holds these.
@@ -35,37 +36,38 @@ _OF_MIXTURE = ("mixing", "budget", "drawing", "groupings", "eval_weights", "loss
 _OF_STREAM = {field.name: field.default for field in fields(Stream) if field.name != "name"}
 
 
-def options_of(trainer: Trainer, run: Run) -> dict[str, Any]:
+def options_of(trainer: Trainer, plan: RunPlan, mixing: Mixing) -> dict[str, Any]:
     """Returns what a checkpoint holds of the options of its run, as plain data.
 
     Args:
         trainer: The trainer, with the training arguments as the user set them.
-        run: The run.
+        plan: The plan of the run.
+        mixing: The controller of the mixture.
 
     Returns:
         Options by name, the class of the optimizer, and the batch size of a rank, if that sets the one of a step.
     """
-    args, options = trainer.args, run.options
-    described = describe_run(run.streams, run.mixing, options.mixture, args.world_size)
+    args = trainer.args
+    described = describe_run(plan.streams, mixing, plan.mixture, args.world_size)
     streams = {
         row["name"]: {name: value for name, value in row.items() if value not in (_OF_STREAM.get(name, value), {})}
         for row in described["streams"]
     }
     training = shared_options(args.to_dict())  # type: ignore[no-untyped-call]
-    of_mixture = options.config.own_options()  # below, as the trainer has resolved them
+    of_mixture = plan.config.own_options()  # below, as the trainer has resolved them
     own = {
         **{name: value for name, value in training.items() if not (name in of_mixture or name.startswith(_OF_NO_STEP))},
         **{name: described[name] for name in _OF_MIXTURE},
-        "batch_size": None if run.mixing.size.is_constant else described["batch_size"],  # a constant is compared itself
+        "batch_size": None if mixing.size.is_constant else described["batch_size"],  # a constant is compared itself
         "streams": streams,
-        "nonfinite": options.config.nonfinite,
-        "on_sample_error": sorted(run.mixing.names[number] for number in options.skipping.stream_ids),
-        "max_skipped_share": options.skipping.max_share,
+        "nonfinite": plan.config.nonfinite,
+        "on_sample_error": sorted(mixing.names[number] for number in plan.skipping.stream_ids),
+        "max_skipped_share": plan.skipping.max_share,
     }
     return {
         "own": json.loads(written(own)),
         "optimizer": optimizer_name(trainer),
-        "batch_size_per_rank": None if run.mixing.schedule.initial is not None else per_rank(trainer),
+        "batch_size_per_rank": None if mixing.schedule.initial is not None else per_rank(trainer),
     }
 
 

@@ -31,11 +31,13 @@ from mixer.trainer.hf_compat import load_random_state, log_save_evaluate, output
 from mixer.utils.validation import refusing_damage
 
 if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
     from mixer.mixture.batch_size import BatchSize
     from mixer.mixture.clock import Clock
     from mixer.mixture.planner import Planner
     from mixer.trainer.loop import LoopControl
     from mixer.trainer.methods import MethodList
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
@@ -52,13 +54,18 @@ class Resuming:
 
     Args:
         trainer: The trainer.
+        plan: The plan of the run.
         run: The run.
+        ranks: Collective operations.
         loop: The Trainer's loop.
         checkpoints: Writes checkpoints.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, loop: LoopControl, checkpoints: Checkpointing):
-        self._trainer, self._run, self._loop, self._checkpoints = trainer, run, loop, checkpoints
+    def __init__(
+        self, trainer: Trainer, plan: RunPlan, run: Run, ranks: RankSync, loop: LoopControl, checkpoints: Checkpointing
+    ):
+        self._trainer, self._plan, self._run, self._ranks = trainer, plan, run, ranks
+        self._loop, self._checkpoints = loop, checkpoints
         self._choice: Choice | None = None
         self._progress: Progress | None = None  # of the checkpoint that the run resumes from
         self._ends_saved_epoch = False
@@ -86,7 +93,7 @@ class Resuming:
             if resumes:
                 self._choice = self._choose(True if requested is True else str(requested))
                 if (checkpoint := self._choice.checkpoint) is not None:
-                    self._run.rank_sync.run_on_all(lambda: check_trainer_state(Path(checkpoint)))
+                    self._ranks.run_on_all(lambda: check_trainer_state(Path(checkpoint)))
             self.checkpoint = None if self._choice is None else self._choice.checkpoint
             with self._naming_unreadable():
                 yield self.checkpoint
@@ -117,7 +124,7 @@ class Resuming:
             return
         trainer, lock = self._trainer, FolderLock(output_folder(self._trainer, trial))
         try:
-            self._run.rank_sync.run_on_all(lambda: lock.acquire() if trainer.is_world_process_zero() else None)
+            self._ranks.run_on_all(lambda: lock.acquire() if trainer.is_world_process_zero() else None)
             self._is_held = True
             yield
         finally:
@@ -135,27 +142,27 @@ class Resuming:
         args, run = self._trainer.args, self._run
         if args.world_size == 1:
             return
-        check_same({"streams": list(run.mixing.names)}, run.rank_sync)  # their order decides how ranks share them
+        check_same({"streams": list(run.mixing.names)}, self._ranks)  # their order decides how ranks share them
         training = shared_options(args.to_dict())  # type: ignore[no-untyped-call]
         skipping = {
-            "streams": sorted(run.options.skipping.stream_ids),
-            "max_skipped_share": run.options.skipping.max_share,
+            "streams": sorted(self._plan.skipping.stream_ids),
+            "max_skipped_share": self._plan.skipping.max_share,
         }
         mixture = {"mixture": run.mixing.state_dict(), "on_sample_error": skipping}
-        check_same({"train()": does, "training": training, **mixture}, run.rank_sync)
+        check_same({"train()": does, "training": training, **mixture}, self._ranks)
         if uses_folder:
-            check_shared(Path(str(args.output_dir)), args.should_save, run.rank_sync, _UNSEEN, _CROWDED)
+            check_shared(Path(str(args.output_dir)), args.should_save, self._ranks, _UNSEEN, _CROWDED)
 
     def _choose(self, requested: str | bool | None) -> Choice:
         """Chooses a checkpoint; `None` requests the newest one, if any."""
-        args, run = self._trainer.args, self._run
+        args = self._trainer.args
         folder, saves = Path(str(args.output_dir)), args.should_save
         among = self._usable_on_all_nodes(folder) if args.save_on_each_node else None
 
-        own = run.rank_sync.run_on_all(
-            lambda: choose(folder, requested, among, run.options.config.allow_inexact) if saves else None
+        own = self._ranks.run_on_all(
+            lambda: choose(folder, requested, among, self._plan.config.allow_inexact) if saves else None
         )
-        choice = agree(own, run.rank_sync.gather_bytes)
+        choice = agree(own, self._ranks.gather_bytes)
         if self._trainer.is_world_process_zero():
             warn_of_passed_over(choice)
         if saves or choice.checkpoint is None:
@@ -167,11 +174,9 @@ class Resuming:
 
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
         """Names the checkpoints that every node can resume from on its own disk."""
-        run, saves = self._run, self._trainer.args.should_save
-        own = run.rank_sync.run_on_all(
-            lambda: usable_names(folder, run.options.config.allow_inexact) if saves else None
-        )
-        by_rank = [json.loads(text) for text in run.rank_sync.gather_bytes(json.dumps(own).encode())]
+        saves = self._trainer.args.should_save
+        own = self._ranks.run_on_all(lambda: usable_names(folder, self._plan.config.allow_inexact) if saves else None)
+        by_rank = [json.loads(text) for text in self._ranks.gather_bytes(json.dumps(own).encode())]
         by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
         common = set.intersection(*by_node.values())
         if not common and any(by_node.values()):
@@ -230,7 +235,7 @@ class Resuming:
             methods.check_settings(state)
             mixing.load_state_dict(state)
         except ValueError as error:
-            if not self._run.options.config.allow_inexact:
+            if not self._plan.config.allow_inexact:
                 raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
             logger.warning("Resumed inexactly: %s", _sentence(error))
             mixing.restart(*new_parts(batch_size))
@@ -241,13 +246,12 @@ class Resuming:
 
     def _batch_size_of(self, state: Mapping[str, Any], num_ranks: int) -> int | None:
         """Returns the initial batch size to go on with; `None` for that of the training arguments."""
-        saved, options = int(state["clock"]["initial_batch_size"]), self._run.options
-        has_own = options.mixture.schedule.initial is not None
+        saved, has_own = int(state["clock"]["initial_batch_size"]), self._plan.schedule.initial is not None
         problem = None if has_own else batch_size_problem(self._trainer, state, num_ranks)
         if problem is None:
             return saved
         is_of_ranks, difference = problem
-        if not is_of_ranks and options.config.allow_inexact:
+        if not is_of_ranks and self._plan.config.allow_inexact:
             return None
         if not is_of_ranks:
             raise ValueError(
@@ -264,7 +268,7 @@ class Resuming:
         saved = state.get(OPTIONS_ENTRY)  # checkpoints of earlier versions have none
         if saved is None or not self._trainer.is_world_process_zero():
             return
-        if others := other_options(saved, options_of(self._trainer, self._run)):
+        if others := other_options(saved, options_of(self._trainer, self._plan, self._run.mixing)):
             logger.warning("Resumed from %s with other options. %s", self.checkpoint, others)
 
     def loading_optimizer(self) -> contextlib.AbstractContextManager[None]:
@@ -276,7 +280,7 @@ class Resuming:
 
     def take_up_cap(self) -> None:
         """Restores the micro-batch limit that an earlier part of the run has found."""
-        if self._run.needs.recovers and self.checkpoint is not None:
+        if self.checkpoint is not None:
             loader, saved = self._run.present_loader, read_state(Path(self.checkpoint))
             with self.taking_up():
                 loader.cap = loader.cap.taken_up(saved.get(CAP_ENTRY))
@@ -297,11 +301,11 @@ class Resuming:
         existed, step = ledger.folder.exists(), None if progress is None else self._run.mixing.clock.step
         left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
         ledger.begin(step, description, *left)
-        if ledger.is_writer and ledger.interval_steps > 1 and self._run.options.config.ledger_interval_steps is None:
+        if ledger.is_writer and ledger.interval_steps > 1 and self._plan.config.ledger_interval_steps is None:
             logger.warning(
                 "The ledger has %s streams: a row covers %d steps (counts are summed, losses and weights averaged). "
                 "Set ledger_interval_steps=1 for a row a step and stream.",
-                f"{len(self._run.streams):,}",
+                f"{len(self._plan.streams):,}",
                 ledger.interval_steps,
             )
         if progress is None or not ledger.is_writer:
@@ -331,7 +335,7 @@ class Resuming:
             f"{missing} that existed when the checkpoint of step {resume_step} was written: a file of the ledger was "
             f"removed, or the end of one was damaged."
         )
-        if not self._run.options.config.allow_inexact:
+        if not self._plan.config.allow_inexact:
             raise ValueError(
                 f"{message} Resume from an earlier checkpoint, which records these rows again, or continue without "
                 f"them with allow_inexact=True."

@@ -35,8 +35,10 @@ from mixer.utils.text import shortened
 from mixer.utils.validation import finite_number, whole_number
 
 if TYPE_CHECKING:
+    from mixer.distributed.collectives import RankSync
     from mixer.trainer.guard import WeightGuard
     from mixer.trainer.methods import MethodList
+    from mixer.trainer.plan import RunPlan
     from mixer.trainer.run import Run
 
 
@@ -166,15 +168,26 @@ class Checkpointing:
 
     Args:
         trainer: The trainer.
+        plan: The plan of the run.
         run: The run.
+        ranks: Collective operations.
         methods: Its methods, which have states of their own.
         arguments: The training arguments.
         guard: Refuses weights that are not finite.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, arguments: HeldArguments, guard: WeightGuard):
-        self._trainer, self._run, self._methods, self._arguments = trainer, run, methods, arguments
-        self._guard = guard
+    def __init__(
+        self,
+        trainer: Trainer,
+        plan: RunPlan,
+        run: Run,
+        ranks: RankSync,
+        methods: MethodList,
+        arguments: HeldArguments,
+        guard: WeightGuard,
+    ):
+        self._trainer, self._plan, self._run, self._ranks = trainer, plan, run, ranks
+        self._methods, self._arguments, self._guard = methods, arguments, guard
         self.started = 0.0  # start time of the run without its interruptions, by the monotonic clock
         self.last: Path | None = None  # the newest checkpoint
         # Number, gradient norm and learning rate of the last step.
@@ -241,7 +254,7 @@ class Checkpointing:
             WriteError: If a file cannot be written; on the other ranks a `RemoteError`.
             NonFiniteWeightsError: Before anything is written, if weights are not finite; likewise.
         """
-        self._run.rank_sync.run_on_all(self._guard.check_weights)
+        self._ranks.run_on_all(self._guard.check_weights)
         args, trainer = self._trainer.args, self._trainer
         checkpoint = output_folder(trainer, trial) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         with self._putting_errors_off("its folder"):
@@ -254,7 +267,7 @@ class Checkpointing:
         if args.save_on_each_node:
             # A rank may run on another node after a resume.
             names = (f"rng_state_{args.process_index}.pth", rows_file(args.process_index))
-            share_files(checkpoint, names, args.should_save, self._run.rank_sync)
+            share_files(checkpoint, names, args.should_save, self._ranks)
         self._end_if_unwritten(checkpoint)
         trainer.accelerator.wait_for_everyone()
         with self._putting_errors_off("the list of its files"):
@@ -304,7 +317,7 @@ class Checkpointing:
         cap = loader.cap.state_dict(loader.configured_cap)
         state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
         with self._arguments.as_the_user_set_them():
-            state[OPTIONS_ENTRY] = options_of(self._trainer, self._run)
+            state[OPTIONS_ENTRY] = options_of(self._trainer, self._plan, self._run.mixing)
         with synced_later():  # by `complete`
             write_json(folder / STATE_FILE, {**state, METHODS_ENTRY: self._methods.settings()})
 
@@ -354,7 +367,7 @@ class Checkpointing:
                 raise write_error(f"{checkpoint}, {what},", error, checkpoint.parent) from error
 
         try:
-            self._run.rank_sync.run_on_all(raise_unsaved)
+            self._ranks.run_on_all(raise_unsaved)
         except Exception:
             with contextlib.suppress(OSError):
                 if self._trainer.args.should_save:

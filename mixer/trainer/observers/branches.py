@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch
     from mixer.measurements import Results
+    from mixer.mixture.controller import Mixing
     from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-    from mixer.trainer.run import Run
     from mixer.trainer.targets import TargetRows
     from mixer.utils.arrays import BoolArray, FloatArray
 
@@ -44,17 +44,17 @@ class BranchProbe(StepHook):
 
     Args:
         targets: The rows of each target, in order.
-        run: The run.
+        mixing: The controller of the mixture.
         runs: Runs the model outside of training.
         trainer: The trainer.
         plan: When and how the model is branched.
     """
 
     def __init__(
-        self, targets: Sequence[TargetRows], run: Run, runs: AuxiliaryPasses, trainer: Trainer, plan: Branches
+        self, targets: Sequence[TargetRows], mixing: Mixing, runs: AuxiliaryPasses, trainer: Trainer, plan: Branches
     ):
-        self._targets, self._run, self._runs, self._trainer, self._plan = targets, run, runs, trainer, plan
-        self._may_branch: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
+        self._targets, self._mixing, self._runs, self._trainer, self._plan = targets, mixing, runs, trainer, plan
+        self._may_branch: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
@@ -74,13 +74,13 @@ class BranchProbe(StepHook):
 
     def _progress(self, result: StepResult) -> tuple[float, float]:
         """The share of the run that is done before and after a step, which the run's own clock has not counted yet."""
-        clock, plan = copy.deepcopy(self._run.mixing.clock), result.plan
+        clock, plan = copy.deepcopy(self._mixing.clock), result.plan
         before = clock.progress
         clock.tick(plan.clocked(plan.counts), plan.clocked(result.contents.tokens))
         return before, clock.progress
 
     def _measure(self, step: int, num_steps: int) -> BranchStatistics:
-        mixing = self._run.mixing
+        mixing = self._mixing
         have_branch = self._may_branch & mixing.planner.active(mixing.clock.progress)
         with self._runs.own_gradients(training=True) as parameters:
             branches = self._new(parameters)
@@ -114,12 +114,12 @@ class BranchProbe(StepHook):
         self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer, stream: int, number: int
     ) -> None:
         """Takes an optimizer step on a stream, with as many samples as a step of the run has."""
-        runs, args, mixing = self._runs, self._trainer.args, self._run.mixing
+        runs, args, mixing = self._runs, self._trainer.args, self._mixing
         start = int(mixing.seen[stream]) + number * mixing.batch_size
         positions = np.arange(start + args.process_index, start + mixing.batch_size, args.world_size, dtype=np.int64)
         micros = runs.on_all_ranks(partial(runs.samples, {stream: positions}))
         own = sum(int(runs.items(micro).sum()) for micro in micros)
-        total = max(int(self._run.rank_sync.all_reduce_sum(np.array([own]))[0]), 1)
+        total = max(int(self._runs.ranks.all_reduce_sum(np.array([own]))[0]), 1)
         runs.on_all_ranks(partial(self._backward, micros, total))
         runs.average_own(parameters)
         if args.max_grad_norm:
@@ -138,7 +138,7 @@ class BranchProbe(StepHook):
         """Returns the mean loss of each target under a mixture of the branches, over all ranks."""
         with branches.mixed(mixture.tolist()):
             sums = [self._runs.on_all_ranks(partial(self._own_sum, target)) for target in self._targets]
-        totals = self._run.rank_sync.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
+        totals = self._runs.ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
         return [total / num_items if num_items else math.nan for total, num_items in totals]
 
     def _own_sum(self, target: TargetRows) -> tuple[float, float]:

@@ -1,14 +1,11 @@
 """Options of the gradient probe: which steps are measured, and how."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from transformers import TrainingArguments
 from transformers.utils import logging
 
 from mixer.measurements import GradientNoise, Gradients, Needs, asked
-from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.stream import Stream, describe
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.recorded_arguments import names_arguments
@@ -67,6 +64,20 @@ class Probing:
         return self.mode == "exact" and not self.exact_accumulate
 
 
+class ProbedSteps(NamedTuple):
+    """The steps of a run whose gradients are measured, and how.
+
+    Attributes:
+        options: Options of the probe.
+        intervals: Steps that are a multiple of one of these are measured.
+        variance: Whether the variance over samples is measured.
+    """
+
+    options: Probing
+    intervals: tuple[int, ...]
+    variance: bool
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
@@ -79,9 +90,7 @@ def exact_refusal(reason: str) -> ValueError:
     )
 
 
-def resolve_probing(
-    options: Probing | None, policy: Policy, schedule: Schedule, world_size: int
-) -> tuple[Probing, tuple[int, ...], bool] | None:
+def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule, world_size: int) -> ProbedSteps | None:
     """Determines whether a run measures gradients, and how often.
 
     Args:
@@ -92,8 +101,7 @@ def resolve_probing(
         world_size: Number of ranks.
 
     Returns:
-        The options, the intervals in steps of everyone who needs a measurement, and whether the variance is measured;
-        `None` if nobody does.
+        The steps that anyone needs measured; `None` if nobody does.
 
     Raises:
         ValueError: If the options exclude a required measurement.
@@ -123,53 +131,10 @@ def resolve_probing(
     if who and probing.variance is False:
         raise ValueError(f"probe.variance=False, but {who[0]} needs the variance: leave it at None.")
     variance = bool(who) or not requests if probing.variance is None else probing.variance
-    return probing, tuple(sorted(intervals)), variance
+    return ProbedSteps(probing, tuple(sorted(intervals)), variance)
 
 
 def _requests(needs: Needs, world_size: int) -> list[Gradients]:
     """Returns the measurements of gradients for a rule; several ranks measure noise by their differences."""
     noise = asked(needs, GradientNoise) if world_size == 1 else []
     return [*asked(needs, Gradients), *(Gradients(True, request.interval_steps) for request in noise)]
-
-
-def check_exact(
-    options: Probing,
-    args: TrainingArguments,
-    size: BatchSize,
-    cap: int,
-    max_tokens: int | None,
-    policy: Policy,
-    streams: list[Stream],
-) -> None:
-    """Refuses an exact probe of steps with several micro-batches or ranks.
-
-    Args:
-        options: Options of the probe.
-        args: The training arguments.
-        size: The batch size.
-        cap: Maximum samples of a micro-batch.
-        max_tokens: Maximum tokens of a micro-batch, or `None`.
-        policy: The policy.
-        streams: The streams.
-
-    Raises:
-        ValueError: If there will be several, or may be.
-    """
-    if not options.needs_one_micro_batch:
-        return
-    largest = size.value if size.is_constant else size.schedule.limits.maximum
-    weighed = [stream.name for stream in streams if stream.loss_weight != 1]
-    name = "per_device_train_batch_size" if cap == args.train_batch_size else "max_samples_per_micro_batch"
-    may_grow = f"batch_size={size.schedule.name} may grow beyond {name}={cap}; set maximum={cap}"
-    reasons = {
-        f"there are {args.world_size} ranks": args.world_size > 1,
-        "homogeneous=True makes at least one micro-batch per stream": options.homogeneous,
-        "max_tokens_per_micro_batch splits a step by the lengths of its samples": max_tokens is not None,
-        f"{may_grow} if the schedule has it": largest is None,
-        f"steps have up to {largest} samples and {name}={cap}": (largest or 0) > cap,
-        f"loss_weight of {weighed} needs micro-batches of one stream each": bool(weighed),
-    }
-    for reason in (reason for reason, applies in reasons.items() if applies):
-        raise exact_refusal(reason)
-    if len(streams) > 1 and policy.start(describe(streams)).loss_weights is not None:
-        raise exact_refusal(f"mixing={policy.name} weights losses, which needs micro-batches of one stream each")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import TrainingArguments
 from transformers.utils import logging
 
 from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
@@ -37,8 +38,7 @@ class RunProbe(StepHook):
         intervals: Steps that are a multiple of one of these are measured.
         variance: Whether the variance over samples is measured.
         names: Names of the streams.
-        world_size: Number of ranks.
-        seed: Seed of the projections.
+        args: The training arguments; their seed is that of the projections.
         runs: Facts of the present step.
     """
 
@@ -48,14 +48,13 @@ class RunProbe(StepHook):
         intervals: tuple[int, ...],
         variance: bool,
         names: Sequence[str],
-        world_size: int,
-        seed: int,
+        args: TrainingArguments,
         runs: AuxiliaryPasses,
     ):
         self.options, self.intervals, self.variance, self._runs = options, intervals, variance, runs
         self.statistics: GradientStatistics | None = None  # of the last step, if it was measured
         self.seconds = 0.0  # duration of that measurement
-        self._names, self._world_size, self.seed = tuple(names), world_size, seed
+        self._names, self._args, self._world_size = tuple(names), args, args.world_size
         self._told: set[str] = set()  # parameters that were named in a warning
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
         self._present: GradientProbe | None = None
@@ -117,7 +116,7 @@ class RunProbe(StepHook):
             homogeneous=homogeneous,
             exact_accumulate=self.options.exact_accumulate,
             sketch_size=self.options.sketch_size,
-            seed=self.seed,
+            seed=self._args.seed,
             world_size=self._world_size,
             warned=self._told,
         )

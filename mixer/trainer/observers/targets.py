@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch
     from mixer.measurements import Results
+    from mixer.mixture.controller import Mixing
     from mixer.policies.objective import Objective
     from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-    from mixer.trainer.run import Run
     from mixer.trainer.targets import TargetRows
     from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
@@ -62,7 +62,7 @@ class TargetProbe(StepHook):
 
     Args:
         targets: The rows of each target, in order.
-        run: The run.
+        mixing: The controller of the mixture.
         runs: Runs the model outside of training.
         rank: This rank.
         world_size: Number of ranks.
@@ -73,21 +73,21 @@ class TargetProbe(StepHook):
     def __init__(
         self,
         targets: Sequence[TargetRows],
-        run: Run,
+        mixing: Mixing,
         runs: AuxiliaryPasses,
         rank: int,
         world_size: int,
         request: Alignment,
         objective: Objective,
     ):
-        self._targets, self._run, self._runs, self._rank, self._world_size = targets, run, runs, rank, world_size
-        self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in run.streams])
+        self._targets, self._mixing, self._runs, self._rank, self._world_size = targets, mixing, runs, rank, world_size
+        self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
         self._objective, self._is_plain = objective, request.metric == "plain"
         is_joined = request.joined and objective.kind == "average" and not objective.bounds
         unknown = np.full(len(targets), np.nan)
         self._directions = objective.weights(unknown, 1.0)[None] if is_joined else np.eye(len(targets))
         work = np.count_nonzero(self._directions) + len(self._directions) * _FORWARDS * int(self._are_measured.sum())
-        self._rows_per_step = _SHARE * run.mixing.initial_batch_size / work
+        self._rows_per_step = _SHARE * mixing.initial_batch_size / work
         self.interval_steps = request.interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
         self._early = [0]
         for step in (math.floor(2 ** (number / 2)) for number in range(2, 64)):
@@ -137,7 +137,7 @@ class TargetProbe(StepHook):
             for target in self._targets:
                 own_rows = (self._rank, self._world_size, _LOSS_ROWS)
                 own = self._runs.on_all_ranks(partial(target.summed_loss, self._runs, *own_rows))
-                total, num_items = self._run.rank_sync.add_up(torch.tensor(own, dtype=torch.float64)).tolist()
+                total, num_items = self._runs.ranks.add_up(torch.tensor(own, dtype=torch.float64)).tolist()
                 losses.append(total / num_items if num_items else math.nan)
         if statistics is not None:
             return replace(statistics, losses=np.array(losses))
@@ -158,7 +158,7 @@ class TargetProbe(StepHook):
                 del direction  # before the next gradient
         name = "plain" if metric is None else metric.name(parameters)
         self._warn_of_plain(name)
-        totals = self._run.rank_sync.add_up(torch.stack(sums))  # [num_directions, 5, num_streams]
+        totals = self._runs.ranks.add_up(torch.stack(sums))  # [num_directions, 5, num_streams]
         alignment, error = _means_and_errors(totals.cpu().numpy())
         return TargetStatistics(losses, alignment, error, name)
 
@@ -221,7 +221,7 @@ class TargetProbe(StepHook):
         Returns:
             float64 `[num_chosen]`; `None` on all ranks if memory ran out on one, to be tried again.
         """
-        runs, ranks, positions = self._runs, self._run.rank_sync, self._positions(0, step)
+        runs, ranks, positions = self._runs, self._runs.ranks, self._positions(0, step)
         targets = [self._targets[index] for index in chosen.tolist()]
         rows = runs.on_all_ranks(lambda: [target.micro_batches(positions, step, runs) for target in targets])
         micros, places = [micro for own in rows for micro in own], np.repeat(np.arange(len(rows)), list(map(len, rows)))
@@ -244,7 +244,7 @@ class TargetProbe(StepHook):
 
     def _stream_rows(self, step: int) -> list[MicroBatch]:
         """Reads this rank's rows of the streams, one by one if their losses cannot be separated."""
-        mixing, runs = self._run.mixing, self._runs
+        mixing, runs = self._mixing, self._runs
         active = self._are_measured & mixing.planner.active(mixing.clock.progress)
         wanted = {k: self._positions(int(mixing.seen[k]), step) for k in np.flatnonzero(active).tolist()}
         micros = runs.on_all_ranks(partial(runs.samples, wanted, 1 if self._are_separate else None))
@@ -252,7 +252,7 @@ class TargetProbe(StepHook):
             firsts = {int(micro.stream_ids[0]): micro for micro in reversed(micros)}  # streams may have other losses
             with torch.no_grad():
                 rows = runs.on_all_ranks(lambda: [runs.summed_row_losses(micro) for micro in firsts.values()])
-            self._are_separate = bool(self._run.rank_sync.max_over_ranks(int(None in rows)))
+            self._are_separate = bool(self._runs.ranks.max_over_ranks(int(None in rows)))
             if self._are_separate:
                 micros = runs.on_all_ranks(partial(runs.samples, wanted, 1))
         return micros

@@ -224,7 +224,7 @@ class _Growing:
     def follow(self, *_: object) -> object:
         return lambda plan: None
 
-    def as_method(self, name: str) -> object:
+    def as_method(self, *_: object) -> object:
         raise NotImplementedError
 
 

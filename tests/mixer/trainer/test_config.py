@@ -155,7 +155,7 @@ def test_training_arguments_without_the_options_have_the_defaults(
     monkeypatch.chdir(tmp_path)
     for args in (None, TrainingArguments("out", **QUIET)):
         trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
-        assert trainer._parts.run.options.config == MixingOptions()
+        assert trainer._parts.plan.config == MixingOptions()
 
 
 def test_the_fields_go_with_arguments_of_other_classes(tmp_path: Path) -> None:

@@ -9,15 +9,16 @@ from accelerate.utils import DistributedType
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from mixer import Proportional, Stream, schedules
+from mixer import Budget, Probing, Proportional, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
 from mixer.measurements import UpdateNorm
-from mixer.trainer.engines import EngineRequest, check_engine, engine_of
+from mixer.trainer.engines import check_engine, engine_of
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.observers.reference import check_reference
 from replay.feeding.features import extract_features
 from replay.methods import AGEM
+from tests.mixer.trainer.plans import planned
 
 
 def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
@@ -28,12 +29,6 @@ def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
         fsdp_plugin=SimpleNamespace(fsdp_version=int(kind[-1])) if "fsdp" in kind else None,
     )
     return SimpleNamespace(accelerator=SimpleNamespace(state=state), args=SimpleNamespace(fsdp=fsdp))
-
-
-def asked(**changes: Any) -> EngineRequest:
-    names = ("probes", "skips", "has_heads", "is_cut_by_tokens")
-    own = {"policy": Proportional(), "schedule": schedules.Constant(8), "methods": (), "streams": [Stream("a", [1, 2])]}
-    return EngineRequest(**{**own, **dict.fromkeys(names, False), "is_step_based": True, **changes})
 
 
 class _SeesGradients(Method):
@@ -60,6 +55,7 @@ def _aggregating(num_streams: int) -> Method:
     return method
 
 
+HEADS: dict[str, Any] = {"streams": [Stream("a", [1, 2]), Stream("b", [3])], "facts": {"tasks": ("a", "b")}}
 SHARDING = ("fsdp2", "zero1", "zero2", "zero3")
 ZERO = ("zero0", "zero1", "zero2", "zero3")
 CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
@@ -68,14 +64,26 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (SHARDING, {"methods": [AGEM()]}, "AGEM: needs whole gradients, and under .* Use DDP"),
     (SHARDING, {"methods": [_HoldsTheModel()]}, "_HoldsTheModel: copies or changes the whole model, .* Use DDP"),
     (("fsdp2", "zero3"), {"policy": _FollowsTheModel()}, r"mixing=_FollowsTheModel .* keeps only a shard"),
-    (("zero3",), {"probes": True}, "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP"),
-    (ZERO, {"skips": True}, "nonfinite='skip' .* in the last backward"),
+    (
+        ("zero3",),
+        {"probe": Probing(interval_steps=1)},
+        "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP",
+    ),
+    (ZERO, {"nonfinite": "skip"}, "nonfinite='skip' .* in the last backward"),
     (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),
-    (("zero3",), {"has_heads": True}, "first micro-batch"),
-    (("fsdp2", "zero2"), {"has_heads": True, "is_cut_by_tokens": True}, "max_tokens_per_micro_batch cannot guarantee"),
-    (("fsdp2",), {"has_heads": True, "streams": [Stream("rows", _Rows())]}, r"iterable streams \['rows'\]"),
-    (("zero2",), {"config": {"scheduler": {"type": "W"}}, "is_step_based": False}, r"scheduler, .* lr_scheduler_type"),
-    (("zero2",), {"config": {"fp16": {"enabled": True}}, "probes": True}, r"under DeepSpeed in fp16, .* Use bf16"),
+    (("zero3",), HEADS, "first micro-batch"),
+    (("fsdp2", "zero2"), {**HEADS, "max_tokens_per_micro_batch": 9}, "max_tokens_per_micro_batch cannot guarantee"),
+    (("fsdp2",), {**HEADS, "streams": [Stream("rows", _Rows()), Stream("b", [3])]}, r"iterable streams \['rows'\]"),
+    (
+        ("zero2",),
+        {"config": {"scheduler": {"type": "W"}}, "budget": Budget(samples=9)},
+        r"scheduler, .* lr_scheduler_type",
+    ),
+    (
+        ("zero2",),
+        {"config": {"fp16": {"enabled": True}}, "probe": Probing(interval_steps=1)},
+        r"under DeepSpeed in fp16, .* Use bf16",
+    ),
 ]
 
 
@@ -86,10 +94,10 @@ def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(
     config = wish.get("config", {})
     wish = {name: value for name, value in wish.items() if name != "config"}
     for engine in engines:
-        check_engine(trainer_with(engine, **config), asked())
+        check_engine(trainer_with(engine, **config), planned())
         with pytest.raises(ValueError, match=message):
-            check_engine(trainer_with(engine, **config), asked(**wish))
-    check_engine(trainer_with("ddp"), asked(**wish))
+            check_engine(trainer_with(engine, **config), planned(**wish))
+    check_engine(trainer_with("ddp"), planned(**wish))
 
 
 def test_the_first_fsdp_and_other_engines_are_refused_and_fsdp_that_is_not_used_is_told(
@@ -99,8 +107,8 @@ def test_the_first_fsdp_and_other_engines_are_refused_and_fsdp_that_is_not_used_
         engine_of(trainer_with("fsdp1"))
     with pytest.raises(ValueError, match="XLA is not supported by mixing: use DDP, FSDP2 or DeepSpeed"):
         engine_of(trainer_with("xla"))
-    check_engine(trainer_with("ddp", fsdp=True), asked())
-    check_engine(trainer_with("fsdp2", fsdp=True), asked())
+    check_engine(trainer_with("ddp", fsdp=True), planned())
+    check_engine(trainer_with("fsdp2", fsdp=True), planned())
     assert caplog.text.count("fsdp is set, but accelerate shards no model here") == 1
 
 

@@ -65,6 +65,14 @@ class Entropy(Method):
         return self.scale * per_row.sum() / trained.plan.total
 
 
+class _Late(Method):
+    def __init__(self, flag: str):
+        self._flag = flag
+
+    def attach(self, run: RunContext) -> None:
+        setattr(self, self._flag, True)
+
+
 class Weighted(Method):
     one_stream_each = True
 
@@ -195,3 +203,9 @@ def test_data_under_the_name_of_a_hook_is_refused_where_it_is_set(value: Any) ->
         Entropy(0.5).classes = value
     with pytest.raises(TypeError, match=r"Bad.save is a hook"):
         type("Bad", (Method,), {"save": value})
+
+
+@pytest.mark.parametrize("flag", ["one_stream_each", "needs_samples"])
+def test_what_a_method_asks_of_steps_only_once_it_is_attached_is_refused(tmp_path: Path, flag: str) -> None:
+    with pytest.raises(ValueError, match=rf"methods: _Late\.attach has set {flag}"):
+        make(tmp_path, [_Late(flag)])

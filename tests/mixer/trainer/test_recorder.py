@@ -27,7 +27,7 @@ def test_losses_read_late_are_the_losses_read_at_once(
     options = {"max_steps": num_steps, "logging_steps": 5, "mixing": Uniform(), "batch_size": 6}
     options["ledger_interval_steps"] = interval_steps
     at_once = train(tmp_path / "at once", **options)
-    monkeypatch.setattr(training, "new_recorder", lambda _, __, *known: Watching(*known, reads_at_once=False))
+    monkeypatch.setattr(training, "Recorder", lambda *known: Watching(*known[:2], reads_at_once=False))
     late = train(tmp_path / "late", **options)  # as on a GPU
     assert waiting[:4] == [1, 2, 3, 4][:num_steps]
     assert late.ledger.to_pandas().equals(at_once.ledger.to_pandas())

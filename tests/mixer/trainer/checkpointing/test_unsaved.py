@@ -81,7 +81,7 @@ def test_no_checkpoint_lacks_what_a_policy_that_failed_would_have_decided(
 ) -> None:
     def failing(folder: Path, **changes: Any) -> Any:
         trainer = build(folder, **changes)
-        control = trainer._parts.run.options.policy
+        control = trainer._parts.plan.policy
         update = control.update
         control.update = lambda observation: update(observation) if observation.step != step else 1 // 0
         return trainer

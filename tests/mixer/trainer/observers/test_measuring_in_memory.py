@@ -107,7 +107,7 @@ def measured(
 
 def by_autograd(trainer: Watched, model: nn.Module, loss_of: Callable[[Any, Any], Tensor]) -> list[Tensor]:
     """The gradient of all rows at once: there are as many as the measurement takes, in any order."""
-    probe = next(hook for hook in trainer._parts.run.hooks if isinstance(hook, TargetProbe))
+    probe = next(hook for hook in trainer._parts.hooks if isinstance(hook, TargetProbe))
     indices = probe._targets[0]._cursor.references(probe._positions(0, 2)).tolist()
     batch = default_data_collator([TARGET[index] for index in indices])
     return list(torch.autograd.grad(loss_of(model.eval(), batch), list(model.parameters())))

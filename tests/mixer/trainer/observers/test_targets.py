@@ -115,7 +115,7 @@ def test_measuring_leaves_a_run_as_it_is(tmp_path: Path) -> None:
 
 def test_a_step_is_due_early_and_often_and_then_by_its_cost(tmp_path: Path) -> None:
     trainer = build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=["outside"], args={"max_steps": 1})
-    probe = next(hook for hook in trainer._parts.run.hooks if isinstance(hook, TargetProbe))
+    probe = next(hook for hook in trainer._parts.hooks if isinstance(hook, TargetProbe))
     due = [step for step in range(1, 3_000) if probe.is_due(step)]
     assert due[:8] == [2, 4, 8, 16, 32, 64, 90, 128]
     assert np.diff(due)[-3:].tolist() == [probe.interval_steps] * 3
@@ -175,7 +175,7 @@ def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
 ) -> None:
     trainer = build(tmp_path, policy, **{"eval_dataset": OUTSIDE, "objective": ["outside", "a"], **changes})
     left = {name: len(OUTSIDE[name]) - number for name, number in taken.items()}
-    assert {name: len(rows) for name, rows in trainer._parts.run.options.steering.rows.items()} == steering
+    assert {name: len(rows) for name, rows in trainer._parts.plan.steering.rows.items()} == steering
     assert {name: len(OUTSIDE[name]) - len(own) for name, own in trainer.eval_dataset.items()} == {
         **dict.fromkeys(OUTSIDE, 0),
         **taken,

@@ -1,0 +1,180 @@
+"""The plan of a run: what it needs of its steps, decided before any part of the trainer is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from transformers import TrainingArguments
+
+from mixer.loading.build import MixtureOptions, resolve_budget
+from mixer.measurements import ExcessLoss, Loss, MeanLoss, Needs, asked
+from mixer.trainer.observers.gradient_options import ProbedSteps, resolve_probing
+
+if TYPE_CHECKING:
+    from mixer.mixture.bad_samples import Skipping
+    from mixer.mixture.stream import Stream
+    from mixer.policies.contract import Policy
+    from mixer.policies.objective import Objective
+    from mixer.schedules.base import Schedule
+    from mixer.trainer.config import MixingOptions
+    from mixer.trainer.observers.gradient_options import Probing
+
+
+@dataclass(frozen=True)
+class Steering:
+    """An objective with the rows that steer.
+
+    Args:
+        objective: The objective, with its targets by name.
+        rows: The data set of each target (and each set with a bound) by name; empty if the policy reads none.
+        taken: Number of rows that were taken out of evaluation sets, by name.
+    """
+
+    objective: Objective
+    rows: Mapping[str, Any]
+    taken: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a mixture besides its streams; see `MixingMixin`.
+
+    Args:
+        policy: The mixing policy.
+        mixture: Settings of the mixture.
+        skipping: What happens to samples that cannot be loaded.
+        probe: Options for measuring gradients, or `None`.
+        reference_model: The reference model, or `None`.
+        methods: The user's methods, and first the one that the option `conflict` stands for.
+        steering: The objective with the rows that steer, or `None`.
+        config: All others, as the user has given them.
+    """
+
+    policy: Policy
+    mixture: MixtureOptions
+    skipping: Skipping
+    probe: Probing | None
+    reference_model: nn.Module | None
+    methods: Sequence[Any]  # `Method`s, whose file needs parts that need the plan
+    steering: Steering | None
+    config: MixingOptions
+
+    @property
+    def schedule(self) -> Schedule:
+        """The batch-size schedule."""
+        return self.mixture.schedule
+
+    @property
+    def needs(self) -> Needs:
+        """What policy and schedule ask a run to measure."""
+        return (*self.policy.needs, *self.schedule.needs)
+
+    @property
+    def aim(self) -> Steering:
+        """The objective with the rows that steer, where something is measured on them."""
+        assert self.steering is not None, "who needs an objective has been refused without one"  # noqa: S101
+        return self.steering
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a trainer and its model before a run is planned.
+
+    Args:
+        most_samples: Maximum samples of a micro-batch.
+        tasks: The head of each stream, as the model's argument `task`; `None` for its only one.
+        share_batches: Whether samples of several streams can be collated together, as far as some tell.
+        packs_rows: Whether the trainer puts several samples into a row, as `padding_free` of TRL does.
+    """
+
+    most_samples: int
+    tasks: tuple[str | None, ...]
+    share_batches: bool = True
+    packs_rows: bool = False
+
+
+@dataclass(frozen=True)
+class RunPlan(Options):
+    """What a run consists of, and what it needs of its steps; its methods begin with the replay buffers.
+
+    Args:
+        streams: The streams.
+        tasks: The head of each stream, as the model's argument `task`; `None` for its only one.
+        probed: The steps whose gradients are measured, and how; `None` for none.
+        most_samples: Maximum samples of a micro-batch.
+        streams_differ: Whether streams cannot share a micro-batch.
+        one_stream_each: Whether every micro-batch contains one stream, for that or another reason.
+        have_losses: Whether streams have losses or heads of their own.
+        have_heads: Whether streams have heads of their own.
+        keeps_samples: Whether a step keeps its samples.
+        keeps_outputs: Whether methods see the model's output.
+        keeps_item_losses: Whether the loss of each item is needed.
+        reads_losses_at_once: Whether losses are read from the device after every step.
+        is_step_based: Whether the learning rate follows steps, not the data.
+    """
+
+    streams: Sequence[Stream]
+    tasks: tuple[str | None, ...]
+    probed: ProbedSteps | None
+    most_samples: int
+    streams_differ: bool
+    one_stream_each: bool
+    have_losses: bool
+    have_heads: bool
+    keeps_samples: bool
+    keeps_outputs: bool
+    keeps_item_losses: bool
+    reads_losses_at_once: bool
+    is_step_based: bool
+
+
+def plan_run(
+    streams: Sequence[Stream], options: Options, methods: Sequence[Any], args: TrainingArguments, facts: Facts
+) -> RunPlan:
+    """Plans a run.
+
+    Args:
+        streams: The streams.
+        options: The options of the mixture.
+        methods: The replay buffers among the streams, and the user's methods.
+        args: The training arguments.
+        facts: What is known of trainer and model.
+
+    Raises:
+        ValueError: If the options of the probe exclude a measurement that policy or schedule need.
+        TypeError: If they are no `Probing`.
+    """
+    probed = resolve_probing(options.probe, options.policy, options.schedule, args.world_size)
+    budget, have_heads = resolve_budget(args, options.mixture.budget, streams), len(set(facts.tasks)) > 1
+    streams_differ = differ_by_options(streams, facts.tasks) or not facts.share_batches
+    is_parted = facts.packs_rows or (probed is not None and probed.options.homogeneous)
+    return RunPlan(
+        **vars(replace(options, methods=tuple(methods))),
+        streams=tuple(streams),
+        tasks=facts.tasks,
+        probed=probed,
+        most_samples=facts.most_samples,
+        streams_differ=streams_differ,
+        one_stream_each=streams_differ or is_parted or any(method.one_stream_each for method in methods),
+        have_losses=have_heads or _differ_in_loss(streams),
+        have_heads=have_heads,
+        keeps_samples=any(method.needs_samples for method in methods),
+        keeps_outputs=bool(methods),
+        keeps_item_losses=bool(asked(options.needs, ExcessLoss)),
+        reads_losses_at_once=args.device.type == "cpu" or bool(asked(options.needs, Loss, MeanLoss)),
+        is_step_based=options.schedule.is_constant and budget.is_in_steps,
+    )
+
+
+def differ_by_options(streams: Sequence[Stream], tasks: Sequence[str | None]) -> bool:
+    """Whether options of the streams, or their heads, make micro-batches of one stream each necessary."""
+    differ_in_labels = len({tuple(stream.label_names or ()) for stream in streams}) > 1
+    have_collators = any(stream.data_collator is not None for stream in streams)
+    return differ_in_labels or have_collators or any(task is not None for task in tasks) or _differ_in_loss(streams)
+
+
+def _differ_in_loss(streams: Sequence[Stream]) -> bool:
+    return any(stream.compute_loss_func != streams[0].compute_loss_func for stream in streams)
