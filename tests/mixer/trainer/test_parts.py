@@ -123,7 +123,7 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     make(MicroBatchTraining, trainer, run, losses)
     together = trainer, plan, run, ranks, hooks, losses, confirmation, recovery, methods
     steps = make(StepRunner, *together, guard, arguments, None)
-    reporting = make(Reporting, trainer, lambda: None)
+    reporting = make(Reporting, trainer)
     log = make(StreamLog, trainer, run, methods, reporting)
     make(StreamEvaluation, trainer).join(plan, run, ranks, losses, differences, loop.agree)
     return SimpleNamespace(**locals())
