@@ -1,9 +1,11 @@
 """`mixer search RECIPE.yaml`, and `mixer headroom`, its short form: the best mixture by short runs."""
 
+import json
 import logging
 import multiprocessing
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -240,11 +242,12 @@ class _Search:
         for sentence in self.verdict.sentences():
             screen.print(sentence, markup=False, highlight=False)
         if self.verdict.is_clear:
-            path = self.folder / BEST.replace(" ", "_") / RECIPE_FILE
+            path = self._folder_of(self.done[-1][0]) / RECIPE_FILE
             print(f"Its short run, with the weights filled in, is {path}.\n{how_to_train(document['weights'])}")  # noqa: T201
 
     def _folder_of(self, run: ShortRun) -> Path:
-        return self.folder / run.name.replace(" ", "_")
+        of_weights = zlib.crc32(json.dumps(dict(run.weights)).encode())  # other bounds make other runs of a name
+        return self.folder / f"{run.name.replace(' ', '_')}-{of_weights:08x}"
 
     def _yaml(self, run: ShortRun, folder: Path) -> str:
         """Gives the recipe of a short run."""

@@ -8,9 +8,9 @@ from mixer.analysis.fit.constraints import Region
 from mixer.analysis.fit.prediction import Prediction
 from mixer.utils.arrays import FloatArray
 
-_NUM_DRAWN, _NUM_KEPT, _NUM_CHILDREN = 2000, 20, 20
+_NUM_DRAWN, _NUM_KEPT, _NUM_CHILDREN = 1000, 10, 20
 _LEAST_SHARE = 1e-6  # less is none
-_WIDTHS = np.geomspace(1.0, 1e-3, 25)
+_WIDTHS = np.geomspace(1.0, 1e-3, 20)
 
 Bounds = Sequence[tuple[Prediction, float]]  # what must not be above a number
 

@@ -173,7 +173,7 @@ def _clip(points: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
     """Scales shares `[num_points, num_groups]` and clips them, such that they sum to 1."""
     least, most = np.full((len(points), 1), 0.0), np.full((len(points), 1), 1e12)
     positive = np.maximum(points, 1e-9)
-    for _ in range(3 * _NUM_HALVINGS):
+    for _ in range(_NUM_HALVINGS):
         middle = np.sqrt(np.maximum(least, 1e-12) * most)
         is_less = np.clip(middle * positive, low, high).sum(axis=1, keepdims=True) < 1.0
         least, most = np.where(is_less, middle, least), np.where(is_less, most, middle)

@@ -61,7 +61,7 @@ def test_the_best_mixture_keeps_bounds_on_shares_and_other_losses() -> None:
     ("bounds", "named"),
     [
         ({"least": {"a": 0.6, "b": 0.6}}, "least"),
-        ({"most": {name: 0.2 for name in STREAMS}}, "most"),
+        ({"most": dict.fromkeys(STREAMS, 0.2)}, "most"),
         ({"least": {"z": 0.1}}, "least"),
         ({"groups": {"one": {"a": 1.0}, "two": {"a": 1.0}}}, "groups"),
     ],

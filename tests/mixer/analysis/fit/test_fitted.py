@@ -33,7 +33,7 @@ def test_noise_explains_nothing() -> None:
 def test_a_gain_that_may_be_none_is_said() -> None:
     kept = np.array([0, 1, 2, 6, 7, 8])  # without the runs next to the best, so that no run is of the mixture found
     noise = 0.02 * np.random.default_rng(0).standard_normal((9, 2))
-    flat = fit((0.2 * LOSSES + noise)[kept], MIXTURES[kept])
+    flat = fit((0.02 * LOSSES + noise)[kept], MIXTURES[kept])
     assert flat.gain_interval[0] <= 0.0
     assert any("explains nothing" in words or "gain over the prior may be none" in words for words in flat.warnings)
 

@@ -35,11 +35,11 @@ def test_it_is_a_gaussian_process_with_an_unknown_mean() -> None:
         return np.hstack([mixtures, np.sqrt(mixtures), np.full((len(mixtures), 1), 1e3)])
 
     class OnRoots(RBF):
-        def __call__(self, X: FloatArray, Y: FloatArray | None = None, eval_gradient: bool = False) -> FloatArray:
+        def __call__(self, X: FloatArray, Y: FloatArray | None = None, eval_gradient: bool = False) -> FloatArray:  # noqa: N803
             other = X if Y is None else Y
             return 3.0 * RBF(0.7)(X[:, 3:6], other[:, 3:6]) + X @ other.T
 
-        def diag(self, X: FloatArray) -> FloatArray:
+        def diag(self, X: FloatArray) -> FloatArray:  # noqa: N803
             return np.asarray(np.diag(self(X)))
 
     theirs = GaussianProcessRegressor(OnRoots(), alpha=noise, optimizer=None).fit(features(points), logs)
