@@ -40,7 +40,10 @@ def constraints_of(options: Namespace, streams: Sequence[str], natural: Constrai
         "divergence": options.divergence,
         "groups": None if options.fixed_groups is None else load_yaml(options.fixed_groups),
     }
-    found = replace(natural or Constraints(), **{name: value for name, value in given.items() if value is not None})
+    natural = natural or Constraints()
+    if given["most"] is not None:  # streams of weight 0 stay out
+        given["most"] = {**natural.most, **{n: min(own, natural.most.get(n, 1.0)) for n, own in given["most"].items()}}
+    found = replace(natural, **{name: value for name, value in given.items() if value is not None})
     return found if found.passes is not None else replace(found, sizes={}, budget=None)
 
 

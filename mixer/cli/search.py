@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,8 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     check_range("--parallel", own.parallel, 1, 256, "it is a number of processes")
     if config.objective is None:
         raise ValueError("A search needs an objective: set objective to the evaluation sets that the run is for.")
-    options = Namespace(**{**{name[2:]: rest.get("default") for name, rest in _SEARCH.items()}, **vars(own)})
+    given: Any = {**{name[2:]: rest.get("default") for name, rest in _SEARCH.items()}, **vars(own)}
+    options = Namespace(given)  # type: ignore[no-untyped-call]
     if (options.propose is None) != (options.to is None):
         raise ValueError("--propose says how many recipes to write and --to where: give both or none.")
     options.runs = options.runs if hasattr(own, "runs") else 0
@@ -141,18 +142,11 @@ class _Search:
         weights = dict(zip(self.streams, mixture.weights.tolist(), strict=True))
         if sum(weight > 0.0 for weight in weights.values()) < 2:
             raise ValueError(f"A search compares mixtures of two or more streams, got the weights {weights}.")
-        natural = (
-            Constraints(
-                prior=weights,
-                most={name: 0.0 for name, weight in weights.items() if weight == 0.0},
-                sizes={
-                    name: float(size) for name, size in zip(self.streams, mixture.num_samples, strict=True) if size > 0
-                },
-                budget=float(clock.max_steps * clock.batch_size),
-            )
-            if self.options.passes
-            else Constraints(prior=weights, most={n: 0.0 for n, w in weights.items() if w == 0.0})
-        )
+        natural = Constraints(prior=weights, most={name: 0.0 for name, weight in weights.items() if weight == 0.0})
+        if self.options.passes is not None:
+            sizes = zip(self.streams, mixture.num_samples.tolist(), strict=True)
+            known, budget = {name: float(size) for name, size in sizes if size > 0}, clock.max_steps * clock.batch_size
+            natural = replace(natural, sizes=known, budget=float(budget), passes=self.options.passes)
         self.constraints = constraints_of(self.options, self.streams, natural)
         self.region = self.constraints.of(self.streams)
         self.folder = Path(str(self.config.training.output_dir or "trainer_output")) / "search" / f"{self.steps}_steps"

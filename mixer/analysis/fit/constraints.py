@@ -146,10 +146,6 @@ class Region:
             low, high = np.where(keeps, middle, low), np.where(keeps, high, middle)
         return np.asarray((prior + low * (inside - prior)) @ self.parts)
 
-    def allows(self, mixtures: FloatArray, tolerance: float = 1e-6) -> FloatArray:
-        """Says which mixtures `[num_mixtures, num_streams]` are in the region."""
-        return np.asarray(np.abs(self.nearest(self.groups_of(mixtures)) - mixtures).max(axis=1) <= tolerance)
-
     def groups_of(self, mixtures: FloatArray) -> FloatArray:
         """Gives shares of groups of streams' shares."""
         return np.asarray(mixtures @ (self.parts > 0.0).T.astype(np.float64))

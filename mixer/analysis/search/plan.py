@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -89,14 +90,15 @@ def fit_folders(folders: Sequence[Path], constraints: Constraints) -> FittedMixt
         constraints: Bounds of the mixture.
     """
     recorded = RecordedRuns(folders, allow_different_recipes=True)
-    options = {"streams": recorded.streams, "runs": recorded.runs, "groups": recorded.groups}
+    options: dict[str, Any] = {"streams": recorded.streams, "runs": recorded.runs, "groups": recorded.groups}
     if recorded.objective is not None:
-        names = {"objective": recorded.objective, "loss_names": recorded.loss_names}
-        return fit_mixture(recorded.mixtures, recorded.losses, constraints=constraints, **names, **options)
+        options |= {"objective": recorded.objective, "loss_names": recorded.loss_names}
+        return fit_mixture(recorded.mixtures, recorded.losses, constraints=constraints, **options)
+    declared = summarise(folders[0]).objective
+    more = declared is not None and declared.greater_is_better
     values = np.array([[objective_of(folder)] for folder in folders])
-    more = any(bool(summary.objective and summary.objective.greater_is_better) for summary in map(summarise, folders))
-    names = {"objective": {"objective": 1.0}, "loss_names": ["objective"], "greater_is_better": more}
-    return fit_mixture(recorded.mixtures, values, constraints=constraints, **names, **options)
+    options |= {"objective": {"objective": 1.0}, "loss_names": ["objective"], "greater_is_better": more}
+    return fit_mixture(recorded.mixtures, values, constraints=constraints, **options)
 
 
 def objective_of(folder: Path) -> float:
