@@ -20,9 +20,9 @@ from itertools import chain
 from pathlib import Path
 
 from datasets import Dataset, load_dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, TrainingArguments, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, set_seed
 
-from mixer import MixingTrainer
+from mixer import MixingConfig, MixingTrainer
 
 FORMATS = {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}
 
@@ -43,7 +43,6 @@ class DataArguments:
     )
     replay_share: float = field(default=0.05, metadata={"help": "Share of the old domain in every step."})
     block_size: int = field(default=128, metadata={"help": "Tokens of a sample."})
-    batch_size: int = field(default=20, metadata={"help": "Samples of a step, over both domains and all devices."})
 
 
 @dataclass
@@ -60,7 +59,8 @@ def load_texts(path: str) -> Dataset:
 
 def main() -> None:
     """Trains, and prints what was learned and what was forgotten."""
-    parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
+    parser = HfArgumentParser((ModelArguments, DataArguments, MixingConfig))
+    parser.set_defaults(batch_size=20)
     model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_seed(training_args.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
@@ -85,6 +85,7 @@ def main() -> None:
         }
 
     share = data_args.replay_share
+    training_args.epoch_size = round(len(train["new"]) / (1 - share))  # an epoch is one pass over the new domain
     trainer = MixingTrainer(
         model=model,
         args=training_args,
@@ -92,8 +93,6 @@ def main() -> None:
         eval_dataset=validation,
         processing_class=tokenizer,
         mixing={"new": 1 - share, "old": share},
-        batch_size=data_args.batch_size,
-        epoch_size=round(len(train["new"]) / (1 - share)),  # an epoch is one pass over the new domain
     )
     before = trainer.evaluate()
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)

@@ -6,6 +6,7 @@ from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     import mixer.schedules as schedules
+    from mixer.analysis.inspect.of_trainer import inspect_trainer
     from mixer.gradients.probe import GradientProbe
     from mixer.ledger.ledger import Ledger
     from mixer.loading.batch_sampler import AdaptiveBatchSampler
@@ -62,13 +63,15 @@ if TYPE_CHECKING:
         Wrapper,
     )
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
+    from mixer.trainer.config import MixingConfig, MixingOptions
     from mixer.trainer.gradient_aggregation import GradientAggregation
     from mixer.trainer.hooks import ForwardResult
     from mixer.trainer.method import Method, RunContext, TaskContext
     from mixer.trainer.observers.gradient_options import Probing
+    from mixer.trainer.sft import MixingSFTConfig as MixingSFTConfig
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
-    from mixer.trainer.variants import MixingSeq2SeqTrainer
+    from mixer.trainer.variants import MixingSeq2SeqConfig, MixingSeq2SeqTrainer
 
 __all__ = [
     "ADO",
@@ -103,8 +106,11 @@ __all__ = [
     "MarginalValue",
     "Method",
     "Mixing",
+    "MixingConfig",
     "MixingDataLoader",
     "MixingMixin",
+    "MixingOptions",
+    "MixingSeq2SeqConfig",
     "MixingSeq2SeqTrainer",
     "MixingTrainer",
     "Mixture",
@@ -135,6 +141,7 @@ __all__ = [
     "Uniform",
     "WarmUp",
     "Wrapper",
+    "inspect_trainer",
     "schedules",
 ]
 
@@ -143,6 +150,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "mixer.policies": __all__,  # but for those below
+            "mixer.analysis.inspect.of_trainer": ["inspect_trainer"],
             "mixer.gradients.probe": ["GradientProbe"],
             "mixer.ledger.ledger": ["Ledger"],
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
@@ -157,12 +165,13 @@ if not TYPE_CHECKING:
             "mixer.measurements.gradients": ["GradientStatistics"],
             "mixer.schedules": ["schedules"],
             "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
+            "mixer.trainer.config": ["MixingConfig", "MixingOptions"],
             "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
             "mixer.trainer.hooks": ["ForwardResult"],
             "mixer.trainer.method": ["Method", "RunContext", "TaskContext"],
             "mixer.trainer.observers.gradient_options": ["Probing"],
-            "mixer.trainer.sft": ["MixingSFTTrainer"],
+            "mixer.trainer.sft": ["MixingSFTConfig", "MixingSFTTrainer"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
-            "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
+            "mixer.trainer.variants": ["MixingSeq2SeqConfig", "MixingSeq2SeqTrainer"],
         },
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import nn
-from transformers import TrainingArguments, set_seed
+from transformers import set_seed
 
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy
@@ -14,6 +14,7 @@ from mixer.recipe.model import ModelRecipe
 from mixer.recipe.model import Task as HeadTask
 from mixer.recipe.recipe import load_tokenizer
 from mixer.recipe.streams import Factory, call_by_name
+from mixer.trainer.config import MixingConfig
 from mixer.trainer.method import Method
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
@@ -76,7 +77,7 @@ class ContinualRecipe:
         model: The model.
         sequence: The function that makes the tasks, such as `tasks.sequences.by_class`; is called with the source's two
             data sets and its own arguments.
-        training: Arguments of the Trainer, for each task.
+        training: The training arguments, for each task.
         source: The function that gives the data, for training and for evaluation, such as `tasks.sources.digits`;
             `None` where the sequence's function needs none.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one: of the run, and where
@@ -100,7 +101,7 @@ class ContinualRecipe:
 
     model: ClassifierRecipe
     sequence: Factory
-    training: TrainingArguments
+    training: MixingConfig
     source: Factory | None = None
     tokenizer: str | Factory | None = None
     head: HeadKind | None = None

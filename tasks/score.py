@@ -19,8 +19,8 @@ from mixer.distributed.collectives import RemoteError
 from mixer.loading.reader import ColumnReader
 from mixer.loading.step import MicroBatch
 from mixer.models.side_state import evaluating
-from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_count
 from replay import ReplayBuffer
 from tasks.generation import TEXT_SCORES, TextScore, generate_answers, score_texts
 from tasks.task import Task, TaskSequence

@@ -1,9 +1,11 @@
 """Small models, data sets and callbacks that several tests share."""
 
+import copy
 import functools
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +25,10 @@ from transformers import (
     LlamaForCausalLM,
     LlamaForSequenceClassification,
     TrainerCallback,
-    TrainingArguments,
 )
+
+from mixer import MixingConfig, MixingOptions
+from mixer.trainer.config import OF_TRAINER
 
 VOCABULARY = 64
 
@@ -146,8 +150,21 @@ def plain_options(folder: str | Path, **changes: Any) -> dict[str, Any]:
     return {"output_dir": str(folder), **defaults, **changes}
 
 
-def arguments(folder: str | Path, **changes: Any) -> TrainingArguments:
-    return TrainingArguments(**plain_options(folder, **changes))
+def arguments(folder: str | Path, **changes: Any) -> MixingConfig:
+    return MixingConfig(**plain_options(folder, **changes))
+
+
+_OF_CONFIG = {option.name for option in fields(MixingOptions)} - {*OF_TRAINER}
+
+
+def mixing_trainer(kind: Any, model: Any = None, args: Any = None, *more: Any, **options: Any) -> Any:
+    """A trainer whose training arguments get those of its options that belong there."""
+    own = {name: options.pop(name) for name in _OF_CONFIG & options.keys()}
+    if own:
+        assert isinstance(args, MixingOptions)
+        args = copy.copy(args)
+        vars(args).update(own)
+    return kind(model, args, *more, **options)
 
 
 class GradientRecorder(TrainerCallback):

@@ -54,7 +54,7 @@ def failing_sample(parts: Parts, start: Start, rank: int) -> None:
 def skipped_sample(parts: Parts, start: Start, rank: int) -> None:
     """One sample cannot be read, and the run is told to leave such samples out."""
     failing_sample(parts, start, rank)
-    parts.options["on_sample_error"] = "skip"
+    parts.training["on_sample_error"] = "skip"
     parts.streams["memory"] = ReplayBuffer(16)  # one that keeps something of each sample cannot do without any
 
 
@@ -96,7 +96,7 @@ def other_length(parts: Parts, start: Start, rank: int) -> None:
 def bad_loss(parts: Parts, start: Start, rank: int) -> None:
     """The loss of one sample is not a finite number, or its gradient alone."""
     wanted, value = start.fault["index"], start.fault["value"]
-    parts.options["nonfinite"] = start.fault["nonfinite"]
+    parts.training["nonfinite"] = start.fault["nonfinite"]
     marked: list[Tensor] = []
 
     def give(index: int, row: dict[str, Tensor]) -> Any:

@@ -34,4 +34,4 @@ def leaves(parts: Parts, start: Start, rank: int) -> None:
 def cannot_begin(parts: Parts, start: Start, rank: int) -> None:
     """The trainer of one rank cannot be made."""
     if rank == start.fault["rank"]:
-        parts.options["nonfinite"] = "nonsense"
+        parts.batch_size = 0

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments, set_seed
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, set_seed
 
 from benchmarks.faults.crash_run import END, Events, NotingTrainer, masked
+from mixer import MixingConfig
 from mixer.schedules import Ramp
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 
@@ -67,7 +68,7 @@ class Parts:
         streams: The data sets by name.
         mixing: The policy.
         batch_size: The schedule.
-        training: Options of `TrainingArguments`.
+        training: Options of `MixingConfig`.
         options: Options of `MixingTrainer`.
         callbacks: Callbacks.
         model: The model.
@@ -187,7 +188,7 @@ def train(start: Start, parts: Parts) -> None:
     """
     trainer = NotingTrainer(
         parts.model,
-        TrainingArguments(**parts.training),
+        MixingConfig(**parts.training),
         train_dataset=parts.streams,
         mixing=parts.mixing,
         batch_size=parts.batch_size,

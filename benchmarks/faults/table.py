@@ -90,7 +90,7 @@ _LEFT = tuple(
         Promise.NAMED,
         counts={2: 2, 4: 1},
         draw=draws.rank,
-        names=("nonfinite must be",),
+        names=("batch_size must be",),
         inside="cannot_begin",
         by_hand=suffix == "by-hand",
     )

@@ -5,21 +5,36 @@ Run as `python -m docs.site.options_page docs/training_arguments.md`.
 
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainingArguments
 
 from mixer.trainer.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
+from mixer.trainer.config import MixingOptions
 
 _HEAD = """\
-<!-- Made by `python -m docs.site.options_page docs/training_arguments.md` from mixer/trainer/argument_support.py. -->
+<!-- Made by `python -m docs.site.options_page docs/training_arguments.md` from mixer/trainer. -->
 # How each TrainingArguments option behaves
 
 `TrainingArguments` (transformers {version}) has {total} options. With a `MixingTrainer`, {same} of them behave
 as in the Trainer, {different} behave with the difference given here, and {refused} refuse some values at construction
 (some options do both). A test fails if the installed version has an option that the table lacks. Options of subclasses
 (`Seq2SeqTrainingArguments`, TRL's configurations) are not listed.
+
+## Options of a mixture
+
+`MixingConfig` is `TrainingArguments` with these fields. `HfArgumentParser((MixingConfig,))` reads them from a command
+line, YAML or JSON; a recipe has them under `training`, `mixer train` as `--training.NAME`. `MixingSeq2SeqConfig` and
+`MixingSFTConfig` have them too; for any other class, write `@dataclass class MyConfig(MixingOptions, OtherConfig)`.
+Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (one of both places), `budget`, `groupings`,
+`methods`, `reference_model`, `probe`. All of them are fixed when the trainer is constructed.
+
+| field | default | |
+|---|---|---|
+{own}
+## Options of the Trainer
 
 | option | as in the Trainer | |
 |---|---|---|
@@ -50,8 +65,13 @@ def page(names: Iterable[str]) -> str:
         same=len(AS_BY_THE_TRAINER),
         different=len(DIFFERENCES),
         refused=len(REFUSED),
+        own="".join(map(_own_row, fields(MixingOptions))),
     )
     return head + "".join(rows)
+
+
+def _own_row(option: Field[Any]) -> str:
+    return f"| `{option.name}` | `{option.default!r}` | {option.metadata['help']} |\n"
 
 
 def _row(name: str) -> str:

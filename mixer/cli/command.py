@@ -94,6 +94,9 @@ def recipe_command(
 
     def split(config: Namespace) -> int | None:
         options: Any = {option: config.pop(option) for option in (*own, "json")}
+        for name in vars(config.training).keys() & vars(config).keys():  # one place for commands that change them
+            if config[name] is None:
+                config[name], config.training[name] = config.training[name], None
         return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     return Command(parser, split, recipe_class, example)

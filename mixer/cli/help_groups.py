@@ -15,12 +15,9 @@ _FIRST = (
     *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
 )
 _GROUPS: dict[str, Sequence[str]] = {
-    "Data": ("streams", "tokenizer", "on_sample_error", "max_skipped_share"),
-    "Mixture": ("groupings", "drawing", "loss_units", "reference_model", "probe"),
-    "Length and batches": ("budget", "epoch_size", "max_tokens_per_micro_batch"),
-    "Losses and gradients": ("conflict", "methods", "nonfinite"),
-    "Evaluation": ("evaluation", "eval_weights", "targets", "save_best_of_each"),
-    "Resuming": ("allow_inexact",),
+    "Data": ("streams", "tokenizer"),
+    "Mixture": ("groupings", "reference_model", "probe", "budget", "conflict", "methods"),
+    "Evaluation": ("evaluation", "targets"),
 }
 _HEADING, _FIELD = re.compile(r" {4}> ([^\[]+)"), re.compile(r" {4}(\w+) ?\(")
 
@@ -40,7 +37,11 @@ def group_options(parser: ArgumentParser, recipe_class: type) -> None:
                 action = actions.get(f"{field}.{option.name}")
                 if action is not None:
                     action.help = action.help or option.metadata.get("help")
-            names |= {f"Trainer: {title}": own for title, own in _sections(field, kind).items()}
+            bases = {base: _sections(field, base) for base in kind.__mro__}
+            if any(bases.values()):
+                of_mixture = [base.__annotations__ for base in bases if base.__module__.startswith("mixer.")]
+                names[f"Mixture, as {field} options"] = [f"{field}.{name}" for part in of_mixture for name in part]
+                names |= {f"Trainer: {title}": own for base in bases.values() for title, own in base.items()}
     names["Help on the classes of an option"] = [name for name in actions if name.endswith(".help")]
     for title, own in names.items():
         _move([actions.pop(name) for name in own if name in actions], title, parser)

@@ -36,7 +36,7 @@ from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.fit import show
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
 from mixer.mixture.stream import describe
-from mixer.policies.shared.ranges import check_range
+from mixer.utils.ranges import check_range
 from mixer.recipe.recipe import Recipe
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text

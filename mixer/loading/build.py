@@ -12,7 +12,7 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
-from mixer.mixture.resolve import check_epochs, resolve_batch_size, resolve_epoch_size
+from mixer.mixture.resolve import check_epochs, resolve_epoch_size
 from mixer.mixture.stream import Stream, total_samples
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
@@ -164,3 +164,29 @@ def guess_tokens(streams: Sequence[Stream]) -> float:
         if tokens is not None:
             lengths.append(len(tokens))
     return sum(lengths) / len(lengths) if lengths else 1.0
+
+
+def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple[int, int]:
+    """Returns the initial total batch size, and the unit in which the rest of an epoch is dropped.
+
+    Args:
+        args: Training arguments.
+        batch_size: Samples of a step over all ranks; `None` uses per-device size × accumulation steps × ranks.
+
+    Returns:
+        Batch size, and samples of one accumulation step over all ranks.
+
+    Raises:
+        ValueError: If both batch size and accumulation steps are set.
+    """
+    steps = args.gradient_accumulation_steps
+    if batch_size is None:
+        one_pass = args.train_batch_size * args.world_size
+        return one_pass * steps, one_pass
+    if steps > 1:
+        raise ValueError(
+            f"batch_size={batch_size} is the total of a step and conflicts with gradient_accumulation_steps={steps}: "
+            "micro-batches of at most per_device_train_batch_size samples are formed automatically. Set only one of "
+            "the two."
+        )
+    return batch_size, batch_size

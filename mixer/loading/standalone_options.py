@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from mixer.loading.learning_rate import check_schedule
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.resolve import check_schedule
 from mixer.mixture.stream import Stream, as_streams
 from mixer.policies.contract import Policy
 from mixer.policies.scheduled import Scheduled

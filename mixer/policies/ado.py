@@ -9,10 +9,10 @@ import numpy as np
 from mixer.measurements import Loss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.loss_history import LossHistory
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
 from mixer.policies.shared.shares import at_least, resolve_least, share_out, softmax
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_count, check_range
 
 _USUAL_FLOOR = 0.01
 

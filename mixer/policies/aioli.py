@@ -9,10 +9,10 @@ import numpy as np
 from mixer.measurements import EvaluationLoss, Loss, Needs
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.probe_round import ProbeRound, normalised
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import share_out, softmax
 from mixer.policies.shared.slopes import bounded, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_count, check_range
 
 
 @dataclass(eq=False, repr=False)

@@ -10,10 +10,10 @@ from mixer.policies.contract import Decision, Mixture, Observation, Unit
 from mixer.policies.pike import PiKE
 from mixer.policies.shared.decisions import with_mean_one
 from mixer.policies.shared.descent_bound import Bound
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_range
 
 
 class PiKEArguments(TypedDict, total=False):

@@ -8,10 +8,10 @@ import numpy as np
 from mixer.measurements import EvaluationLoss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import at_least, softmax
 from mixer.policies.shared.slopes import LARGEST, slopes_of
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_count, check_range
 
 
 @dataclass(eq=False, repr=False)

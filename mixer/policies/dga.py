@@ -8,9 +8,9 @@ from mixer.measurements import Alignment, Worth
 from mixer.policies.contract import Decision, Mixture
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
 from mixer.policies.shared.exponentiated import exponentiated_step
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.shares import divided_anew, shares
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_range
 
 
 @dataclass(eq=False, repr=False)

@@ -9,10 +9,10 @@ import numpy as np
 from mixer.measurements import Gradients, Needs
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import KnownGradients, scaled_to_one
-from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.targeted import TargetedPolicy, TargetsOrObjective
 from mixer.policies.shared.targets import among
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import IntervalSteps, MinSamples, check_range
 
 
 @dataclass(eq=False, repr=False)

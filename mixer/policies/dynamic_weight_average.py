@@ -10,9 +10,9 @@ from mixer.measurements import Loss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.exponentiated import HUGE
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_count, check_range
 
 
 @dataclass(eq=False, repr=False)

@@ -9,10 +9,10 @@ import numpy as np
 from mixer.measurements import Loss, LossAfter
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import ActsOn, decide
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_range
 
 _LEAST = 1e-8  # added to a loss before its logarithm, as in the paper's listing
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8  # Adam's, arXiv:1412.6980, algorithm 1

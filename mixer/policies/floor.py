@@ -4,10 +4,10 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import in_batch, with_weights
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.shares import resolve_least
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import BoolArray
+from mixer.utils.ranges import check_range
 
 _USUAL = 0.05
 

@@ -9,9 +9,9 @@ from mixer.measurements import Gradients, Loss
 from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.shared.decisions import ActsOn, with_mean_one
 from mixer.policies.shared.gradient_policy import GradientPolicy, KnownGradients
-from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import IntervalSteps, MinSamples, check_range
 
 
 @dataclass(eq=False, repr=False)

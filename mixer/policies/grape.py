@@ -10,12 +10,12 @@ from mixer.measurements import Alignment, Gradients, Loss, Needs
 from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.policies.shared.exponentiated import exponentiated_step
 from mixer.policies.shared.gradient_policy import KnownGradients
-from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import divided_anew
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.policies.shared.targeted import TargetedPolicy, TargetsOrObjective
 from mixer.policies.shared.targets import among
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import IntervalSteps, MinSamples, check_range
 
 
 @dataclass(eq=False, repr=False)

@@ -10,9 +10,9 @@ from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOp
 from mixer.policies.shared.decisions import ActsOn, decide
 from mixer.policies.shared.dominant import DominantStream
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_range
 
 
 @dataclass(eq=False, repr=False)

@@ -2,8 +2,8 @@
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import mean_factor, with_mean_factor
-from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.wrapper import Wrapper
+from mixer.utils.ranges import check_count
 
 
 class Hold(Wrapper):

@@ -8,9 +8,9 @@ import numpy as np
 from mixer.measurements import EvaluationLoss, Loss, Needs
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.dominant import DominantStream
-from mixer.policies.shared.ranges import check_count, check_decay, check_range, check_temperature
 from mixer.policies.shared.shares import resolve_least, softmax
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_count, check_decay, check_range, check_temperature
 
 _USUAL_FLOOR = 0.05
 

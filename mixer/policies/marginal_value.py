@@ -10,10 +10,10 @@ from mixer.measurements.alignment import Worth
 from mixer.policies.contract import Decision, Mixture
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
 from mixer.policies.shared.multipliers import BOUND_RATE, Multipliers
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.repeated import REPEAT_PASSES, discounted
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_range
 
 _LEAST_LOG = -30.0  # of a share: no sample in any run
 _NOISE = 4.0 / 3.0  # of that of a stream's rows: those of the target move all scores alike, so they add only a third

@@ -34,11 +34,12 @@ class Objective:
         greater_is_better: Whether a greater metric is better; a loss is better if it is lower.
         steering_share: Share of each target's evaluation set that is set aside to steer; evaluations use the rest.
             `None` is a quarter if the policy reads targets, else nothing. A number is set aside whatever the policy:
-            runs of several policies are then judged by the same rows. The option `targets` of the trainer takes data
-            sets of their own instead.
+            runs of several policies are then judged by the same rows.
+        steering_sets: Data sets that steer, by name of their target, in place of a part of its evaluation set.
 
     Raises:
         ValueError: If a value is outside its range.
+        TypeError: If `steering_sets` is no mapping.
 
     Example:
         >>> Objective(["math", "code"]).value({"math": 2.0, "code": 3.0, "chat": 9.0})
@@ -51,6 +52,7 @@ class Objective:
     metric: str = "loss"
     greater_is_better: bool = False
     steering_share: float | None = None
+    steering_sets: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in ("average", "worst"):
@@ -60,8 +62,9 @@ class Objective:
         if share is not None and not (isinstance(share, int | float) and 0.0 <= share < 1.0):
             raise ValueError(
                 f"objective: steering_share must be 0 or more and below 1, got {share!r}; 0.25 leaves three of four "
-                f"rows to judge by, 0 leaves all if targets=... gives the rows that steer."
+                f"rows to judge by, 0 leaves all if steering_sets gives the rows that steer."
             )
+        _check_steering_sets(self.steering_sets)
         if not isinstance(self.metric, str):
             raise ValueError(f"objective: metric must be a name, got {self.metric!r}.")
         if self.metric == "loss" and self.greater_is_better:
@@ -188,6 +191,12 @@ def _check_targets(targets: Any) -> None:
             f"objective: targets must name each set once, got {list(targets)}; to weigh a set twice as much write "
             "{'name': 2, ...}."
         )
+
+
+def _check_steering_sets(sets: Any) -> None:
+    if not isinstance(sets, Mapping):
+        kind = type(sets).__name__
+        raise TypeError(f"objective: steering_sets must be a mapping of names to data sets, got a {kind}.")
 
 
 def _check_bounds(bounds: Any) -> None:

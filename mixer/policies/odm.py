@@ -9,10 +9,10 @@ import numpy as np
 from mixer.measurements import Loss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.exponentiated import HUGE
-from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_count
 
 _LARGEST_EXPONENT = math.log(HUGE)
 

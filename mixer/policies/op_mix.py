@@ -11,9 +11,9 @@ from mixer.measurements import Branches, BranchStatistics
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.objective import Objective
 from mixer.policies.shared.mixing_law import MixingLaw
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import divided_anew, share_out, shares
 from mixer.utils.arrays import BoolArray
+from mixer.utils.ranges import check_count, check_range
 
 _HUGE = 1e12  # a branch with such a loss has diverged; its differences are lost in rounding
 

@@ -9,11 +9,11 @@ import numpy as np
 from mixer.measurements import EvaluationLoss, Loss
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms
 from mixer.policies.shared.decisions import mean_factor, with_mean_factor
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import shares
 from mixer.policies.shared.slopes import LARGEST
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_count, check_range
 
 _LEAST_FALL = 0.01  # of the training loss
 _logger = logging.getLogger(__name__)

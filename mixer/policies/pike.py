@@ -11,10 +11,10 @@ from mixer.measurements import Gradients, GradientStatistics, Needs
 from mixer.measurements.gradients import alignment_of, conflict_of
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, Terms
 from mixer.policies.shared.descent_bound import Bound, best_weights, bound_factors, log_changes
-from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import share_out
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.ranges import IntervalSteps, MinSamples, check_range
 
 
 @dataclass(eq=False, repr=False)

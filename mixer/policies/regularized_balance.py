@@ -7,10 +7,10 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture
 from mixer.policies.shared.gradient_policy import GradientPolicy, KnownGradients, scaled_to_one
-from mixer.policies.shared.ranges import IntervalSteps, MinSamples, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.targets import Targets, among, target_weights
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import IntervalSteps, MinSamples, check_range
 
 
 @dataclass(eq=False, repr=False)

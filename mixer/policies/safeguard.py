@@ -10,11 +10,11 @@ from mixer.measurements import Alignment, TargetStatistics, asked
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.objective import Objective
 from mixer.policies.shared.multipliers import Multipliers
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.repeated import REPEAT_PASSES, passes, planned
 from mixer.policies.shared.shares import share_out, shares
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_count, check_range
 
 _LEAST_KEPT = 3  # fewer measurements have no spread
 _HUGE = 1e100

@@ -8,11 +8,11 @@ import numpy as np
 from mixer.measurements import EvaluationLoss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.shared.decisions import decide
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.policies.shared.shares import softmax
 from mixer.policies.shared.skill_graph import SkillGraph, graph_array
 from mixer.policies.shared.slopes import bounded
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_count, check_range
 
 
 @dataclass(eq=False, repr=False)

@@ -4,8 +4,8 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import in_batch, with_weights
-from mixer.policies.shared.ranges import check_decay
 from mixer.policies.shared.wrapper import Wrapper
+from mixer.utils.ranges import check_decay
 
 
 class Smoothed(Wrapper):

@@ -10,7 +10,7 @@ from mixer.measurements import EvaluationLoss
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions, in_order
 from mixer.policies.shared.exponentiated import ExponentiatedWeights
 from mixer.policies.shared.named_losses import check_losses
-from mixer.policies.shared.ranges import check_range
+from mixer.utils.ranges import check_range
 
 
 @dataclass(eq=False, repr=False)

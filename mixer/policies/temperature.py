@@ -1,9 +1,9 @@
 """Shares by data set size, flattened by a temperature."""
 
 from mixer.policies.contract import Mixture, Unit
-from mixer.policies.shared.ranges import check_temperature
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_temperature
 
 
 class Temperature(StaticPolicy):

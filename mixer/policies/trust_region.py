@@ -7,10 +7,10 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.decisions import in_batch, mean_factor, with_mean_factor
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.shares import shares
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_range
 
 _NUM_BISECTIONS = 60  # halves an interval of 1 down to the resolution of a float
 

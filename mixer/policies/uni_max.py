@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from mixer.policies.contract import Mixture, Unit, Weights, weights_array
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_range
 
 
 class UniMax(StaticPolicy):

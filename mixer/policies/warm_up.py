@@ -1,8 +1,8 @@
 """The streams' own weights for the first steps, then a policy."""
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
-from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.wrapper import Wrapper
+from mixer.utils.ranges import check_count
 
 
 class WarmUp(Wrapper):

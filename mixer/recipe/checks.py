@@ -14,13 +14,18 @@ from mixer.mixture.splits import is_held_out
 from mixer.policies.contract import weights_array
 from mixer.recipe.data.splits import check_disjoint
 from mixer.recipe.streams import StreamRecipe
+from mixer.trainer.config import OF_TRAINER, MixingConfig
 
 logger = logging.get_logger(__name__)
 
 _NUM_CHECKED_ROWS = 256
 # Parameters of the trainer that a recipe calls otherwise. Arguments of one word, such as `seed`, are also plain words.
 _NAMES = {"eval_dataset": "evaluation", "train_dataset": "streams", "processing_class": "tokenizer"}
-_NAMES |= {option.name: f"training.{option.name}" for option in fields(TrainingArguments) if "_" in option.name}
+_NAMES |= {
+    option.name: f"training.{option.name}"
+    for option in fields(MixingConfig)
+    if "_" in option.name and option.name not in OF_TRAINER
+}
 _PARAMETER = re.compile(rf"(?<![\w.'\"])({'|'.join(_NAMES)})\b(?!['\"])")
 
 

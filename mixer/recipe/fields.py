@@ -12,6 +12,7 @@ import types
 import typing
 from argparse import ArgumentError
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Union
 
@@ -74,12 +75,16 @@ def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable
         if option == "recipe":
             content.update(read_recipe_file(value))
         elif first not in known:
-            raise ValueError(_unknown_field(f"--{option}", first, known))
+            within = _field_with(recipe_class, first)
+            raise ValueError(
+                f"--{option}: write --{within}." if within else _unknown_field(f"--{option}", first, known)
+            )
         else:
             put_option(content, names, value)
     for name in content:
         if name not in known:
-            raise ValueError(_unknown_field(name, name, known))
+            within = _field_with(recipe_class, name)
+            raise ValueError(f"{name}: write {within}." if within else _unknown_field(name, name, known))
     recipe = {name: content[name] for name in inspect.signature(recipe_class).parameters if name in content}
     check_fields(recipe_class, recipe)
     return recipe
@@ -218,6 +223,13 @@ def _parameters(kind: type) -> dict[str, Any] | None:
 
 def _unknown_field(field: str, name: str, known: Sequence[str]) -> str:
     return f"{field}: there is no field {name!r}.{_nearest(name, known)}"
+
+
+def _field_with(recipe_class: type, name: str) -> str | None:
+    """Finds the field of a recipe whose dataclass has a field of this name, such as `training.nonfinite`."""
+    kinds = typing.get_type_hints(recipe_class).items()
+    has = (field for field, kind in kinds if is_dataclass(kind) and name in {own.name for own in fields(kind)})
+    return next((f"{field}.{name}" for field in has), None)
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

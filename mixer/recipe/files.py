@@ -20,7 +20,7 @@ from mixer.utils.yaml_files import load_yaml
 _IGNORED = (
     *("output_dir", "logging_", "log_", "disable_tqdm", "report_to", "run_name", "project", "trackio_"),
     *("push_to_hub", "hub_", "skip_memory_metrics", "dataloader_num_workers", "dataloader_prefetch_factor"),
-    *("dataloader_pin_memory", "dataloader_persistent_workers"),
+    *("dataloader_pin_memory", "dataloader_persistent_workers", "ledger_interval_steps"),
 )
 # Saving changes the result only if the best checkpoint is loaded at the end.
 _SAVING = ("save_",)
@@ -85,7 +85,7 @@ def is_of_training(field: Field, prefixes: tuple[str, ...]) -> bool:
 
 def is_ignored(field: Field) -> bool:
     """Returns whether a field does not change what is trained: the run's folder, its logging or its data loading."""
-    return field in (("logging_style",), ("ledger_interval_steps",)) or is_of_training(field, _IGNORED)
+    return is_of_training(field, _IGNORED)
 
 
 def read_recipe(path: Path) -> str:

@@ -2,34 +2,31 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 from mixer.distributed.collectives import RankSync, RemoteError
-from mixer.ledger.progress.log_text import LoggingStyle
-from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.clock import Budget
 from mixer.mixture.groups import Grouping
-from mixer.mixture.planner import Drawing
 from mixer.policies.contract import Policy
-from mixer.policies.objective import Objective
+from mixer.policies.objective import Objective, as_objective
 from mixer.recipe.checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
 from mixer.schedules.base import Schedule
+from mixer.trainer.config import MixingConfig, options_in
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.observers.gradient_options import Probing
-from mixer.trainer.run import NonFinite
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import WeightlessTrainer
 from mixer.utils.text import safe_names
 
 # Fields that are built or loaded; all others are passed on to the trainer.
-_BUILT = ("model", "streams", "training", "reference_model", "evaluation", "targets", "tokenizer")
+_BUILT = ("model", "streams", "training", "reference_model", "evaluation", "targets", "tokenizer", "objective")
 
 
 class BuiltRecipe(NamedTuple):
@@ -46,16 +43,11 @@ class Recipe:
     Args:
         model: The model.
         streams: The data sources by name.
-        training: Arguments of the Trainer.
+        training: The training arguments: `MixingConfig`, with all options of the mixture that are not below.
         mixing: The mixing policy: a class of `mixer policies` with its arguments, a name, or weights by stream.
         batch_size: Samples per step over all ranks: a number, or a class of `mixer schedules` with its arguments.
         budget: Length of the run in epochs, samples, tokens or steps, whichever ends first.
-        epoch_size: Samples per epoch of the mixture.
         groupings: Groups of streams.
-        drawing: How weights become sample counts: `exact` shares, or drawn at random (`multinomial`).
-        max_samples_per_micro_batch: Sample limit of a micro-batch, for batches that grow; `null` stands for
-            `per_device_train_batch_size`.
-        max_tokens_per_micro_batch: Token limit of a micro-batch, in place of a number of samples.
         probe: How and how often to measure the streams' gradients.
         reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or a
             name on the hub.
@@ -63,57 +55,33 @@ class Recipe:
             `replay.DER`.
         conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`, or
             the class `GradientAggregation` with its arguments.
-        nonfinite: What to do if a stream's loss is not finite.
-        on_sample_error: What to do if a sample cannot be loaded: `raise` or `skip`.
-        max_skipped_share: Largest share of a stream's samples that may be skipped.
-        allow_inexact: Whether a run may resume although streams, policy, `conflict` or data have changed.
-        eval_weights: Weights of the evaluation sets in `eval_loss`, by stream, in place of the plain mean.
         objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
             names, their importance by name, or an `Objective`; see the docs for the rows that steer.
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
         targets: Rows that steer, by the name of a target, in place of a part of its evaluation set; written likewise.
-        loss_units: In what a policy compares the streams' losses: `initial`, `entropy`, `none`, or losses by stream.
-        save_best_of_each: Whether to save the best weights of each evaluation set in `output_dir/best/NAME`.
-        logging_style: How log entries are printed: a `line` each, with a table of streams at evaluations, or the
-            Trainer's `dict`.
-        ledger_interval_steps: Number of steps that a row of the ledger covers; `null` is 1 up to 256 streams, and with
-            more as many as keep the ledger within about 10 kB a step.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
             streams' rows and pads batches.
     """
 
     model: ModelRecipe
     streams: dict[str, StreamRecipe]
-    training: TrainingArguments
-    mixing: Policy | dict[str, float] | str | None = None
+    training: MixingConfig
+    mixing: Policy | dict[str, float] | list[float] | str | None = None
     batch_size: Schedule | int | str | None = None
     budget: Budget | None = None
-    epoch_size: int | None = None
     groupings: list[Grouping] = field(default_factory=list)
-    drawing: Drawing = "exact"
-    max_samples_per_micro_batch: int | None = None
-    max_tokens_per_micro_batch: int | None = None
     probe: Probing | None = None
     reference_model: str | None = None
     methods: list[Method] = field(default_factory=list)
     conflict: GradientAggregation | str | None = None
-    nonfinite: NonFinite = "warn"
-    on_sample_error: OnSampleError = "raise"
-    max_skipped_share: float = 0.1
-    allow_inexact: bool = False
-    eval_weights: dict[str, float] | None = None
     objective: Objective | dict[str, float] | list[str] | str | None = None
     evaluation: dict[str, StreamRecipe] = field(default_factory=dict)
     targets: dict[str, StreamRecipe] = field(default_factory=dict)
-    loss_units: dict[str, float] | str | None = None
-    save_best_of_each: bool = False
-    logging_style: LoggingStyle = "line"
-    ledger_interval_steps: int | None = None
     tokenizer: str | Factory | None = None
 
     def __post_init__(self) -> None:
-        for name in ("streams", "evaluation", "targets", "eval_weights", "objective"):
+        for name in ("streams", "evaluation", "targets", "objective"):
             setattr(self, name, safe_names(getattr(self, name), name))
 
     def build(self, model_field: str = "model") -> MixingTrainer:
@@ -179,12 +147,25 @@ class Recipe:
                 data_collator=collator,
                 train_dataset=[one.stream for one in built.values()],
                 eval_dataset=evaluation or None,
-                targets=rows_of(sets["targets"]) or None,
+                objective=self._steered_by(rows_of(sets["targets"])),
                 processing_class=tokenizer,
                 reference_model=reference,
                 **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
             )
         return BuiltRecipe(trainer, built)
+
+    def _steered_by(self, rows: Mapping[str, Any]) -> Any:
+        """Returns the objective with data sets that steer, by name of their target.
+
+        Raises:
+            ValueError: If there are such rows and no objective.
+        """
+        if not rows:
+            return self.objective
+        objective = as_objective(self.objective or options_in(self.training).objective)
+        if objective is None:
+            raise ValueError(f"targets: {list(rows)} steer nothing without an objective: give objective, too.")
+        return replace(objective, steering_sets=rows)
 
     def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:
         """Builds the streams by name, on the first process of each machine before the others, which find its files.

@@ -11,12 +11,12 @@ import numpy as np
 
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.stream import Stream, selected
-from mixer.policies.shared.ranges import check_range
 from mixer.recipe.data.formats import Format
 from mixer.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.validation import Validation
 from mixer.utils.hidden_names import hidden
+from mixer.utils.ranges import check_range
 
 # Fields of the data; all others are passed on to `Stream`.
 _OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")

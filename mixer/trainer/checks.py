@@ -10,8 +10,8 @@ from typing import Any, get_args
 from accelerate import Accelerator
 from transformers import Trainer, TrainingArguments
 
+from mixer.loading.build import resolve_batch_size
 from mixer.mixture.clock import Budget
-from mixer.mixture.resolve import resolve_batch_size
 from mixer.mixture.stream import Stream
 from mixer.schedules.base import Schedule
 from mixer.trainer.argument_support import REFUSED

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
-from mixer.ledger.evaluated_losses import check_eval_weights, mean_loss, mean_metrics, metrics_by_set, worst_loss
+from mixer.ledger.evaluated_losses import mean_loss, mean_metrics, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
-from mixer.mixture.resolve import check_metrics
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
 from mixer.models.trl import name_by_set
@@ -40,24 +39,6 @@ _NO_CALL = TrainerCallback.on_evaluate
 _TIMINGS = ("_runtime", "_per_second", "_preparation_time")
 _MOST_LOOKED_AT = 100  # samples of a set in search of a label
 logger = logging.get_logger(__name__)
-
-
-def check_sets(
-    metrics_by_set: Mapping[str, Callable[..., Any]] | None, eval_weights: Mapping[str, float] | None, sets: Any
-) -> None:
-    """Refuses metrics and weights of evaluation sets that do not exist.
-
-    Args:
-        metrics_by_set: The option `compute_metrics` as a dict, or `None`.
-        eval_weights: The option `eval_weights`, or `None`.
-        sets: The evaluation sets.
-
-    Raises:
-        ValueError: With the sets.
-    """
-    if metrics_by_set is not None:
-        check_metrics(metrics_by_set, sets)
-    check_eval_weights(eval_weights, sets)
 
 
 def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective | None = None) -> None:
@@ -311,7 +292,7 @@ class StreamEvaluation:
         if trainer.is_in_train:
             run.mixing.observe_evaluation(losses)
             run.ledger.record_evaluation(trainer.state.global_step, losses, by_set)
-            if run.options.saves_best_of_each:
+            if run.options.config.save_best_of_each:
                 found = {name: {**by_set.get(name, {}), "loss": loss} for name, loss in losses.items()}
                 save_best_of_each(trainer, run.options.mixture.objective, found, prefix)
 

@@ -63,7 +63,7 @@ class WeightGuard:
             NonFiniteLossError: Before the optimizer step, if a loss or the gradient is not finite and
                 `nonfinite='raise'`, or if too many steps in a row were left out.
         """
-        is_broken, nonfinite = norm is not None and not math.isfinite(norm), self._run.options.nonfinite
+        is_broken, nonfinite = norm is not None and not math.isfinite(norm), self._run.options.config.nonfinite
         bad = [self._run.mixing.names[stream_id] for stream_id in result.bad_streams()]
         self._run.step.is_left_out = is_broken or (nonfinite == "skip" and bool(bad))
         if not self._run.step.is_left_out:
@@ -75,7 +75,7 @@ class WeightGuard:
         why = f"the loss of {bad} is not finite" if bad else self._of_gradient(result)
         # A gradient that is too large for the scale of losses is usual.
         is_usual = self._scales_losses and not bad
-        if self._run.options.nonfinite == "raise" and not is_usual:
+        if self._run.options.config.nonfinite == "raise" and not is_usual:
             raise NonFiniteLossError(f"Step {result.plan.step}: {why}.")
         if not self._run.step.is_left_out:
             logger.warning("Step %d: %s. It is made, since its gradient is finite.", result.plan.step, why)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _ENOUGH, _ENOUGH_FOR_ALL = 100, 1_000
 _WHY = (
     "A label counts unless it is -100. Usual causes: prompts that fill max_length, so that the answers are cut off; a "
-    "collator that finds no answer and ignores the whole text. `mixer inspect`, or trainer.inspect(), shows the labels"
+    "collator that finds no answer and ignores the whole text. `mixer inspect`, or inspect_trainer(trainer), shows "
+    "the labels"
 )
 logger = logging.get_logger(__name__)
 

@@ -93,7 +93,7 @@ class StreamLoading:
         rules: LoadingRules,
     ):
         self._trainer, self._streams, self._rank_sync = trainer, streams, rank_sync
-        self._max_tokens, self._skipping = options.max_tokens, options.skipping
+        self._max_tokens, self._skipping = options.config.max_tokens_per_micro_batch, options.skipping
         self._rules = rules
 
     @property

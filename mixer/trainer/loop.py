@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
-from mixer.mixture.learning_rate import LearningRate, check_scheduler
+from mixer.loading.learning_rate import LearningRate, check_scheduler
 from mixer.trainer.seam import save_checkpoint
 from mixer.utils.user_code import is_user_code
 

@@ -81,7 +81,8 @@ def _gradients(means: Means, _requests: list[Any]) -> StepHook | None:
     policy = options.policy
     if (resolved := resolve_probing(options.probe, policy, options.mixture.schedule, args.world_size)) is None:
         return None
-    check_exact(resolved[0], args, run.mixing.size, means.most_samples, options.max_tokens, policy, list(run.streams))
+    max_tokens = options.config.max_tokens_per_micro_batch
+    check_exact(resolved[0], args, run.mixing.size, means.most_samples, max_tokens, policy, list(run.streams))
     if resolved[0].needs_one_micro_batch and run.needs.one_stream_each and len(run.streams) > 1:
         raise exact_refusal("streams that differ have micro-batches of their own")
     probe = RunProbe(*resolved, [stream.name for stream in run.streams], args.world_size, args.seed, means.runs)

@@ -187,7 +187,7 @@ class MethodList:
     def load(self, folder: Path) -> None:
         """Restores the methods' states from a checkpoint, or from another folder of `folder_of`."""
         for method in self.all:
-            method.load(self.folder_of(folder, method), self._run.options.allow_inexact)
+            method.load(self.folder_of(folder, method), self._run.options.config.allow_inexact)
 
     @staticmethod
     def folder_of(folder: Path, method: Method) -> Path:

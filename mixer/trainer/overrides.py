@@ -3,11 +3,13 @@
 import inspect
 import itertools
 from collections.abc import Collection
+from dataclasses import fields
 from types import CodeType
-from typing import Any
+from typing import Any, get_args
 
 from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
 
+from mixer.trainer.config import MixingOptions
 from mixer.utils.recorded_arguments import check_keywords
 
 _STOCK = (Trainer, Seq2SeqTrainer)
@@ -26,6 +28,10 @@ _EXTENDED = ("train", "_init_training_state", "_run_epoch", "_maybe_log_save_eva
 # It keeps the data order of older versions of transformers, for losses that `check_loss` refuses.
 _HARMLESS = {("trl.trainer.kto_trainer", "KTOTrainer", "_get_train_sampler")}
 _IN_ORDER = ("model", "args", "data_collator", "train_dataset")
+_ELSEWHERE = {
+    option.name: f"MixingConfig({option.name}=...), the training arguments" for option in fields(MixingOptions)
+}
+_ELSEWHERE |= {"targets": "Objective(..., steering_sets=...), the argument objective"}
 
 
 def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
@@ -96,7 +102,7 @@ def _mentions(code: CodeType, name: str) -> bool:
 
 
 def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[str]) -> None:
-    """Refuses keyword arguments that neither the mixin nor the class below it has.
+    """Refuses keyword arguments that belong elsewhere, or that neither the mixin nor the class below it has.
 
     Args:
         trainer_class: The class that is built.
@@ -106,6 +112,9 @@ def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[s
     Raises:
         TypeError: With the argument that was probably meant.
     """
+    for name in given:
+        if name in _ELSEWHERE:
+            raise TypeError(f"{trainer_class.__name__} has no argument {name!r}: set it in {_ELSEWHERE[name]}.")
     order = trainer_class.__mro__
     below = next(owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner))
     parameters = inspect.signature(below.__init__).parameters.values()  # type: ignore[misc]  # of that very class
@@ -146,7 +155,20 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
             f"{len(positional)} positional arguments follow {', '.join(_IN_ORDER)}, but "
             f"{parent.__name__} has another order: {', '.join(names[:6])}. {way_out}"
         )
+    _check_config(trainer_class, parent, args)
     return knows_names
+
+
+def _check_config(trainer_class: type, parent: type, args: Any) -> None:
+    """Refuses options of a mixture with training arguments that the parent would not take."""
+    annotation = inspect.signature(parent.__init__).parameters["args"].annotation  # type: ignore[misc]
+    kinds = [kind for kind in get_args(annotation) if isinstance(kind, type) and kind is not TrainingArguments]
+    own = next((kind for kind in kinds if issubclass(kind, TrainingArguments)), None)
+    if own is not None and isinstance(args, MixingOptions) and not isinstance(args, own):
+        raise TypeError(
+            f"{trainer_class.__name__} takes a {own.__name__}, got a {type(args).__name__}: use a class with both, "
+            f"MixingSFTConfig or @dataclass class MyConfig(MixingOptions, {own.__name__})."
+        )
 
 
 def check_compute_loss(trainer_class: type[Trainer]) -> None:

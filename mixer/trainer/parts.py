@@ -13,19 +13,12 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import assemble, resolve_budget
+from mixer.loading.learning_rate import check_schedule
 from mixer.loading.loss_units import new_loss_units
 from mixer.measurements import Loss, MeanLoss, asked
 from mixer.mixture.controller import Mixing
 from mixer.mixture.loss_units import LossUnits
-from mixer.mixture.resolve import (
-    check_evaluation_names,
-    check_gradient_noise,
-    check_needs,
-    check_own_weights,
-    check_samples,
-    check_schedule,
-    warn_of_forwards,
-)
+from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
 from mixer.trainer.best_of_each import check_best_of_each
@@ -36,6 +29,7 @@ from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import EngineRequest, check_engine
 from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
+from mixer.trainer.evaluation_sets import check_evaluation_names
 from mixer.trainer.gradient_aggregation import check_conflict, with_conflict
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.loading import LoadingRules, StreamLoading
@@ -47,6 +41,7 @@ from mixer.trainer.method import Method
 from mixer.trainer.methods import MethodList
 from mixer.trainer.observers.gradients import RunProbe
 from mixer.trainer.out_of_memory import Recovery
+from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.run import Options, PresentStep, Run, Steering, StepNeeds
 from mixer.trainer.search import Search
 from mixer.trainer.side_runs import SideRuns
@@ -86,10 +81,10 @@ class Parts:
         self.losses = StreamLosses(trainer, streams, step, needs)
         self.loading = StreamLoading(trainer, streams, options, rank_sync, rules)
         self.differences = StreamDifferences(trainer, streams, self.loading, self.losses, needs, rules)
-        units = new_loss_units(options.loss_units, options.policy, streams, self.differences.has_heads)
+        units = new_loss_units(options.config.loss_units, options.policy, streams, self.differences.has_heads)
         mixing = _new_mixing(args, streams, options, units)
         folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
-        ledger = Ledger(folder, is_writer, options.ledger_interval_steps)
+        ledger = Ledger(folder, is_writer, options.config.ledger_interval_steps)
         recorder = new_recorder(trainer, options, mixing, ledger)
         self.run = run = Run(streams, options, mixing, rank_sync, ledger, recorder, needs, step)
         self.side_runs = SideRuns(trainer, run, self.losses, self.loading)
@@ -103,7 +98,7 @@ class Parts:
         self.arguments = HeldArguments(trainer)
         guard = WeightGuard(trainer, run, self.methods)
         self.checkpoints = Checkpointing(trainer, run, self.methods, self.arguments, guard)
-        self.loop = loop = LoopControl(trainer, run, self.checkpoints, self.arguments, options.handles_signals)
+        self.loop = loop = LoopControl(trainer, run, self.checkpoints, self.arguments, options.config.handle_signals)
         self.resuming = Resuming(trainer, run, loop, self.checkpoints)
         self.search = Search(trainer, run, self.methods, self._check_again)
         evaluation.join(run, self.losses, self.differences, loop.agree)
@@ -161,14 +156,14 @@ def check_options(
         ValueError: With the option, the reason and the alternatives.
     """
     args, schedule, policy = trainer.args, options.mixture.schedule, options.policy
-    check_arguments(trainer, streams, schedule, cap, options.max_tokens)
+    check_arguments(trainer, streams, schedule, cap, options.config.max_tokens_per_micro_batch)
     check_budget(args, resolve_budget(args, options.mixture.budget, streams))
     check_needs(policy, streams, args, trainer.eval_dataset, options.mixture.objective)
     check_schedule(schedule, trainer.lr_scheduler)
     check_gradient_noise(trainer, schedule)
     check_evaluation_names(trainer.eval_dataset)
     check_best_metric(trainer, evaluation.has_metrics, options.mixture.objective)
-    if options.saves_best_of_each:
+    if options.config.save_best_of_each:
         check_best_of_each(trainer)
     check_conflict(trainer, schedule, methods)
 
@@ -209,9 +204,9 @@ def _check_engine(trainer: Trainer, run: Run, methods: Sequence[Method], probes:
         methods=methods,
         streams=run.streams,
         probes=probes,
-        skips=options.nonfinite == "skip",
+        skips=options.config.nonfinite == "skip",
         has_heads=has_heads,
-        is_cut_by_tokens=options.max_tokens is not None,
+        is_cut_by_tokens=options.config.max_tokens_per_micro_batch is not None,
         counts_steps=schedule.is_constant and budget.is_in_steps,
     )
     check_engine(trainer, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -15,24 +15,22 @@ from mixer.loading.step import StepCounts
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.ledger.ledger import Ledger
-    from mixer.ledger.progress.log_text import LoggingStyle
     from mixer.ledger.recorder import Recorder
     from mixer.loading.build import MixtureOptions
     from mixer.loading.iterable.feed import Feed
+    from mixer.loading.learning_rate import LearningRate
     from mixer.loading.loader import MixingLoader
     from mixer.measurements import Needs
     from mixer.mixture.bad_samples import Skipping
     from mixer.mixture.controller import Mixing
-    from mixer.mixture.learning_rate import LearningRate
     from mixer.mixture.plan import Plan
     from mixer.mixture.stream import Stream
     from mixer.policies.contract import Policy
     from mixer.policies.objective import Objective
+    from mixer.trainer.config import MixingOptions
     from mixer.trainer.hooks import StepHook
     from mixer.trainer.observers.gradient_options import Probing
     from mixer.utils.arrays import Int64Array
-
-NonFinite = Literal["warn", "skip", "raise"]
 
 
 @dataclass
@@ -112,37 +110,23 @@ class Options:
         policy: The mixing policy.
         mixture: Settings of the mixture.
         skipping: What happens to samples that cannot be loaded.
-        max_tokens: Maximum number of tokens in a micro-batch, or `None`.
         probe: Options for measuring gradients, or `None`.
         reference_model: The reference model, or `None`.
         methods: The user's methods.
         conflict: How conflicting gradients are combined, or `None`.
-        nonfinite: Reaction to a loss or a gradient that is not finite.
-        allow_inexact: Whether a resumed run may differ from the uninterrupted one.
-        handles_signals: Whether a signal saves and ends the run.
         steering: The objective with the rows that steer, or `None`.
-        loss_units: In what a policy compares the streams' losses, or `None` for the default.
-        saves_best_of_each: Whether the best weights of each evaluation set are saved.
-        logging_style: How log entries are printed.
-        ledger_interval_steps: Number of steps that a row of the ledger covers, or `None` for the default.
+        config: All others, as the user has given them.
     """
 
     policy: Policy
     mixture: MixtureOptions
     skipping: Skipping
-    max_tokens: int | None
     probe: Probing | None
     reference_model: nn.Module | None
     methods: Sequence[StepHook]
     conflict: Any
-    nonfinite: NonFinite
-    allow_inexact: bool
-    handles_signals: bool
-    steering: Steering | None = None
-    loss_units: str | Mapping[str, float] | None = None
-    saves_best_of_each: bool = False
-    logging_style: LoggingStyle = "line"
-    ledger_interval_steps: int | None = None
+    steering: Steering | None
+    config: MixingOptions
 
     @property
     def needs(self) -> Needs:

@@ -127,7 +127,7 @@ class Search:
         if folder != run.ledger.folder:
             run.ledger.finish()
             is_writer = self._trainer.is_world_process_zero()
-            run.ledger = Ledger(folder, is_writer, run.options.ledger_interval_steps)
+            run.ledger = Ledger(folder, is_writer, run.options.config.ledger_interval_steps)
         if trial is not None and self._start is not None:
             self._check_options()
             # Reset the state that a run leaves behind and the next one does not reset itself.

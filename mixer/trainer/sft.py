@@ -1,11 +1,19 @@
 """TRL's SFTTrainer on a mixture of streams."""
 
+from dataclasses import dataclass
+
+from mixer.trainer.config import MixingOptions
 from mixer.trainer.trainer import MixingMixin
 
 try:
-    from trl import SFTTrainer  # type: ignore[attr-defined]  # a lazy import
+    from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]  # a lazy import
 except ImportError as error:
     raise ImportError(f"MixingSFTTrainer needs TRL ({error}): pip install 'adaptive-mixer[trl]'.") from error
+
+
+@dataclass
+class MixingSFTConfig(MixingOptions, SFTConfig):
+    """The training arguments of a `MixingSFTTrainer`; see `MixingOptions` and `trl.SFTConfig`."""
 
 
 class MixingSFTTrainer(MixingMixin, SFTTrainer):
@@ -16,6 +24,8 @@ class MixingSFTTrainer(MixingMixin, SFTTrainer):
 
     Example:
         >>> trainer = MixingSFTTrainer(  # doctest: +SKIP
-        ...     model="some/model", args=SFTConfig("out"), train_dataset={"math": math, "chat": chat}, mixing="Uniform"
+        ...     model="some/model",
+        ...     args=MixingSFTConfig("out", mixing="Uniform"),
+        ...     train_dataset={"math": math, "chat": chat},
         ... )
     """

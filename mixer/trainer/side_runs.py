@@ -92,7 +92,7 @@ class SideRuns:
     @property
     def is_cut_by_tokens(self) -> bool:
         """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
-        return self._run.options.max_tokens is not None
+        return self._run.options.config.max_tokens_per_micro_batch is not None
 
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""

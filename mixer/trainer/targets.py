@@ -21,7 +21,7 @@ from mixer.policies.objective import Objective
 from mixer.trainer.run import Steering
 from mixer.trainer.seam import collator_removing_columns
 from mixer.utils.random_state import seeded
-from mixer.utils.text import first_of
+from mixer.utils.text import first_of, safe_names
 
 if TYPE_CHECKING:
     from mixer.trainer.side_runs import SideRuns
@@ -33,26 +33,18 @@ _STEERING_SHARE = 0.25
 logger = logging.get_logger(__name__)
 
 
-def find_steering(
-    trainer: Trainer, objective: Objective | None, targets: Mapping[str, Any] | None, policy: Policy
-) -> Steering | None:
+def find_steering(trainer: Trainer, objective: Objective | None, policy: Policy) -> Steering | None:
     """Finds the rows that steer, and takes them out of the trainer's evaluation sets unless they are given apart.
 
     Args:
         trainer: The trainer; its `eval_dataset` keeps the rows that judge.
         objective: The objective, or `None`.
-        targets: Data sets that steer, by name of their target; `None` for none.
         policy: The policy, which may read no target: then nothing is taken, unless the objective asks for a share.
 
     Raises:
         ValueError: If names do not fit, or a set has too few rows; with the names there are.
-        TypeError: If `targets` is no mapping.
     """
-    if not isinstance(targets, Mapping | None):
-        raise TypeError(f"targets must be a mapping of names to data sets, got a {type(targets).__name__}.")
     if objective is None:
-        if targets:
-            raise ValueError(f"targets={list(targets)} steer nothing without an objective: set objective=... too.")
         return None
     sets: Any = trainer.eval_dataset
     if not isinstance(sets, dict):
@@ -62,8 +54,9 @@ def find_steering(
             "{'target': dataset}."
         )
     objective = objective.of_sets(list(sets))
-    _check_own_rows(targets, objective)
-    rows, judging, steers = dict(targets or {}), dict(sets), "objective" in required(policy.needs)
+    rows: dict[str, Any] = dict(safe_names(objective.steering_sets, "steering_sets"))
+    _check_own_rows(rows, objective)
+    judging, steers = dict(sets), "objective" in required(policy.needs)
     for name, own in rows.items():
         _check_rows(name, own)
     share = objective.steering_share
@@ -87,24 +80,26 @@ def _in_words(taken: Mapping[str, int], judging: Mapping[str, Any]) -> str:
     return "; ".join(first_of(parts))
 
 
-def _check_own_rows(targets: Mapping[str, Any] | None, objective: Objective) -> None:
-    unknown = [name for name in targets or () if name not in objective.names]
+def _check_own_rows(rows: Mapping[str, Any], objective: Objective) -> None:
+    unknown = [name for name in rows if name not in objective.names]
     if unknown:
-        raise ValueError(f"targets: {unknown} are no targets of the objective, which has {list(objective.names)}.")
+        raise ValueError(
+            f"objective: steering_sets: {unknown} are no targets of the objective, which has {list(objective.names)}."
+        )
 
 
 def _check_rows(name: str, rows: Any) -> None:
     kind = type(rows).__name__
     if isinstance(rows, str | bytes) or not hasattr(rows, "__getitem__") or not isinstance(rows, Sized):
         found = f"{rows!r:.100}" if isinstance(rows, str | bytes) else f"a {kind} without length and places"
-        raise ValueError(f"targets[{name!r}] must be a data set with rows to steer by, got {found}.")
+        raise ValueError(f"steering_sets[{name!r}] must be a data set with rows to steer by, got {found}.")
     if not len(rows):
-        raise ValueError(f"targets[{name!r}] must have rows to steer by, got a {kind} with none.")
+        raise ValueError(f"steering_sets[{name!r}] must have rows to steer by, got a {kind} with none.")
 
 
 def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
     """Splits an evaluation set into rows that steer and rows that judge."""
-    called, way_out = f"eval_dataset[{name!r}]", f"Pass targets={{{name!r}: dataset}} with rows of its own."
+    called, way_out = f"eval_dataset[{name!r}]", f"Pass Objective(steering_sets={{{name!r}: dataset}}) with own rows."
     if not isinstance(dataset, Sized) or is_iterable(dataset):
         raise ValueError(f"{called} has no length, so no part of it can be set aside to steer. {way_out}")
     num_steering = round(share * len(dataset))

@@ -1,10 +1,10 @@
 """The Trainer on a mixture of streams."""
 
 import contextlib
-import importlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,24 +12,22 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.progress.log_text import LoggingStyle
-from mixer.loading.build import MixtureOptions, resolve_budget, resolve_policy
+from mixer.loading.build import resolve_budget, resolve_policy
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import StepBatch
-from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
-from mixer.mixture.planner import Drawing
-from mixer.mixture.resolve import check_micro_batch, resolve_epoch_size
+from mixer.mixture.resolve import resolve_epoch_size
 from mixer.mixture.splits import trained_on
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
-from mixer.policies.objective import Objective, as_objective
+from mixer.policies.objective import Objective
 from mixer.schedules.base import Schedule
-from mixer.schedules.registry import as_schedule
-from mixer.trainer.checks import check_choice, check_output_folder
-from mixer.trainer.evaluation import StreamEvaluation, check_sets
+from mixer.trainer.checks import check_output_folder
+from mixer.trainer.config import options_in
+from mixer.trainer.evaluation import StreamEvaluation
+from mixer.trainer.evaluation_sets import check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.loading import LoadingRules, data_seed
 from mixer.trainer.log import log_at
@@ -38,7 +36,7 @@ from mixer.trainer.metrics import is_best
 from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
-from mixer.trainer.run import NonFinite, Options
+from mixer.trainer.run import Options
 from mixer.trainer.side_runs import SideRuns
 from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
@@ -56,8 +54,9 @@ class MixingMixin(Trainer):
 
     Args:
         model: As for the Trainer.
-        args: As for the Trainer. `gradient_accumulation_steps` multiplies the default batch size; a step is always one
-            optimizer step.
+        args: As for the Trainer; a `MixingConfig` also has all options of the mixture that are numbers, words or lists
+            (see `MixingOptions`). An option that both have is given to one of them. `gradient_accumulation_steps`
+            multiplies the default batch size; a step is always one optimizer step.
         data_collator: As for the Trainer.
         train_dataset: A mapping of names to data sets (or a `DatasetDict`), a list of `Stream`, or one data set.
         *positional: Further arguments of the Trainer class.
@@ -69,53 +68,16 @@ class MixingMixin(Trainer):
             `max_samples_per_micro_batch` is set.
         budget: Length of the run in epochs, samples, tokens or steps, instead of `num_train_epochs`; `max_steps` still
             ends a run. `None` uses these two as the Trainer does.
-        epoch_size: Samples in an epoch of the mixture; `None` uses the sum over all streams.
         groupings: Groups of streams with weights and caps of their own.
-        drawing: `"exact"` gives every stream its share to the sample, `"multinomial"` draws the counts at random.
-        max_samples_per_micro_batch: Maximum number of samples in one forward on a rank, which grows with the batch size
-            up to it; a rank with more samples in a step runs several, with the same gradient. `None` uses
-            `per_device_train_batch_size`. If so many do not fit into memory, `auto_find_batch_size=True` halves the
-            number, and checkpoints hold what it has found.
-        max_tokens_per_micro_batch: Maximum number of tokens in a micro-batch, padding included, instead of
-            `per_device_train_batch_size` samples. Works best with `train_sampling_strategy="group_by_length"`, which
-            puts samples of similar length of a step into the same micro-batch.
-        probe: Options for measuring per-stream gradients, for a policy or schedule that needs them, or for the ledger.
-        reference_model: A trained model, for a policy that compares the losses of both models on the same samples
-            (`ExcessLoss`). It runs in evaluation mode on every micro-batch and is never changed.
         methods: Methods that take part in steps, such as a loss term or a rule for the gradient; see
             `mixer.trainer.method.Method`. Replay buffers among the streams are added automatically.
         conflict: How conflicting per-stream gradients are combined: `None` adds them up; `"pcgrad"`, `"cagrad"`,
             `"mgda"`, `"nash-mtl"`, `"upgrad"`, an aggregator of the package torchjd, or a `GradientAggregation` weights
             them. Needs memory for one more gradient per stream but one.
-        nonfinite: Reaction to a stream's loss that is not finite: `"warn"`, `"skip"` the optimizer step, or `"raise"`
-            before it. A step whose gradient is not finite is never made: it is skipped with a warning, or raises. Ten
-            skipped steps in a row end the run.
-        on_sample_error: Reaction to a sample that cannot be loaded (its data set or the stream's `preprocess` raises,
-            or returns `None`): `"raise"` ends the run on all ranks, with stream, index and rank; `"skip"` leaves the
-            sample out of its step, logs and counts it. A `Stream` can override it.
-        max_skipped_share: Ends the run once more than this share of a stream's samples, and at least ten of them, are
-            skipped.
-        allow_inexact: Whether to resume even if the continuation differs from that of the uninterrupted run: with a
-            stream added or removed, another policy or `conflict`, changed data. Otherwise such a resume is refused.
-        handle_signals: Whether `train` saves a checkpoint and ends after the step in progress, on all ranks, if any
-            rank receives a SIGTERM, SIGINT or SIGUSR1 that nothing else handles. Handlers are installed only during
-            `train`, in the main thread.
+        reference_model: A trained model, for a policy that compares the losses of both models on the same samples
+            (`ExcessLoss`). It runs in evaluation mode on every micro-batch and is never changed.
+        probe: Options for measuring per-stream gradients, for a policy or schedule that needs them, or for the ledger.
         compute_metrics: As for the Trainer; or a dict with one function per evaluation set.
-        eval_weights: Weights of the evaluation sets in `eval_loss`, by name; `None` uses the plain mean.
-        objective: What the run is to lower, for policies and reports: an `Objective`, `"average"` or `"worst"` of the
-            evaluation sets, the name of one, several names, or their importance by name. If the policy reads targets, a
-            part of each target's evaluation set steers the mixture, and the rest judges it.
-        targets: Data sets that steer, by name of their target, in place of a part of the evaluation set.
-        loss_units: In what policies that compare losses between streams see them: `"initial"` divides each stream's by
-            its first training loss, `"entropy"` by the entropy of its class labels, losses by stream (such as those of
-            a reference model) by these; `"none"` leaves them as they are. `None` is `"entropy"` where streams have
-            heads or numbers of classes that differ (`"initial"` if one has no classes), else `"none"`.
-        save_best_of_each: Whether to save the weights in `output_dir/best/NAME` at each evaluation in which the set of
-            that name is better than ever before, by its loss or by the metric of the objective.
-        logging_style: How log entries are printed: a `"line"` each, with a table of streams at evaluations, or the
-            Trainer's `"dict"`. Callbacks, trackers and `state.log_history` get the same entries either way.
-        ledger_interval_steps: Number of steps that a row of the ledger covers; `None` is 1 up to 256 streams, and with
-            more as many as keep the ledger within about 10 kB a step.
         **kwargs: Further arguments of the Trainer class.
 
     Raises:
@@ -147,33 +109,17 @@ class MixingMixin(Trainer):
         mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any] | None = None,
         batch_size: Schedule | str | int | Callable[[int, int], int] | None = None,
         budget: Budget | None = None,
-        epoch_size: int | None = None,
         groupings: Sequence[Grouping] = (),
-        drawing: Drawing = "exact",
-        max_samples_per_micro_batch: int | None = None,
-        max_tokens_per_micro_batch: int | None = None,
-        probe: Probing | None = None,
-        reference_model: nn.Module | None = None,
+        objective: Objective | str | Sequence[str] | Mapping[str, float] | None = None,
         methods: Sequence[Method] = (),
         conflict: Any = None,
-        nonfinite: NonFinite = "warn",
-        on_sample_error: OnSampleError = "raise",
-        max_skipped_share: float = 0.1,
-        allow_inexact: bool = False,
-        handle_signals: bool = True,
+        reference_model: nn.Module | None = None,
+        probe: Probing | None = None,
         compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
-        eval_weights: Mapping[str, float] | None = None,
-        objective: Objective | str | Sequence[str] | Mapping[str, float] | None = None,
-        targets: Mapping[str, Any] | None = None,
-        loss_units: Literal["initial", "entropy", "none"] | Mapping[str, float] | None = None,
-        save_best_of_each: bool = False,
-        logging_style: LoggingStyle = "line",
-        ledger_interval_steps: int | None = None,
         **kwargs: Any,
     ):
-        check_choice("nonfinite", nonfinite, NonFinite)
-        check_choice("logging_style", logging_style, LoggingStyle)
-        check_micro_batch(max_samples_per_micro_batch, max_tokens_per_micro_batch)
+        config = copy.copy(options_in(args))
+        config.check_options()
         takes_names = check_class(type(self), MixingMixin, args, positional)
         check_trainer_keywords(type(self), MixingMixin, kwargs)
         check_output_folder(args)
@@ -182,13 +128,13 @@ class MixingMixin(Trainer):
             sets = kwargs["eval_dataset"]
             kwargs["eval_dataset"] = safe_names(sets, "eval_dataset") if isinstance(sets, Mapping) else sets
         compute_metrics = safe_names(compute_metrics, "compute_metrics")
-        eval_weights = safe_names(eval_weights, "eval_weights")
-        objective, targets = safe_names(objective, "objective"), safe_names(targets, "targets")
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
-        self._preparation = StreamPreparation(self, streams, _shown_length(args, streams, epoch_size, budget))
-        self._rules, self._evaluation = self._new_rules(max_samples_per_micro_batch), StreamEvaluation(self, by_set)
+        length = _shown_length(args, streams, config.epoch_size, config.chosen_budget(budget))
+        self._preparation = StreamPreparation(self, streams, length)
+        self._rules = self._new_rules(config.max_samples_per_micro_batch)
+        self._evaluation = StreamEvaluation(self, by_set)
         stand_in = self._preparation.stand_in(prepares=hasattr(super(), "_prepare_dataset"))
         if positional or not takes_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
@@ -199,27 +145,21 @@ class MixingMixin(Trainer):
         if told is not None and self.is_world_process_zero():
             logger.warning(told)
         streams = self._preparation.take_stand_in_back()
-        check_sets(by_set, eval_weights, self.eval_dataset)
-        policy = resolve_policy(mixing, streams)
-        steering = find_steering(self, as_objective(objective), targets, policy)
-        mixture = as_schedule(batch_size), budget, epoch_size, tuple(groupings), drawing, data_seed(self.args)
+        policy = resolve_policy(config.chosen("mixing", mixing), streams)
+        steering = find_steering(self, config.chosen_objective(objective), policy)
+        declared = None if steering is None else steering.objective
+        mixture = config.mixture(batch_size, budget, groupings, data_seed(self.args), declared)
+        check_sets(by_set, mixture.eval_weights, self.eval_dataset)
         options = Options(
             policy=policy,
-            mixture=MixtureOptions(*mixture, eval_weights, None if steering is None else steering.objective),
-            skipping=skipping_of(streams, on_sample_error, max_skipped_share),
-            max_tokens=max_tokens_per_micro_batch,
+            mixture=mixture,
+            skipping=skipping_of(streams, config.on_sample_error, config.max_skipped_share),
             probe=probe,
             reference_model=reference_model,
             methods=methods,
-            conflict=conflict,
-            nonfinite=nonfinite,
-            allow_inexact=allow_inexact,
-            handles_signals=handle_signals,
+            conflict=config.chosen("conflict", conflict),
             steering=steering,
-            loss_units=loss_units,
-            saves_best_of_each=save_best_of_each,
-            logging_style=logging_style,
-            ledger_interval_steps=ledger_interval_steps,
+            config=config,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)
@@ -268,24 +208,6 @@ class MixingMixin(Trainer):
     def describe_run(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         return self._parts.describe()
-
-    def inspect(self, num_samples: int = 50_000, seed: int = 0) -> list[Any]:
-        """Prints what training will see of the streams, and the problems in them, as `mixer inspect` does of a recipe.
-
-        Args:
-            num_samples: Maximum number of samples to read of each stream, and of its evaluation set.
-            seed: Seed for drawing these samples and the examples.
-
-        Returns:
-            The problems: each has `kind`, `streams`, `figure` and `sentence`; empty if there are none.
-
-        Raises:
-            ValueError: If the trainer has no training data, an option is out of its range, or there are several ranks.
-        """
-        self._check_train_dataset()
-        study = importlib.import_module("mixer.analysis.inspect.of_trainer")  # a room above this one
-        findings: list[Any] = study.inspect_trainer(self, num_samples, seed)
-        return findings
 
     def note_memories(self) -> None:
         """Records in the ledger how many samples each method remembers."""

@@ -53,6 +53,7 @@ class Training:
         Returns:
             The Trainer's result; `None` for a trial that rank 0 has pruned.
         """
+        self._run.options.config.check_unchanged(self._trainer.args)
         self._is_beginning = True
         try:
             return self._train(train, requested, *args, **kwargs)
@@ -153,7 +154,7 @@ class Training:
 
     def _check_loaded(self, left: Any, checkpoint: str) -> None:
         model: Any = self._trainer.model
-        if any(left) and not self._run.options.allow_inexact:
+        if any(left) and not self._run.options.config.allow_inexact:
             raise ValueError(refusal_of_weights(model, left, checkpoint))
 
     # ---- The loader, whose first request begins the run ----
@@ -166,7 +167,7 @@ class Training:
             self._begin()
         rows_from = None if self._parts.resuming.checkpoint is None else Path(self._parts.resuming.checkpoint)
         mixing = run.mixing if is_run else run.mixing.aside()
-        feed = self._parts.loading.new_feed(mixing, rows_from, run.options.allow_inexact)
+        feed = self._parts.loading.new_feed(mixing, rows_from, run.options.config.allow_inexact)
         loader = self._parts.loading.new_loader(mixing, feed, self._parts.differences.specifics, run.needs)
         loader.is_looked_at = not is_run
         if is_run:
@@ -214,7 +215,7 @@ class Training:
     def _add_callbacks(self) -> None:
         """Adds the callback that closes steps, before all others, and connects bars and trackers."""
         callbacks = self._trainer.callback_handler.callbacks
-        take_bars(callbacks, lambda: self._run.mixing, self._run.options.logging_style, self._evaluation_sets)
+        take_bars(callbacks, lambda: self._run.mixing, self._run.options.config.logging_style, self._evaluation_sets)
         self._parts.reporting.hook()
         callbacks.insert(0, self.callback())
 

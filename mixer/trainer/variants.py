@@ -1,10 +1,17 @@
 """MixingSeq2SeqTrainer, and a trainer without weights that only plans and loads."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from transformers import Seq2SeqTrainer
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+from mixer.trainer.config import MixingOptions
 from mixer.trainer.trainer import MixingMixin, MixingTrainer
+
+
+@dataclass
+class MixingSeq2SeqConfig(MixingOptions, Seq2SeqTrainingArguments):
+    """The training arguments of a `MixingSeq2SeqTrainer`; see `MixingOptions` and `Seq2SeqTrainingArguments`."""
 
 
 class MixingSeq2SeqTrainer(MixingMixin, Seq2SeqTrainer):

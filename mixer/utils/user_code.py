@@ -17,9 +17,11 @@ def module_of(code: Any) -> str:
         code: A function, a method, a class, or an object with a class.
     """
     while True:
+        if isinstance(code, type):
+            return code.__module__
         code = getattr(code, "__func__", code)  # of a bound method
         names = getattr(code, "__globals__", None)
-        module = names["__name__"] if names else (code if isinstance(code, type) else type(code)).__module__
+        module = names["__name__"] if names else type(code).__module__
         inner = code.func if isinstance(code, functools.partial) else getattr(code, "__wrapped__", None)
         if inner is None or module.partition(".")[0] not in _LIBRARIES:
             return str(module)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.ranges import check_count, check_range
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 from replay.second_draw import SecondDraw
 

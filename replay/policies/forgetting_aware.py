@@ -6,9 +6,9 @@ import numpy as np
 
 from mixer.measurements import Loss
 from mixer.policies import Mixture, Observation, Policy
-from mixer.policies.shared.ranges import check_range
 from mixer.policies.shared.stream_average import StreamAverage
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_range
 from replay.policies.base import Past, Replay, ReplayPolicy
 
 _ROUNDING = 1e-9

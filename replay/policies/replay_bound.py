@@ -9,8 +9,8 @@ import numpy as np
 
 from mixer.measurements import EvaluationLoss
 from mixer.policies import Mixture, Observation, Policy
-from mixer.policies.shared.ranges import check_range
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_range
 from replay.policies.base import Replay, ReplayPolicy
 
 _RATE = 75.0  # change of a logarithm of odds, over the run, by a loss that is its whole first value above the bound

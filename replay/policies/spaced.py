@@ -7,7 +7,7 @@ import numpy as np
 
 from mixer.measurements import UpdateNorm
 from mixer.policies import Mixture, Observation, Policy
-from mixer.policies.shared.ranges import check_count, check_range
+from mixer.utils.ranges import check_count, check_range
 from replay.policies.base import Replay, ReplayPolicy
 from replay.policies.ratios import check_ratio
 

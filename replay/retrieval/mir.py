@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from mixer.distributed.gradient_sync import obstacle
 from mixer.loading.step import StepBatch
 from mixer.mixture.permutation import Permutation
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_count, check_range
 from replay.retrieval.uniform import Uniform
 from replay.shared.offered import Facts
 from replay.shared.random_numbers import RandomNumbers

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.ranges import check_count
 from mixer.utils.saved_state import HasState
 
 Values = TypeVar("Values")

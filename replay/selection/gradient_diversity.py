@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_count
 from replay.selection.base import Offers, known
 from replay.selection.shared.slot_trees import SlotValues, SumTree
 from replay.shared.random_numbers import RandomNumbers

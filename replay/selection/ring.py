@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_count
 from replay.selection.base import Offers, known
 from replay.selection.shared.groups import GroupedSlots, GroupSizes, Queues
 

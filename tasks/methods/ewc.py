@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from mixer.loading.step import MicroBatch
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.ranges import check_count, check_range
 from tasks.methods.shared import (
     Tensors,
     WeightAnchor,

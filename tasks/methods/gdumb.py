@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.policies.shared.ranges import check_count
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.ranges import check_count
 from replay.selection import ClassBalanced
 from replay.selection.base import Offers
 from tasks.methods.shared import load_tensors, require_task, save_tensors

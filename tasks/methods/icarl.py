@@ -4,10 +4,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
-from mixer.policies.shared.ranges import check_temperature
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.ranges import check_temperature
 from replay import ReplayBuffer
 from tasks.methods.shared import FrozenModel, class_logits, require_task
 

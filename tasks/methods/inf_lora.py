@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import activate, adapter_of_task, check_adapter_per_task, is_adapted, matrices_of
 from tasks.methods.shared import load_tensors, require_task, save_tensors
 

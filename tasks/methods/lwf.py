@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from mixer.policies.shared.ranges import check_range, check_temperature
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.ranges import check_range, check_temperature
 from tasks.methods.shared import FrozenModel, class_logits, outermost_mode, require_task
 
 

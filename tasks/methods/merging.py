@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from mixer.policies.shared.ranges import check_range
 from mixer.trainer.method import Method
+from mixer.utils.ranges import check_range
 from tasks.methods.shared import load_tensors, require_task, save_tensors, trainable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
 
-from mixer.policies.shared.ranges import check_count
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.ranges import check_count
 from replay.methods.memories import find_memory
 from tasks.methods.generation import check_generates, padding_of, sample
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
-from mixer.policies.shared.ranges import check_temperature
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.ranges import check_temperature
 from tasks.methods.shared import class_logits, require_task
 
 Augment = Callable[[dict[str, Any]], dict[str, Any]]

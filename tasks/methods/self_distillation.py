@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.ranges import check_count, check_range
 from tasks.generation.answers import padded
 from tasks.methods.generation import check_generates, padding_of, sample
 from tasks.methods.shared import copied, load_tensors, save_tensors, trainable

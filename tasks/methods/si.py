@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from mixer.loading.step import StepBatch
-from mixer.policies.shared.ranges import check_range, check_temperature
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.ranges import check_range, check_temperature
 from tasks.methods.shared import (
     Tensors,
     WeightAnchor,

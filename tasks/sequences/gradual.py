@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixer.policies.shared.ranges import check_range
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_range
 from tasks.sequences.by_class import by_class
 from tasks.sequences.data_sets import pick
 from tasks.sequences.derived import joined

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import datasets
 import numpy as np
 
-from mixer.policies.shared.ranges import check_count
 from mixer.recipe.data import Prompt, formatted
 from mixer.recipe.data.files import read_files
 from mixer.recipe.data.suffixes import suffix_of
 from mixer.recipe.data.validation import hold_out
+from mixer.utils.ranges import check_count
 from tasks.sequences.parts import check_seed, listed
 from tasks.task import Task, TaskSequence
 

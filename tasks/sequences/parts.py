@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.ranges import check_count
 from tasks.sequences.data_sets import pick
 from tasks.sources.checks import require_labels
 from tasks.task import Task

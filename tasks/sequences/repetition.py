@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.shared.ranges import check_count, check_range
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.ranges import check_count, check_range
 from tasks.sequences.parts import check_between, check_seed, class_labels, class_tasks, named
 from tasks.task import TaskSequence
 

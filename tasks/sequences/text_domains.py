@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mixer.policies.shared.ranges import check_count
+from mixer.utils.ranges import check_count
 from tasks.sequences.parts import listed
 from tasks.task import Task, TaskSequence
 from tasks.text_domains import cpp_headers, english_docstrings, python_source

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixer.policies.shared.ranges import check_count
+from mixer.utils.ranges import check_count
 from tasks.sequences.data_sets import Transform, Transformed, find_inputs, pick
 from tasks.sequences.parts import check_between, check_seed, listed
 from tasks.task import Task, TaskSequence

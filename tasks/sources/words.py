@@ -13,9 +13,9 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordLevelTrainer
 
-from mixer.policies.shared.ranges import check_count
 from mixer.recipe.streams import call_by_name
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_count
 from tasks.sources.arrays import InMemory
 from tasks.sources.checks import require_column, require_labels
 from tasks.sources.loaders import Splits

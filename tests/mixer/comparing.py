@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mixer import Decision, MixingTrainer, Mixture, Observation, Policy
 from mixer.measurements import ExcessLoss, LossAfter, Measurement, asked
 from mixer.utils.arrays import FloatArray
-from tests.helpers import Tokens, arguments
+from tests.helpers import Tokens, arguments, mixing_trainer
 
 KIND = "token-classification"
 LossOf = Callable[[Tensor, Tensor], Tensor]
@@ -84,7 +84,7 @@ def build(folder: Path, policy: Policy, model: nn.Module | None = None, **change
     fields = {"train_dataset": streams(), "batch_size": 9, "mixing": policy, **changes}
     if asked(policy.needs, ExcessLoss):
         fields.setdefault("reference_model", Tagger(seed=7))
-    return MixingTrainer(Tagger() if model is None else model, arguments(folder, **args), **fields)
+    return mixing_trainer(MixingTrainer, Tagger() if model is None else model, arguments(folder, **args), **fields)
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:

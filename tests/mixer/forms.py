@@ -14,7 +14,7 @@ from transformers import AutoModel, BertConfig
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
 from mixer.loading.step import StepBatch
 from mixer.trainer.hooks import StepHook
-from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments
+from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, mixing_trainer
 
 HEADS = {
     "topic": Head(3, dropout=0.0),
@@ -79,7 +79,7 @@ def watched(
     folder: Path, model: nn.Module, streams: Any, micro: int = 64, batch_size: int = 14, **options: Any
 ) -> Watched:
     args = arguments(folder, per_device_train_batch_size=micro, **options.pop("args", {}))
-    return Watched(model, args, train_dataset=streams, batch_size=batch_size, **options)
+    return mixing_trainer(Watched, model, args, train_dataset=streams, batch_size=batch_size, **options)
 
 
 def trained(folder: Path, model: nn.Module, streams: Any, *sizes: int, **options: Any) -> Watched:

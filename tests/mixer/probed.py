@@ -15,7 +15,7 @@ from transformers import GPT2LMHeadModel, LlamaForCausalLM
 from mixer import GradientStatistics, MixingTrainer, Probing
 from mixer.gradients.records import rows_of
 from mixer.models.row_losses import items_per_row
-from tests.helpers import MODEL_DATA, arguments, build_model, three_streams
+from tests.helpers import MODEL_DATA, arguments, build_model, mixing_trainer, three_streams
 
 NAMES = ("a", "b", "c")
 BIG = 10**4  # a sketch of at least so many rows and columns as a parameter has is exact
@@ -112,8 +112,8 @@ def build(folder: Path, model: Any = "llama", probe: Probing | None = None, **ch
     fields = {"train_dataset": three_streams(kind), "mixing": [1, 1, 1], "batch_size": 12, **changes}
     model = build_model(model) if isinstance(model, str) else model
     probe = Probing(interval_steps=1) if probe is None else probe
-    return MixingTrainer(
-        model, arguments(folder, **{"per_device_train_batch_size": 16, **options}), probe=probe, **fields
+    return mixing_trainer(
+        MixingTrainer, model, arguments(folder, **{"per_device_train_batch_size": 16, **options}), probe=probe, **fields
     )
 
 

@@ -79,6 +79,15 @@ def _imports(module: str) -> set[str]:
     return {name for name in found if name.split(".")[0] in (*ROOMS, "benchmarks")}
 
 
+def _named(module: str) -> set[str]:
+    """Modules of other rooms that are imported by a name in a string."""
+    tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if ast.unparse(call.func).endswith("import_module")]
+    names = {str(part.value) for call in calls for part in call.args if isinstance(part, ast.Constant)}
+    return {name for name in names if name.split(".")[0] in ROOMS and _room(name) != _room(module)}
+
+
 def _room(module: str) -> tuple[str, str]:
     package, *rest = module.split(".")
     return package, rest[0] if rest else "__init__"
@@ -88,7 +97,7 @@ def test_rooms_import_only_rooms_below_them() -> None:
     wrong = []
     for module in set(MODULES) - FACES:
         own = _room(module)
-        for imported in _imports(module):
+        for imported in _imports(module) | _named(module):
             other = _room(imported)
             is_below = other in LEVELS and LEVELS[other] < LEVELS[own]
             is_face = other[1] == "__init__" and other[0] in ROOMS and other[0] != own[0]
@@ -131,9 +140,11 @@ def _gathered_by_none(package: str) -> list[str]:
 # What every policy sees and gives back: read once for all of them.
 CONTRACT = {
     "mixer.policies.objective",
+    "mixer.utils.ranges",
     "mixer.utils.recorded_arguments",
     "mixer.utils.saved_state",
     "mixer.policies.contract",
+    "mixer.utils.user_code",
     "mixer.utils.validation",
     "mixer.utils.text",
 }
@@ -146,7 +157,6 @@ SHARED = {
         "exponentiated",
         "multipliers",
         "named_losses",
-        "ranges",
         "repeated",
         "shares",
         "slopes",
@@ -259,6 +269,13 @@ def test_no_folder_of_tests_is_left_out() -> None:
     listed = [*listed, "tests/full"]  # of make test-all
     assert {path for path in found if not path.startswith(tuple(f"{folder}/" for folder in listed))} == set()
     assert len(listed) == len(set(listed))
+
+
+def test_mixtures_are_planned_without_torch() -> None:
+    modules = [name for name in MODULES if name.startswith(("mixer.mixture.", "mixer.policies.", "mixer.schedules."))]
+    code = f"import sys, {', '.join(modules)}; print({{'torch', 'transformers'}} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_tests_of_rooms_without_torch_are_collected_without_it() -> None:

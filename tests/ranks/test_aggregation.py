@@ -13,7 +13,7 @@ from torch import nn
 
 from mixer import MixingTrainer, schedules
 from mixer.gradients.conflict import Aggregator
-from tests.helpers import build_model, three_streams, weights_of
+from tests.helpers import build_model, mixing_trainer, three_streams, weights_of
 from tests.mixer.aggregated import Classifier, TwoSides, logged, make_trainer
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
@@ -103,7 +103,9 @@ def refusals(folder: Path) -> dict[str, str]:
         return message_of(lambda: make_trainer(folder / "refused", "upgrad", **changes).train())
 
     args, data = make_trainer(folder / "refused").args, three_streams()
-    by_tokens = partial(MixingTrainer, build_model("llama"), args, None, data, max_tokens_per_micro_batch=40)
+    by_tokens = partial(
+        mixing_trainer, MixingTrainer, build_model("llama"), args, None, data, max_tokens_per_micro_batch=40
+    )
     each_batch = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     return {
         "tokens": message_of(lambda: by_tokens(conflict="upgrad")),

@@ -13,7 +13,7 @@ from torch.utils.data import dataloader, get_worker_info
 from transformers import default_data_collator
 
 from mixer import FAMO, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
 from tests.mixer.trainer.test_skipping import Broken, train
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
@@ -38,8 +38,12 @@ def _trainer(folder: Path, other: Any = None, **changes: Any) -> MixingTrainer:
     options = {"per_device_train_batch_size": 2, "max_steps": 12}
     options |= {name: changes.pop(name) for name in named if name in changes}
     data = {"a": Tokens(20, 1), "b": other or Tokens(12, 2)}
-    return MixingTrainer(
-        build_model("llama"), arguments(folder, **options), train_dataset=data, **{"batch_size": 5, **changes}
+    return mixing_trainer(
+        MixingTrainer,
+        build_model("llama"),
+        arguments(folder, **options),
+        train_dataset=data,
+        **{"batch_size": 5, **changes},
     )
 
 

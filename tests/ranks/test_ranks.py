@@ -11,7 +11,16 @@ from torch import nn
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer, Uniform
-from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import (
+    MODEL_DATA,
+    GradientRecorder,
+    Tokens,
+    arguments,
+    build_model,
+    mixing_trainer,
+    three_streams,
+    weights_of,
+)
 from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
@@ -120,7 +129,7 @@ def nonfinite(folder: Path) -> list[Any]:
         before = weights_of(model := _InfiniteForToken())
         args = arguments(folder / mode, max_steps=2, weight_decay=0.1)
         data = {"good": good, "bad": bad}
-        trainer = MixingTrainer(model, args, train_dataset=data, batch_size=6, nonfinite=mode)
+        trainer = mixing_trainer(MixingTrainer, model, args, train_dataset=data, batch_size=6, nonfinite=mode)
         found += [message_of(trainer.train), torch.equal(before, weights_of(model))]
     return found
 

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from mixer import MixingTrainer
 from mixer.mixture.plan import Plan
 from replay import OnDisk, ReplayBuffer, ReplayRatio
-from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
 
 STORAGES: dict[str, Callable[[Path], Any]] = {
     "references": lambda folder: "references",
@@ -114,7 +114,7 @@ def make(folder: Path, streams: Any, watch: Watch | None = None, **changes: Any)
     options = {"max_steps": 12, "per_device_train_batch_size": 5, "lr_scheduler_type": "constant"}
     args = arguments(folder, **{**options, **changes.pop("args", {})})
     fields = {"mixing": ReplayRatio(0.3), "batch_size": 10, "model": build_model("llama"), **changes}
-    trainer = MixingTrainer(args=args, train_dataset=streams, **fields)
+    trainer = mixing_trainer(MixingTrainer, args=args, train_dataset=streams, **fields)
     if watch is not None:
         watch.trainer = trainer
         trainer.add_callback(watch)

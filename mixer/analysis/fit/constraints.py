@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mixer.policies.shared.ranges import check_range
+from mixer.utils.ranges import check_range
 from mixer.utils.arrays import FloatArray
 
 _TOLERANCE = 1e-9

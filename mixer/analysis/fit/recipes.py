@@ -15,13 +15,14 @@ _FILE = "recipe.yaml"
 _MOST_NAMED, _LONGEST = 8, 60
 
 # The mixture and options that only serve its policy; budgets, which are compared as recorded.
-_FIELDS = {"mixing", "groupings", "probe", "reference_model", "budget", "allow_inexact"}
+_FIELDS = {"mixing", "groupings", "probe", "reference_model", "budget"}
 _STREAM_FIELDS = {"weight", "groups", "seed"}
 # Seeds, length, evaluation and saving: none changes the losses of a mixture.
 _TRAINING_FIELDS = (
     *("seed", "data_seed", "max_steps", "num_train_epochs", "eval_", "include_", "save_", "load_best_model_at_end"),
     *("resume_from_checkpoint", "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint"),
     *("do_train", "do_eval", "do_predict", "prediction_loss_only", "batch_eval_metrics"),
+    *("mixing", "budget_", "allow_inexact"),
 )
 
 

@@ -38,11 +38,13 @@ def inspect_trainer(trainer: MixingMixin, num_samples: int = 50_000, seed: int =
     Raises:
         ValueError: If the trainer has no training data, an option is out of its range, or there are several ranks.
     """
+    if trainer.train_dataset is None:
+        raise ValueError("inspect_trainer needs a trainer with a train_dataset.")
     for option, value, least in (("num_samples", num_samples, 1), ("seed", seed, 0)):
         if value < least:
             raise ValueError(f"{option} must be at least {least}, got {value}.")
     if trainer.args.world_size > 1:
-        raise ValueError("inspect() runs in one process: start the script without torchrun or accelerate launch.")
+        raise ValueError("inspect_trainer runs in one process: start the script without torchrun or accelerate launch.")
     inspection = Inspection(trainer, _streams(trainer), task_of(trainer.model), num_samples, seed)
     findings = findings_of(inspection)
     console().print(view_of(inspection, findings))

@@ -10,18 +10,18 @@ import torch
 from transformers import TrainingArguments, get_scheduler, set_seed
 
 from mixer.ledger.evaluated_losses import check_eval_weights
-from mixer.loading.build import MixtureOptions, assemble, resolve_budget, resolve_policy
+from mixer.loading.build import assemble, resolve_budget, resolve_policy
+from mixer.loading.learning_rate import LearningRate, check_schedule
 from mixer.loading.loss_units import new_loss_units
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.learning_rate import LearningRate
-from mixer.mixture.resolve import check_needs, check_own_weights, check_samples, check_schedule
+from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, as_streams, describe
-from mixer.policies.objective import as_objective
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe, rows_of
-from mixer.schedules.registry import as_schedule
 from mixer.trainer.checks import check_budget, check_finite
+from mixer.trainer.config import options_in
+from mixer.trainer.requirements import check_needs
 from mixer.utils.random_state import seeded
 
 
@@ -51,7 +51,8 @@ class Parts:
         check_finite(recipe.training)
         check_streams(recipe.streams, recipe.mixing)
         args = self.args = of_ranks(recipe.training, num_ranks)
-        self.ledger_interval_steps = recipe.ledger_interval_steps
+        config = options_in(recipe.training)
+        self.ledger_interval_steps = config.ledger_interval_steps
         tokenizer = recipe.load_tokenizer()
         with seeded(args.seed):  # leaves the caller's random state as it was
             set_seed(args.seed)
@@ -59,24 +60,23 @@ class Parts:
         self.evaluated = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
         self.evaluated |= rows_of(recipe.build_sets("evaluation", recipe.evaluation, tokenizer))
         check_evaluation(recipe.streams, self.evaluated, recipe.training)
-        objective = as_objective(recipe.objective)
+        objective = config.chosen_objective(recipe.objective)
         objective = None if objective is None else objective.of_sets(list(self.evaluated))
-        check_eval_weights(recipe.eval_weights, self.evaluated)
         streams, self.stand_ins = _stand_ins(as_streams([one.stream for one in built.values()]))
         self.streams = streams
         seed = args.seed if args.data_seed is None else args.data_seed
-        schedule = copy.copy(as_schedule(recipe.batch_size))  # copies, as simulate may hold them
-        sizes = schedule, recipe.budget, recipe.epoch_size
-        groupings = tuple(recipe.groupings)
-        self.options = MixtureOptions(*sizes, groupings, recipe.drawing, seed, recipe.eval_weights, objective)
-        policy = copy.copy(resolve_policy(recipe.mixing, streams))
-        check_budget(args, resolve_budget(args, recipe.budget, streams))
+        options = config.mixture(recipe.batch_size, recipe.budget, recipe.groupings, seed, objective)
+        check_eval_weights(options.eval_weights, self.evaluated)
+        schedule = copy.copy(options.schedule)  # copies, as simulate may hold them
+        self.options = replace(options, schedule=schedule)
+        policy = copy.copy(resolve_policy(config.chosen("mixing", recipe.mixing), streams))
+        check_budget(args, resolve_budget(args, options.budget, streams))
         check_needs(policy, streams, args, self.evaluated, objective)
         check_schedule(schedule, None)
         planner, clock, size = assemble(args, streams, self.options)
         check_samples(policy, len(streams), size.value)
         has_heads = len({stream.head for stream in streams}) > 1
-        units = new_loss_units(recipe.loss_units, policy, streams, has_heads)
+        units = new_loss_units(config.loss_units, policy, streams, has_heads)
         self.mixing = Mixing(planner, policy, clock, size, objective, units)
         check_own_weights(policy, describe(streams), self.mixing.weights)
         memories = [stream for stream in streams if stream.is_memory]

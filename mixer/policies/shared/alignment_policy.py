@@ -9,10 +9,10 @@ import numpy as np
 from mixer.measurements import Alignment, TargetStatistics, Worth
 from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOptions
 from mixer.policies.objective import Objective
-from mixer.policies.shared.ranges import check_count
 from mixer.policies.shared.repeated import passes
 from mixer.policies.shared.shares import divided_anew, share_out
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.ranges import check_count
 
 AlignmentInterval = Annotated[int, check_count, 0, "0 chooses the interval by its cost"]
 

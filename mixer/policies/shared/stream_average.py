@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from mixer.policies.shared.ranges import check_decay
 from mixer.utils.arrays import FloatArray
+from mixer.utils.ranges import check_decay
 from mixer.utils.saved_state import HasState
 
 

@@ -52,12 +52,13 @@ def options_of(trainer: Trainer, run: Run) -> dict[str, Any]:
         for row in described["streams"]
     }
     training = shared_options(args.to_dict())  # type: ignore[no-untyped-call]
+    of_mixture = options.config.own_options()  # below, as the trainer has resolved them
     own = {
-        **{name: value for name, value in training.items() if not name.startswith(_OF_NO_STEP)},
+        **{name: value for name, value in training.items() if not (name in of_mixture or name.startswith(_OF_NO_STEP))},
         **{name: described[name] for name in _OF_MIXTURE},
         "batch_size": None if run.mixing.size.is_constant else described["batch_size"],  # a constant is compared itself
         "streams": streams,
-        "nonfinite": options.nonfinite,
+        "nonfinite": options.config.nonfinite,
         "on_sample_error": sorted(run.mixing.names[number] for number in options.skipping.stream_ids),
         "max_skipped_share": options.skipping.max_share,
     }

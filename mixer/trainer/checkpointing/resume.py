@@ -153,7 +153,7 @@ class Resuming:
         among = self._usable_on_all_nodes(folder) if args.save_on_each_node else None
 
         own = run.rank_sync.run_on_all(
-            lambda: choose(folder, requested, among, run.options.allow_inexact) if saves else None
+            lambda: choose(folder, requested, among, run.options.config.allow_inexact) if saves else None
         )
         choice = agree(own, run.rank_sync.gather_bytes)
         if self._trainer.is_world_process_zero():
@@ -168,7 +168,9 @@ class Resuming:
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
         """Names the checkpoints that every node can resume from on its own disk."""
         run, saves = self._run, self._trainer.args.should_save
-        own = run.rank_sync.run_on_all(lambda: usable_names(folder, run.options.allow_inexact) if saves else None)
+        own = run.rank_sync.run_on_all(
+            lambda: usable_names(folder, run.options.config.allow_inexact) if saves else None
+        )
         by_rank = [json.loads(text) for text in run.rank_sync.gather_bytes(json.dumps(own).encode())]
         by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
         common = set.intersection(*by_node.values())
@@ -228,7 +230,7 @@ class Resuming:
             methods.check_settings(state)
             mixing.load_state_dict(state)
         except ValueError as error:
-            if not self._run.options.allow_inexact:
+            if not self._run.options.config.allow_inexact:
                 raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
             logger.warning("Resumed inexactly: %s", _sentence(error))
             mixing.restart(*new_parts(batch_size))
@@ -245,7 +247,7 @@ class Resuming:
         if problem is None:
             return saved
         is_of_ranks, difference = problem
-        if not is_of_ranks and options.allow_inexact:
+        if not is_of_ranks and options.config.allow_inexact:
             return None
         if not is_of_ranks:
             raise ValueError(
@@ -295,7 +297,7 @@ class Resuming:
         existed, step = ledger.folder.exists(), None if progress is None else self._run.mixing.clock.step
         left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
         ledger.begin(step, description, *left)
-        if ledger.is_writer and ledger.interval_steps > 1 and self._run.options.ledger_interval_steps is None:
+        if ledger.is_writer and ledger.interval_steps > 1 and self._run.options.config.ledger_interval_steps is None:
             logger.warning(
                 "The ledger has %s streams: a row covers %d steps (counts are summed, losses and weights averaged). "
                 "Set ledger_interval_steps=1 for a row a step and stream.",
@@ -329,7 +331,7 @@ class Resuming:
             f"{missing} that existed when the checkpoint of step {resume_step} was written: a file of the ledger was "
             f"removed, or the end of one was damaged."
         )
-        if not self._run.options.allow_inexact:
+        if not self._run.options.config.allow_inexact:
             raise ValueError(
                 f"{message} Resume from an earlier checkpoint, which records these rows again, or continue without "
                 f"them with allow_inexact=True."

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.shared.ranges import check_count
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.ranges import check_count
 from replay.selection.base import Offers, Selection, known
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from mixer import Ledger, MixingTrainer, Stream
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, on_ranks
 
@@ -18,8 +18,14 @@ def elastic(folder: Path, max_steps: int, checkpoint: str | None, mixing: Any = 
     """A run that goes on from a checkpoint of any number of ranks and ends at another one."""
     args = arguments(folder, per_device_train_batch_size=3, max_steps=max_steps, save_strategy="steps", save_steps=4)
     args.lr_scheduler_type = "constant"
-    trainer = MixingTrainer(
-        build_model("llama"), args, train_dataset=three_streams(), batch_size=8, epoch_size=400, mixing=mixing
+    trainer = mixing_trainer(
+        MixingTrainer,
+        build_model("llama"),
+        args,
+        train_dataset=three_streams(),
+        batch_size=8,
+        epoch_size=400,
+        mixing=mixing,
     )
     trainer.train(resume_from_checkpoint=checkpoint and str(folder / checkpoint))
     return trainer
@@ -84,7 +90,9 @@ def failures(folder: Path) -> list[str]:
             streams = {"rows": rows, "map": Tokens(30, 1)}
             args = arguments(folder / "failures", max_steps=12, per_device_train_batch_size=3)
             rules = {"mixing": mixing, "batch_size": 8, "max_tokens_per_micro_batch": max_tokens}
-            messages.append(message_of(MixingTrainer(build_model("llama"), args, None, streams, **rules).train))
+            messages.append(
+                message_of(mixing_trainer(MixingTrainer, build_model("llama"), args, None, streams, **rules).train)
+            )
     return messages
 
 

@@ -10,7 +10,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from mixer import MixingTrainer
 from tests.full.ranks.test_engines import ENGINES, end_of
-from tests.helpers import arguments, build_model, three_streams
+from tests.helpers import arguments, build_model, mixing_trainer, three_streams
 from tests.ranks.engines import as_on_gpus, without_compiling
 from tests.ranks.launch import by_torchrun, message_of
 
@@ -33,7 +33,7 @@ def _trainer(folder: Path, engine: str, **options: Any) -> MixingTrainer:
     own = {"per_device_train_batch_size": 2, "max_steps": 4, "optim": "adamw_torch", "learning_rate": 1e-2}
     args = arguments(folder / engine, lr_scheduler_type="constant", max_grad_norm=1.0, **own, **ENGINES[engine]())
     data = three_streams()
-    return _Broken(build_model("llama"), args, train_dataset=data, batch_size=9, **options)
+    return mixing_trainer(_Broken, build_model("llama"), args, train_dataset=data, batch_size=9, **options)
 
 
 def _skipped(folder: Path, *engines: str) -> Engines:

@@ -75,9 +75,10 @@ def _measured(prediction: Any) -> dict[str, Any]:
 
 def _train(folder: Path, resumed_from: str | None = None, **options: Any) -> Any:
     from mixer import MixingTrainer
-    from tests.helpers import Tokens, arguments, build_model
+    from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
-    trainer = MixingTrainer(
+    trainer = mixing_trainer(
+        MixingTrainer,
         build_model("llama"),
         arguments(folder, max_steps=4, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2),
         train_dataset={"a": Tokens(20, 1), "b": Tokens(20, 2)},

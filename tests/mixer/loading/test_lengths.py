@@ -22,7 +22,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_micro_batch
-from tests.helpers import GradientRecorder, arguments, build_model
+from tests.helpers import GradientRecorder, arguments, build_model, mixing_trainer
 from tests.mixer.loaders import quick_and_full
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)
@@ -205,7 +205,7 @@ def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, max_tokens: in
         recorder, model = GradientRecorder(), build_model("bert-classifier")
         args = arguments(tmp_path, per_device_train_batch_size=4, train_sampling_strategy=strategy)
         options = {"mixing": LossChange(), "callbacks": [recorder], "max_tokens_per_micro_batch": max_tokens}
-        MixingTrainer(model, args, _pad, sources, batch_size=16, **options).train()
+        mixing_trainer(MixingTrainer, model, args, _pad, sources, batch_size=16, **options).train()
         return torch.stack(recorder.gradients)
 
     torch.testing.assert_close(gradients(strategy, max_tokens), gradients("random", None), rtol=0, atol=1e-6)

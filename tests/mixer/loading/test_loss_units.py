@@ -13,7 +13,7 @@ from mixer import GroupDRO, Head, LossChange, MixingTrainer, MultiTaskModel, Ove
 from mixer.loading.loss_units import labels_of, new_loss_units
 from mixer.measurements import Loss
 from mixer.mixture.loss_units import LossUnits
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 from tests.mixer.comparing import Watching
 
 NAN = float("nan")
@@ -115,7 +115,7 @@ def test_a_policy_sees_losses_in_their_units_and_the_ledger_as_they_are(tmp_path
     policy.compares_losses = True
     args = arguments(tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
     data = {"a": Tokens(20, 1, kind), "b": Tokens(20, 2, kind)}
-    trainer = MixingTrainer(model, args, train_dataset=data, mixing=policy, loss_units="initial")
+    trainer = mixing_trainer(MixingTrainer, model, args, train_dataset=data, mixing=policy, loss_units="initial")
     trainer.train()
     ledger = trainer.ledger.to_pandas().pivot_table(index="step", columns="stream", values="loss").to_numpy()
     seen = np.array([observation[Loss] for observation in policy.seen])
@@ -123,6 +123,6 @@ def test_a_policy_sees_losses_in_their_units_and_the_ledger_as_they_are(tmp_path
     assert trainer.describe_run()["loss_units"] == pytest.approx(ledger[0].tolist())
     resumed = Watching(Loss())
     resumed.compares_losses = True
-    again = MixingTrainer(model, args, train_dataset=data, mixing=resumed, loss_units="initial")
+    again = mixing_trainer(MixingTrainer, model, args, train_dataset=data, mixing=resumed, loss_units="initial")
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     np.testing.assert_array_equal([o[Loss] for o in resumed.seen], seen[2:])

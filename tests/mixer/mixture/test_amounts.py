@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from mixer import Budget, MixingTrainer, Stream, Uniform
 from mixer.mixture.planner import Planner
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
 
 class _Rows(IterableDataset):  # type: ignore[type-arg]
@@ -20,7 +20,9 @@ class _Rows(IterableDataset):  # type: ignore[type-arg]
 
 def _trainer(folder: Path, streams: list[Stream], args: dict[str, Any] | None = None, **options: Any) -> MixingTrainer:
     given = {"per_device_train_batch_size": 8, "max_steps": -1, "num_train_epochs": 3, **(args or {})}
-    return MixingTrainer(build_model("llama"), arguments(folder, **given), train_dataset=streams, **options)
+    return mixing_trainer(
+        MixingTrainer, build_model("llama"), arguments(folder, **given), train_dataset=streams, **options
+    )
 
 
 def _had(trainer: MixingTrainer) -> tuple[dict[str, int], dict[str, int]]:

@@ -174,7 +174,11 @@ WRONG_KINDS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"streams": {"a": {"shuffle": "maybe"}}}, "streams.a.shuffle: Expected a <class 'bool'>. Got value: maybe"),
     ({"streams": ["a"]}, "streams: Expected a <class 'dict'>. Got value: ['a']"),
-    ({"drawing": "never"}, "drawing: Expected a typing.Literal['exact', 'multinomial']. Got value: never"),
+    ({"drawing": "exact"}, "drawing: write training.drawing."),
+    (
+        {"training": {"drawing": "never"}},
+        "training.drawing: Expected a typing.Literal['exact', 'multinomial']. Got value: never",
+    ),
     ({}, "the following arguments are required: streams"),
 ]
 

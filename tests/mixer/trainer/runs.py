@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
 
-from mixer import MixingTrainer
+from mixer import MixingConfig, MixingTrainer
+from mixer.trainer.config import OF_TRAINER
 from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
 
-_OF_TRAINING = {field.name for field in fields(TrainingArguments)}
+_OF_TRAINING = {field.name for field in fields(MixingConfig)} - {*OF_TRAINER}
 
 
 def make(folder: Path, model: Any = "llama", kind: Any = MixingTrainer, **changes: Any) -> MixingTrainer:

@@ -9,7 +9,7 @@ import pytest
 from mixer import MixingTrainer, OverfitGuard, Uniform
 from mixer.analysis.report.findings import findings_of
 from mixer.analysis.report.run import read_run
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
 
 def test_a_small_stream_of_a_run_loses_share_and_the_best_weights_of_each_are_kept(
@@ -18,7 +18,8 @@ def test_a_small_stream_of_a_run_loses_share_and_the_best_weights_of_each_are_ke
     kind, rates = "sequence-classification", {"optim": "adamw_torch", "learning_rate": 0.01}
     args = arguments(tmp_path, max_steps=40, eval_strategy="steps", eval_steps=5, **rates)
     sets = {"small": Tokens(16, 7, kind), "large": Tokens(32, 8, kind)}
-    trainer = MixingTrainer(
+    trainer = mixing_trainer(
+        MixingTrainer,
         build_model("bert-classifier"),
         args,
         train_dataset={"small": Tokens(4, 1, kind), "large": Tokens(400, 2, kind)},
@@ -52,7 +53,8 @@ def test_a_small_stream_of_a_run_loses_share_and_the_best_weights_of_each_are_ke
 )
 def test_best_weights_of_each_need_evaluations_by_name(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"save_best_of_each=True saves weights when .*{reason}"):
-        MixingTrainer(
+        mixing_trainer(
+            MixingTrainer,
             build_model("llama"),
             arguments(tmp_path, eval_strategy="epoch" if "dict" in reason else "no"),
             train_dataset={"a": Tokens(8, 1), "b": Tokens(8, 2)},

@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 
 from mixer import Floor, LossChange, MixingTrainer, PiKE, Stream, Uniform
-from tests.helpers import Tokens, arguments, build_model, three_streams
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams
 
 OF_EVALUATIONS = LossChange(loss="evaluation")
 
 
 def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
     args = arguments(tmp_path, **changes.pop("args", {}))
-    return MixingTrainer(build_model("llama"), args, **{"train_dataset": three_streams(), **changes})
+    return mixing_trainer(MixingTrainer, build_model("llama"), args, **{"train_dataset": three_streams(), **changes})
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
         (ValueError, {"batch_size": 8, "args": {"gradient_accumulation_steps": 2}}, "with gradient_accumulation_steps"),
         (ValueError, {"batch_size": 0}, "batch_size must be at least 1 sample, got 0"),
         (ValueError, {"nonfinite": "ignore"}, "one of 'warn', 'skip', 'raise'"),
-        (ValueError, {"drawing": "random"}, "'exact' or 'multinomial'"),
+        (ValueError, {"drawing": "random"}, "drawing must be one of 'exact'"),
         (ValueError, {"mixing": "LosChange"}, "Did you mean 'LossChange'"),
         (ValueError, {"mixing": {"a": 1, "b": 1}}, r"missing: \['c'\]"),
         (ValueError, {"mixing": [1, 2]}, "expected 3 weights"),

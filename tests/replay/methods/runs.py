@@ -12,7 +12,7 @@ from mixer.loading.step import StepBatch
 from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import arguments, weights_of
+from tests.helpers import arguments, mixing_trainer, weights_of
 
 NUM_FEATURES, NUM_CLASSES = 6, 3
 
@@ -100,7 +100,7 @@ def make_trainer(
     options["model"] = options["model"] or Classifier()
     options["max_tokens_per_micro_batch"] = changes.pop("max_tokens", None)
     args = arguments(folder, **{"max_steps": 5, "per_device_train_batch_size": 3, **changes})
-    trainer = MixingTrainer(args=args, train_dataset=streams, methods=methods, **options)
+    trainer = mixing_trainer(MixingTrainer, args=args, train_dataset=streams, methods=methods, **options)
     trainer.buffer = buffer
     return trainer
 

@@ -12,7 +12,7 @@ from torch import nn
 from examples.own_methods import HoldWeights, KeepPredictions
 from mixer import MixingTrainer
 from mixer.trainer.method import Method
-from tests.helpers import arguments, weights_of
+from tests.helpers import arguments, mixing_trainer, weights_of
 from tests.replay.methods.runs import Classifier, Points
 from tests.tasks.methods.runs import build, context
 
@@ -85,7 +85,7 @@ def test_a_penalty_has_its_gradient_whatever_the_scale_and_whatever_is_skipped(
     start = weights_of(model).clone()
     args = arguments(tmp_path, per_device_train_batch_size=3, max_steps=1)
     options: dict[str, Any] = {"batch_size": 20, "methods": [hook], "on_sample_error": "skip"}
-    Scaled(model, args, train_dataset={"a": data}, **options).train()
+    mixing_trainer(Scaled, model, args, train_dataset={"a": data}, **options).train()
     good = [index for index in range(20) if kind is Points or index % 4 != 1]
     plain = Classifier()
     loss = plain(data.x[good], data.labels[good])["loss"]

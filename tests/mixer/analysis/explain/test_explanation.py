@@ -22,7 +22,7 @@ from mixer.analysis.explain.screen import as_json, screen
 from mixer.cli.entry import main
 from mixer.ledger.table_files import write_part
 from mixer.utils.console import print_json
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
 SIZES = {"a": 40, "b": 23, "c": 9}
 SAVED = {"save_strategy": "steps", "save_steps": 5, "max_steps": 12}
@@ -38,7 +38,8 @@ def streams(**options: dict[str, Any]) -> list[Stream]:
 
 
 def build(folder: Path, max_steps: int = 4, data: Any = None, **fields: Any) -> MixingTrainer:
-    return MixingTrainer(
+    return mixing_trainer(
+        MixingTrainer,
         build_model("llama"),
         arguments(folder, **{"max_steps": max_steps, **fields.pop("args", {})}),
         train_dataset=streams() if data is None else data,

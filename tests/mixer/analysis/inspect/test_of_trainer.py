@@ -1,10 +1,10 @@
-"""`trainer.inspect()`, for a script without a recipe."""
+"""`inspect_trainer`, for a script without a recipe."""
 
 from pathlib import Path
 
 import pytest
 
-from mixer import MixingTrainer
+from mixer import MixingTrainer, inspect_trainer
 from mixer.analysis.inspect.of_trainer import task_of
 from tests.helpers import arguments, build_model
 from tests.mixer.analysis.inspect.sources import leaking, plain
@@ -21,7 +21,7 @@ def test_a_script_gets_the_findings_of_the_command_and_trains_on_as_if_it_had_no
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked, plain_run = _trainer(tmp_path / "asked"), _trainer(tmp_path / "plain")
-    found = {(one.kind, *one.streams): one.figure for one in asked.inspect()}
+    found = {(one.kind, *one.streams): one.figure for one in inspect_trainer(asked)}
     assert found == {
         ("repeated_samples", "b"): 4 / 40,
         ("validation_in_training", "b"): 5 / 10,
@@ -43,4 +43,4 @@ def test_the_task_is_that_of_the_models_class(tmp_path: Path) -> None:
     names = {"llama": "causal-lm", "bert-masked-lm": "masked-lm", "bert-tokens": "token-classification"}
     assert {name: task_of(build_model(name)) for name in names} == names
     with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
-        _trainer(tmp_path).inspect(num_samples=0)
+        inspect_trainer(_trainer(tmp_path), num_samples=0)

@@ -7,9 +7,8 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from transformers import TrainingArguments
 
-from mixer import MixingTrainer, Policy
+from mixer import MixingConfig, MixingTrainer, Policy
 from mixer.analysis.simulate import Simulated, simulate
 from mixer.ledger.ledger import Ledger
 from mixer.recipe.model import ModelRecipe
@@ -57,7 +56,8 @@ def three(**options: dict[str, Any]) -> dict[str, StreamRecipe]:
 def recipe(folder: Path, streams: dict[str, StreamRecipe] | None = None, **fields: Any) -> Recipe:
     defaults = {"max_steps": -1, "num_train_epochs": 2.0, "logging_steps": 50, "lr_scheduler_type": "cosine"}
     training = plain_options(folder, **{**defaults, "warmup_steps": 2, **fields.pop("training", {})})
-    return Recipe(MODEL, three() if streams is None else streams, TrainingArguments(**training), **fields)
+    own = {name: fields.pop(name) for name in ("drawing", "epoch_size") if name in fields}
+    return Recipe(MODEL, three() if streams is None else streams, MixingConfig(**training, **own), **fields)
 
 
 def fresh(made: Any) -> Any:

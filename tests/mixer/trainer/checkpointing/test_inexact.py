@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import LlamaForCausalLM
@@ -25,7 +24,7 @@ def _mixing(lengths: dict[str, int], num_steps: int = 0) -> Mixing:
     for _ in range(num_steps):
         plan = mixing.next_plan()
         assert plan is not None
-        mixing.observe(plan, np.arange(len(mixing.names)) + 1.0, plan.counts * 10)
+        mixing.observe(plan, plan.counts * 10)
     return mixing
 
 

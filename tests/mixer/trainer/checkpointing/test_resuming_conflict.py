@@ -20,8 +20,7 @@ def cut(folder: Path, conflict: Any, **changes: Any) -> Path:
 
 
 def resume(folder: Path, conflict: Any, allow_inexact: bool = False, **changes: Any) -> MixingTrainer:
-    trainer = make_trainer(folder / "resumed", conflict, max_steps=6, **changes)
-    trainer._parts.run.options.allow_inexact = allow_inexact
+    trainer = make_trainer(folder / "resumed", conflict, max_steps=6, allow_inexact=allow_inexact, **changes)
     trainer.train(resume_from_checkpoint=str(folder / "cut" / "checkpoint-3"))
     return trainer
 

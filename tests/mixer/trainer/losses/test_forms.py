@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from mixer import GradNorm, GroupDRO, Head, MixingTrainer, Policy, Probing, Stream
-from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
 from tests.mixer.forms import (
     HEADS,
     KINDS,
@@ -181,7 +181,7 @@ def test_columns_that_show_only_in_the_run_are_not_lost(tmp_path: Path) -> None:
     options: dict[str, Any] = {"mixing": "Uniform", "batch_size": 4}
     data, args = {"plain": Tokens(12, 1), "wider": _Wider()}, arguments(tmp_path)
     with pytest.raises(ValueError, match=r"only some have \['token_type_ids'\]") as error:
-        MixingTrainer(build_model("bert-classifier"), args, train_dataset=data, **options).train()
+        mixing_trainer(MixingTrainer, build_model("bert-classifier"), args, train_dataset=data, **options).train()
     assert any("set data_collator on a Stream" in note for note in error.value.__notes__)
 
 

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from mixer import MixingTrainer
 from mixer.trainer.method import Method
 from mixer.trainer.step import NonFiniteLossError
-from tests.helpers import arguments, weights_of
+from tests.helpers import arguments, mixing_trainer, weights_of
 from tests.mixer.trainer.runs import logged
 
 
@@ -39,7 +39,7 @@ def _train(folder: Path, *bad: int, model: Any = None, own: Any = None, **option
     defaults = {"per_device_train_batch_size": 2, "max_steps": 12, "optim": "adamw_torch", "weight_decay": 0.1}
     args = arguments(folder, **{**defaults, "remove_unused_columns": False, **options})
     data = {"good": _rows(), "bad": _rows(*bad)} if own != {} else {"bad": _rows(*bad)}
-    trainer = MixingTrainer(model or _Distance(), args, train_dataset=data, **(own or {}))
+    trainer = mixing_trainer(MixingTrainer, model or _Distance(), args, train_dataset=data, **(own or {}))
     trainer.train()
     return trainer
 

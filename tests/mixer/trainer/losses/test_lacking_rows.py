@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from mixer import Ledger, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
 STREAMS = {"a": Tokens(20, 1), "b": Tokens(14, 2)}
 
 
 def _trainer(folder: Path, max_steps: int, **options: Any) -> MixingTrainer:
     args = arguments(folder, max_steps=max_steps, save_strategy="steps", save_steps=2, logging_steps=2)
-    return MixingTrainer(build_model("llama"), args, train_dataset=STREAMS, mixing="Uniform", batch_size=4, **options)
+    return mixing_trainer(
+        MixingTrainer, build_model("llama"), args, train_dataset=STREAMS, mixing="Uniform", batch_size=4, **options
+    )
 
 
 @pytest.fixture

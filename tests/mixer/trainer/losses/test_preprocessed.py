@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from mixer import MixingTrainer, Stream
 from mixer.loading.preprocessing import preprocessed
-from tests.helpers import VOCABULARY, arguments, build_model, weights_of
+from tests.helpers import VOCABULARY, arguments, build_model, mixing_trainer, weights_of
 
 _LENGTH = 6
 
@@ -96,7 +96,7 @@ def _run(folder: Path, kind: str, function: Any = to_inputs, resume: Any = None,
     streams.append(Stream("plain", [to_inputs(row) for row in _raw(2, 9)]))
     args = arguments(folder, max_steps=6, save_strategy="steps", save_steps=3, **changes)
     options: dict[str, Any] = {"batch_size": 7, "mixing": "Uniform", "epoch_size": 21}
-    trainer = MixingTrainer(build_model("bert-classifier"), args, train_dataset=streams, **options)
+    trainer = mixing_trainer(MixingTrainer, build_model("bert-classifier"), args, train_dataset=streams, **options)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 

@@ -10,8 +10,8 @@ import torch
 from transformers import default_data_collator
 
 from mixer import MixingTrainer
-from mixer.trainer.run import NonFinite
-from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model
+from mixer.trainer.config import NonFinite
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, mixing_trainer
 
 Collator = Callable[[list[Any]], Any]
 
@@ -48,8 +48,14 @@ def trained(
 ) -> Any:
     options = arguments(folder, per_device_train_batch_size=size, remove_unused_columns=False, **args)
     recorder = GradientRecorder()
-    trainer: Any = MixingTrainer(
-        build_model(model), options, collator, streams(MODEL_DATA[model]), nonfinite=nonfinite, callbacks=[recorder]
+    trainer: Any = mixing_trainer(
+        MixingTrainer,
+        build_model(model),
+        options,
+        collator,
+        streams(MODEL_DATA[model]),
+        nonfinite=nonfinite,
+        callbacks=[recorder],
     )
     trainer.train()
     return trainer, recorder.gradients
@@ -101,7 +107,7 @@ def test_a_collator_that_needs_several_samples_gets_them(tmp_path: Path) -> None
 def test_many_streams_take_turns(tmp_path: Path) -> None:
     many = {f"s{number}": _marked(6, number, "sequence-classification", {2}) for number in range(20)}
     args = arguments(tmp_path, per_device_train_batch_size=32, remove_unused_columns=False)
-    trainer = MixingTrainer(build_model("bert-classifier"), args, marked_twice, many, nonfinite="raise")
+    trainer = mixing_trainer(MixingTrainer, build_model("bert-classifier"), args, marked_twice, many, nonfinite="raise")
     trainer.train()
     rows = trainer.ledger.to_pandas()
     assert rows[rows["count"] > 0].groupby("step")["loss"].count().tolist() == [16] * 3

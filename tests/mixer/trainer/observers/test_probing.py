@@ -11,7 +11,7 @@ from torch import nn
 
 from mixer import BalancedPiKE, Floor, MixingTrainer, PiKE, Probing, Uniform, schedules
 from mixer.trainer.observers.gradient_options import resolve_probing
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
 
 
@@ -104,7 +104,7 @@ def test_an_error_in_a_probed_step_leaves_the_model_as_it_was(place: str, tmp_pa
 def test_a_second_run_probes_its_own_model(tmp_path: Path) -> None:
     args = arguments(tmp_path, per_device_train_batch_size=16)
     options = {"train_dataset": three_streams(), "mixing": PiKE(1), "batch_size": 12}
-    trainer = MixingTrainer(args=args, model_init=lambda: build_model("llama"), **options)
+    trainer = mixing_trainer(MixingTrainer, args=args, model_init=lambda: build_model("llama"), **options)
     trainer.train()
     first, old = trainer.ledger.gradients(), trainer.model
     run = train(trainer)

@@ -21,6 +21,7 @@ from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.comparing import KIND, Tagger, Watching, build, streams
 
 OUTSIDE = {**streams(), "outside": Tokens(40, 9, KIND)}
+OWN = {"outside": Tokens(9, 3, KIND)}
 
 
 class Aligned(Watching):
@@ -148,15 +149,14 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
     ("policy", "changes", "steering", "taken"),
     [
         (Uniform(), {}, {}, {}),
-        (mixer.Fixed(), {"targets": {"outside": Tokens(9, 3, KIND)}}, {}, {}),
+        (mixer.Fixed(), {"objective": Objective(["outside"], steering_sets=OWN)}, {}, {}),
         (mixer.TargetLoss({"a": 1.0, "b": 1.0, "c": 1.0}), {"args": {"eval_strategy": "epoch"}}, {}, {}),
         (MarginalValue(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
         (mixer.OPMix(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
         (
             MarginalValue(),
             {
-                "objective": Objective(["outside"], steering_share=0.0),
-                "targets": {"outside": Tokens(9, 3, KIND)},
+                "objective": Objective(["outside"], steering_share=0.0, steering_sets=OWN),
             },
             {"outside": 9},
             {},
@@ -187,14 +187,13 @@ def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
 
 
 def test_a_policy_whose_targets_have_no_rows_to_steer_by_is_refused(tmp_path: Path) -> None:
-    objective = Objective(["outside", "a"], steering_share=0.0)
-    with pytest.raises(ValueError, match=r"eval_dataset\['a'\] .* Pass targets="):
+    objective = Objective(["outside", "a"], steering_share=0.0, steering_sets=OWN)
+    with pytest.raises(ValueError, match=r"eval_dataset\['a'\] .* Pass Objective\(steering_sets="):
         build(
             tmp_path,
             MarginalValue(),
             eval_dataset=OUTSIDE,
             objective=objective,
-            targets={"outside": Tokens(9, 3, KIND)},
         )
 
 
@@ -236,20 +235,22 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
         ({"objective": ["x"]}, r"\['x'\] are none of \['a', 'b', 'c', 'outside'\]"),
         ({"eval_dataset": None}, r"its targets are evaluation sets by name, but eval_dataset is missing: pass a dict"),
         (
-            {"targets": {"x": OUTSIDE["a"]}},
-            r"targets: \['x'\] are no targets of the objective, which has \['outside'\]",
+            {"objective": Objective(["outside"], steering_sets={"x": OUTSIDE["a"]})},
+            r"steering_sets: \['x'\] are no targets of the objective, which has \['outside'\]",
         ),
-        ({"targets": {"outside": []}}, r"targets\['outside'\] must have rows to steer by"),
-        (
-            {"objective": None, "targets": {"a": OUTSIDE["a"]}, "mixing": Uniform()},
-            "steer nothing without an objective",
-        ),
+        ({"objective": Objective(["outside"], steering_sets={"outside": []})}, r"steering_sets\['outside'\] must have"),
         (
             {"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}},
             r"\['outside'\] has 1 row, of which .* 0 aside",
         ),
-        ({"targets": {"outside": "rows.jsonl"}}, r"targets\['outside'\] must be a data set .* got 'rows.jsonl'"),
-        ({"targets": {"outside": iter([])}}, "got a list_iterator without length and places"),
+        (
+            {"objective": Objective(["outside"], steering_sets={"outside": "rows.jsonl"})},
+            r"steering_sets\['outside'\] must be a data set .* got 'rows.jsonl'",
+        ),
+        (
+            {"objective": Objective(["outside"], steering_sets={"outside": iter([])})},
+            "got a list_iterator without length and places",
+        ),
         ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' comes from compute_metrics, but there"),
         ({"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}}, "set greater_is_better=False"),
     ],
@@ -299,7 +300,7 @@ def test_weights_of_few_bits_are_told_once(tmp_path: Path, caplog: pytest.LogCap
 
 def test_rows_of_their_own_leave_the_evaluation_sets_whole(tmp_path: Path) -> None:
     trainer = build(
-        tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=["outside"], targets={"outside": Tokens(9, 3, KIND)}
+        tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=Objective(["outside"], steering_sets=OWN)
     )
     assert trainer.eval_dataset["outside"] is OUTSIDE["outside"]
 

@@ -35,7 +35,7 @@ def collate(batch: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def made(folder: Path, scheduler: Any = None, kind: Any = AdaptiveBatchSizeTrainer, **changes: Any) -> Any:
-    names = ("max_samples_per_micro_batch", "callbacks", "model", "train_dataset", "data_collator")
+    names = ("callbacks", "model", "train_dataset", "data_collator")
     own = {name: changes.pop(name) for name in names if name in changes}
     own = {"model": Plain(), "train_dataset": ROWS, "data_collator": collate, **own}
     args = {"max_steps": -1, "num_train_epochs": 1, "per_device_train_batch_size": 2, **changes}
@@ -102,4 +102,4 @@ def test_a_resumed_run_shows_the_same(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, given: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        AdaptiveBatchSizeTrainer(lambda step, size: size, model=Plain(), args=arguments(tmp_path), **given)
+        made(tmp_path, **given)

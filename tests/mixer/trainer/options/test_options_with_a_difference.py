@@ -14,12 +14,12 @@ from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
 from mixer.distributed.collectives import RankSync
 from mixer.trainer.checkpointing.files import find_problem
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
 
 
 def _made(folder: Path, kind: Any = MixingTrainer, own: Any = None, **options: Any) -> Any:
     args = arguments(folder, **{"per_device_train_batch_size": 4, **options})
-    return kind(build_model("llama"), args, **{"train_dataset": three_streams(), **(own or {})})
+    return mixing_trainer(kind, build_model("llama"), args, **{"train_dataset": three_streams(), **(own or {})})
 
 
 def _train(folder: Path, kind: Any = MixingTrainer, own: Any = None, resume: Any = None, **options: Any) -> Any:

@@ -22,7 +22,7 @@ from mixer import MixingTrainer, Stream, schedules
 from mixer.policies.function import Function
 from mixer.schedules.function import Function as SizeFunction
 from mixer.trainer.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
-from tests.helpers import Tokens, arguments, build_model, three_streams
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams
 
 KNOWN = AS_BY_THE_TRAINER | DIFFERENCES.keys() | REFUSED.keys()
 INSTALLED = [int(number) for number in transformers.__version__.split(".")[:2]]
@@ -120,14 +120,16 @@ def test_what_is_refused_is_refused_at_construction(
                 prepare(monkeypatch)
 
     with pytest.raises(ValueError, match=name):
-        Prepared(model, args, **fields)
+        mixing_trainer(Prepared, model, args, **fields)
 
 
 def test_values_that_are_not_refused_pass(tmp_path: Path) -> None:
     options = {"ignore_data_skip": True, "average_tokens_across_devices": False, "dataloader_in_order": False}
     options = {name: options[name] for name in option_names() if name in options}
     for own, changes in ((options, {}), ({"optim": "lomo"}, {"batch_size": 8})):
-        MixingTrainer(build_model("llama"), arguments(tmp_path, **own), train_dataset=three_streams(), **changes)
+        mixing_trainer(
+            MixingTrainer, build_model("llama"), arguments(tmp_path, **own), train_dataset=three_streams(), **changes
+        )
 
 
 def test_one_process_for_several_gpus_is_told_how_to_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +147,9 @@ def _rows(label: str = "labels", num_rows: int = 12) -> datasets.Dataset:
 
 def _trainer(folder: Path, streams: Any, changes: Any = None, model: Any = None, **options: Any) -> MixingTrainer:
     args = arguments(folder, **{"max_steps": 1, **(changes or {})})
-    return MixingTrainer(model or build_model("bert-classifier"), args, train_dataset=streams, **options)
+    return mixing_trainer(
+        MixingTrainer, model or build_model("bert-classifier"), args, train_dataset=streams, **options
+    )
 
 
 def _told(caplog: pytest.LogCaptureFixture) -> list[str]:

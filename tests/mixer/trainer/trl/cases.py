@@ -16,10 +16,10 @@ from transformers import (
     MixtralForCausalLM,
     PreTrainedTokenizerFast,
 )
-from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 
-from mixer import MixingMixin, MixingSFTTrainer
-from tests.helpers import plain_options
+from mixer import MixingMixin, MixingSFTConfig, MixingSFTTrainer
+from tests.helpers import mixing_trainer, plain_options
 
 WORDS = [f"w{number}" for number in range(40)]
 TEMPLATE = (
@@ -105,15 +105,17 @@ def reference(dtype: torch.dtype = torch.float32) -> Any:
     return model
 
 
-def sft_arguments(folder: str | Path, **changes: Any) -> SFTConfig:
-    return SFTConfig(**trl_options(folder, **changes))
+def sft_arguments(folder: str | Path, **changes: Any) -> MixingSFTConfig:
+    return MixingSFTConfig(**trl_options(folder, **changes))
 
 
 def sft(folder: str | Path, data: Any, model: Any = "llama", own: Any = None, **changes: Any) -> MixingSFTTrainer:
     """A trainer with `own` options of a mixture and `changes` of the arguments."""
     model = model_of(model) if isinstance(model, str) else model
     args = sft_arguments(folder, **changes)
-    return MixingSFTTrainer(model, args, train_dataset=data, processing_class=tokenizer(), **(own or {}))
+    return mixing_trainer(
+        MixingSFTTrainer, model, args, train_dataset=data, processing_class=tokenizer(), **(own or {})
+    )
 
 
 def trl_options(folder: str | Path, **changes: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 import mixer
 from mixer import FAMO, DoReMi, MixingSFTTrainer, MixingTrainer, Order, Stream
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import GradientRecorder, Tokens, arguments, weights_of
+from tests.helpers import GradientRecorder, Tokens, arguments, mixing_trainer, weights_of
 from tests.mixer.trainer.trl.cases import (
     chats,
     completions,
@@ -325,7 +325,7 @@ def test_losses_aside_are_those_of_the_plain_trainer(tmp_path: Path, policy: Any
     ours.train()
     data = {stream.name: stream.dataset for stream in ours.streams}
     collator = DataCollatorForLanguageModeling(pad_token_id=0)
-    plain = MixingTrainer(model_of(), arguments(tmp_path / "plain", **options), collator, data, **own())
+    plain = mixing_trainer(MixingTrainer, model_of(), arguments(tmp_path / "plain", **options), collator, data, **own())
     plain.train()
     torch.testing.assert_close(weights_of(ours.model), weights_of(plain.model), rtol=0, atol=1e-6)
     aside = "excess_loss/" if policy is DoReMi else "loss_after/"

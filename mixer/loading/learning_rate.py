@@ -7,6 +7,8 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers.optimization import GreedyLR
 from transformers.utils import logging
 
+from mixer.measurements import check_requests
+from mixer.schedules.base import Schedule
 from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
@@ -105,3 +107,19 @@ def _set(scheduler: Any, rates: list[Any]) -> None:
         else:
             group["lr"] = rate
     scheduler._last_lr = [group["lr"] for group in groups]  # noqa: SLF001  # as torch's own step sets it
+
+
+def check_schedule(schedule: Schedule, scheduler: Any) -> None:
+    """Refuses a batch-size schedule that the learning rate cannot follow, or whose needs are no measurements.
+
+    Args:
+        schedule: Batch-size schedule.
+        scheduler: The user's own learning-rate schedule, or `None` for one created by the Trainer.
+
+    Raises:
+        ValueError: If the learning rate cannot follow the batch size.
+        TypeError: If its needs are no measurements.
+    """
+    check_requests(f"batch_size={schedule.name}", schedule.needs)
+    if not schedule.is_constant:
+        check_scheduler(scheduler)

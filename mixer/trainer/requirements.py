@@ -1,0 +1,136 @@
+"""What a policy or a schedule requires of a run: an objective, evaluations, streams, and ranks that can measure it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import Trainer, TrainingArguments
+from transformers.utils import logging
+
+from mixer.measurements import Branches, EvaluationLoss, GradientNoise, asked, check_requests, required
+from mixer.mixture.stream import Stream
+from mixer.policies.contract import Policy
+from mixer.policies.objective import Objective
+from mixer.schedules.base import Schedule
+
+logger = logging.get_logger(__name__)
+
+_MANY_STREAMS = 16  # above, separate micro-batches per stream are costly enough for a warning
+
+
+def check_needs(
+    policy: Policy,
+    streams: Sequence[Stream],
+    args: TrainingArguments,
+    eval_dataset: Any,
+    objective: Objective | None = None,
+) -> None:
+    """Refuses a policy that needs what this run lacks.
+
+    Args:
+        policy: Policy.
+        streams: Streams.
+        args: Training arguments.
+        eval_dataset: Evaluation data of the trainer.
+        objective: What the run is to lower, or `None`.
+
+    Raises:
+        ValueError: If the policy needs evaluation losses or an objective that are missing.
+        TypeError: If its needs are no measurements.
+    """
+    name = type(policy).__name__
+    check_requests(f"Policy {name}", policy.needs)
+    if "objective" in required(policy.needs) and objective is None:
+        raise ValueError(
+            f"Policy {name} needs an objective: set objective to the names of the evaluation sets that the run is for, "
+            f"'average' or 'worst' (of all sets), or an Objective. (mixing='auto' is Safeguard(MarginalValue()).)"
+        )
+    _check_measured(policy, streams, args)
+    if objective is not None and objective.bounds and not (policy.is_static or policy.holds_bounds):
+        logger.warning(
+            "mixing=%s does not act on the bounds of the objective, %s: they are only reported. mixing='auto' and "
+            "MarginalValue act on them.",
+            *(policy.name, dict(objective.bounds)),
+        )
+    if "evaluations" in required(policy.needs):
+        _check_evaluated(policy, streams, args, eval_dataset)
+
+
+def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
+    """Refuses a policy that goes by evaluations which do not take place."""
+    name = type(policy).__name__
+    missing = [s.name for s in streams if not isinstance(eval_dataset, dict) or s.name not in eval_dataset]
+    if missing:
+        raise ValueError(
+            f"Policy {name} needs evaluation losses of every stream: set eval_dataset to a dict with the streams' "
+            f"names; missing: {missing}."
+        )
+    if args.eval_strategy == "no":
+        raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
+    if not args.eval_on_start and any(need.before_first_step for need in asked(policy.needs, EvaluationLoss)):
+        raise ValueError(
+            f"Policy {name} compares losses with those before the first step: set eval_on_start=True in the training "
+            f"arguments."
+        )
+
+
+def _check_measured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
+    """Refuses branches that cannot be trained."""
+    branches = asked(policy.needs, Branches)
+    if not branches:
+        return
+    num_measured = sum(not (stream.is_iterable or stream.is_memory) for stream in streams)
+    if num_measured < 2:
+        raise ValueError(
+            f"Policy {policy.name} compares trainings on single streams, and needs two or more that are neither "
+            f"iterable nor a memory; there {'is' if num_measured == 1 else 'are'} {num_measured}."
+        )
+    if branches[0].adapter_rank and args.torch_compile:
+        raise ValueError(
+            f"Policy {policy.name}: adapter_rank={branches[0].adapter_rank} adds adapters by hooks, which a "
+            "compiled model does not call. Use adapter_rank=0, or torch_compile=False."
+        )
+
+
+def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
+    """Refuses a schedule by gradient noise if the noise cannot be measured.
+
+    Args:
+        trainer: Trainer, after its own construction.
+        schedule: Batch-size schedule.
+
+    Raises:
+        ValueError: If ranks average gradients at each micro-batch.
+    """
+    if not asked(schedule.needs, GradientNoise):
+        return
+    if trainer.args.world_size > 1 and trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
+        raise ValueError(
+            f"batch_size={schedule.name} compares the ranks' gradients of a whole step, but sync_each_batch=True "
+            "averages them after each micro-batch. Remove it from accelerator_config's gradient_accumulation_kwargs."
+        )
+    if trainer.args.world_size > 1 and trainer.args.train_sampling_strategy == "group_by_length":
+        logger.warning(
+            "batch_size=%s measures noise by the differences between the ranks' gradients. With "
+            "train_sampling_strategy='group_by_length', and a length column in the data, some ranks get longer "
+            "samples than others: this difference counts as noise and makes batches too large.",
+            schedule.name,
+        )
+
+
+def warn_of_forwards(num_streams: int, batch_size: int, args: TrainingArguments) -> None:
+    """Warns of the cost if many streams cannot share micro-batches.
+
+    Args:
+        num_streams: Number of streams.
+        batch_size: Samples of the first step, over all ranks.
+        args: Training arguments.
+    """
+    together = -(-batch_size // (args.train_batch_size * args.world_size))
+    alone = min(num_streams, batch_size)
+    if alone > max(_MANY_STREAMS, together) and args.process_index == 0:
+        logger.warning(
+            "Each of the %d streams has separate micro-batches, because streams differ in columns, collator, labels, "
+            "loss or head, or their losses are weighted, or a method or probe requires it: a step of %d samples takes "
+            "at least %d forward passes instead of %d. Give streams the same format, or use fewer of them.",
+            *(num_streams, batch_size, alone, together),
+        )
