@@ -47,6 +47,7 @@ COMMANDS = {
             *("--scenario", "small_target", "--data-dir", DATA, "--folder", FOLDER),
         ),
     ),
+    "swarms": Command("swarms.command", "Do fits find the best mixture from few runs?", None, _QUICK),
     "continual": Command(
         "continual.command",
         "Do published results of continual learning reproduce?",

@@ -10,9 +10,9 @@ PLUG_IN_GROUP = "adaptive_mixer.commands"
 # In the order of `mixer --help`. Each is a function of the module of its name, but for the lists.
 _NAMES = (
     *("train", "inspect", "policies", "schedules", "compare", "report", "watch"),
-    *("fit", "headroom", "simulate", "explain"),
+    *("fit", "search", "headroom", "simulate", "explain"),
 )
-_MODULES = {"policies": "listings", "schedules": "listings"}
+_MODULES = {"headroom": "search", "policies": "listings", "schedules": "listings"}
 _OWN = {name: EntryPoint(name, f"mixer.cli.{_MODULES.get(name, name)}:{name}", PLUG_IN_GROUP) for name in _NAMES}
 
 

@@ -2,9 +2,10 @@
 
 import json
 import shlex
-import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from mixer import Ledger
@@ -40,21 +41,23 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(
 ) -> None:
     output = tmp_path / "the weights.json"  # with a blank, to be quoted
     shown = printed("fit", *runs, "--output", output)
-    for words in ("python", "0.100 … 0.900", "best run", "uniform run", "python-0.5", "mean of the other runs"):
+    for words in ("python", "0.100 … 0.900", "best run", "prior", "Gain over the prior", "rank correlation"):
         assert words in shown
     document = json.loads(printed("fit", *runs, "--output", output, "--json"))
     weights = json.loads(output.read_text())
     assert document["mixing"] == document["weights"] == weights
     assert sum(weights.values()) == pytest.approx(1.0)
     assert all(0.1 <= weight <= 0.9 for weight in weights.values())
-    assert [run["name"] for run in document["runs"]] == [Path(run).name for run in runs]
-    assert document["best_run"] == min(document["runs"], key=lambda run: float(run["loss"]))["name"]
+    own = {run["run"]: run for run in document["mixtures"]}
+    assert sorted(own) == sorted(Path(run).name for run in runs)
+    assert document["best_run"] == min(own, key=lambda run: float(own[run]["objective"]))
     assert document["objective"] == "the declared objective"
-    ends = [recorded_objective_of(Path(run)) for run in runs]
-    assert [run["loss"] for run in document["runs"]] == pytest.approx(ends)
-    assert document["runs"][0]["shares"] == pytest.approx({"python": 0.1, "cpp": 0.9})
+    for run in runs:
+        assert own[Path(run).name]["objective"] == pytest.approx(recorded_objective_of(Path(run)))
+    assert own["python-0.1"]["shares"] == pytest.approx({"python": 0.1, "cpp": 0.9})
     command = shlex.split(shown.strip().splitlines()[-1])
-    assert command == ["mixer", "train", "RECIPE.yaml", "--mixing", f"$(cat '{output}')"]
+    assert command[:4] == ["mixer", "train", "RECIPE.yaml", "--mixing"]
+    assert json.loads(command[4]) == weights
     recipe = Path(runs[0]).parent / "recipe.yaml"
     main(["train", str(recipe), "--mixing", output.read_text(), "--training.output_dir", str(tmp_path / "best")])
     rows = Ledger(tmp_path / "best" / "ledger").to_pandas()
@@ -62,10 +65,9 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(
 
 
 def test_options_reach_the_fit(runs: list[str], printed: Runs, tmp_path: Path) -> None:
-    options = ["--objective", "python=1", "--loss", "train", "--unit", "tokens", "--regressor", "exponential"]
-    shown = printed("fit", *runs, *options, "--least-share", "0.25")
-    assert "exponential (chosen)" in shown
-    assert "gaussian-process" not in shown
+    options = ["--objective", "python=1", "--loss", "train", "--unit", "tokens"]
+    shown = printed("fit", *runs, *options, "--least", "0.25", "--plot", tmp_path / "fit.html")
+    assert "share of cpp" in (tmp_path / "fit.html").read_text()
     fixed = json.loads(shlex.split(shown.strip().splitlines()[-1])[-1])["init_args"]
     assert fixed["unit"] == "tokens"
     assert min(fixed["weights"].values()) >= 0.24
@@ -94,8 +96,9 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
     ("arguments", "message"),
     [
         (["--objective", "java=1"], "objective: there is no loss of ['java']; there are losses of"),
-        (["--least-share", "0.6"], "least_share must be in [0.0, 0.5], got 0.6"),
-        (["--regressor", "forest"], "regressor"),
+        (["--least", "0.6"], "least"),
+        (["--passes", "4"], "sizes, budget and passes"),
+        (["--fixed_groups", "{old: {java: 1}}"], "groups: old"),
         (["--output", "/proc/nowhere/weights.json"], "/proc/nowhere"),
     ],
 )
@@ -105,12 +108,19 @@ def test_wrong_input_ends_with_two_and_names_the_option(
     assert message in refused("fit", *runs, *arguments)
 
 
-def test_too_few_runs_and_a_missing_library_are_told(
-    runs: list[str], tmp_path: Path, refused: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_of_any_framework_is_fitted(tmp_path: Path, printed: Runs, refused: Runs, runs: list[str]) -> None:
+    # L = (a − 0.3)², and a metric 1 − L of which more is better: both are best at a = 0.3.
+    shares = np.linspace(0.0, 1.0, 9)
+    columns = {"share/a": shares, "share/b": 1 - shares, "loss/x": (shares - 0.3) ** 2}
+    pd.DataFrame(columns).to_csv(tmp_path / "runs.csv", index=False)
+    pd.DataFrame({**columns, "loss/x": 1 - columns["loss/x"]}).to_parquet(tmp_path / "runs.parquet")
+    for options in ([tmp_path / "runs.csv"], [tmp_path / "runs.parquet", "--greater_is_better"]):
+        document = json.loads(printed("fit", *options, "--json"))
+        assert document["weights"]["a"] == pytest.approx(0.3, abs=0.02)
+    assert "tables or folders" in refused("fit", tmp_path / "runs.csv", runs[0])
+
+
+def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -> None:
     assert "at least 3 different mixtures, got 2 with 2" in refused("fit", *runs[:2])
     assert "is not the folder of a run" in refused("fit", tmp_path)
     assert "runs" in refused("fit")
-    monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-    assert "pip install 'adaptive-mixer[fit]'" in refused("fit", *runs)
-    main(["fit", *runs, "--regressor", "exponential"])

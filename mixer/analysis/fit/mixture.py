@@ -1,42 +1,23 @@
 """The best fixed mixture by a fit to the mixtures and losses of runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from mixer.analysis.fit.fitted import FittedMixture, Objective
-from mixer.analysis.fit.regressors import REGRESSORS, Groups
+from mixer.analysis.fit.best import best_mixture
+from mixer.analysis.fit.constraints import Constraints
+from mixer.analysis.fit.fitted import FittedMixture
+from mixer.analysis.fit.objective import Objective, make_objective
+from mixer.analysis.fit.prediction import Prediction, predict_objective
 from mixer.policies.contract import check_weights
 from mixer.policies.objective import Objective as Declared
-from mixer.utils.arrays import FloatArray
-from mixer.utils.ranges import check_range
+from mixer.utils.arrays import BoolArray, FloatArray
 
-AUTO = "auto"
 _LEAST_MIXTURES = 3
 _SAME_MIXTURE = 1e-3
-
-
-def make_objective(
-    objective: str | Mapping[str, float] | Declared, names: Sequence[str], streams: Sequence[str]
-) -> Objective:
-    """Makes an objective of its name, weights or declaration; see `fit_mixture`."""
-    if isinstance(objective, Declared):
-        made = make_objective(objective.importance or "average", names, streams)
-        return replace(made, name="the declared objective", is_worst=objective.kind == "worst")
-    if isinstance(objective, str) and objective in ("average", "worst"):
-        members = [name for name in names if name in streams] or names
-        return Objective(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
-    by_name = _parse(objective) if isinstance(objective, str) else dict(objective)
-    unknown = [name for name in by_name if name not in names]
-    if unknown:
-        raise ValueError(f"objective: there is no loss of {unknown}; there are losses of {list(names)}.")
-    check_weights(np.array([*by_name.values()], dtype=np.float64), list(by_name), "objective")
-    total = sum(by_name.values())
-    text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
-    return Objective(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})
+Groups = NDArray[np.intp]
 
 
 def fit_mixture(
@@ -48,17 +29,20 @@ def fit_mixture(
     loss_names: Sequence[str] | None = None,
     runs: Sequence[str] | None = None,
     groups: ArrayLike | None = None,
-    regressor: str = AUTO,
-    least_share: float = 0.0,
+    sizes: ArrayLike | None = None,
+    constraints: Constraints | None = None,
+    greater_is_better: bool = False,
 ) -> FittedMixture:
-    """Fits losses to mixtures and finds the mixture with the least objective in the convex hull of the runs' mixtures.
+    """Fits losses to mixtures and finds the mixture with the least objective among those that are allowed.
 
-    Data mixture as regression, after RegMix (Liu et al., 2407.01492) with the exponential law of Data Mixing Laws (Ye
-    et al., 2403.16952). Each loss has a regression of its own, and the objective is computed from their predictions.
+    Data mixture as regression, after RegMix (Liu et al., 2407.01492). Each loss has a regression of its own, and the
+    objective is computed from their predictions. Shares stay within the range of the runs' shares, and what is
+    minimised is the prediction and two standard deviations: a fit knows little of mixtures far from every run.
 
     Args:
         mixtures: `[num_runs, num_streams]`: shares of the streams, or counts.
-        losses: `[num_runs, num_losses]`: losses at the end of each run.
+        losses: `[num_runs, num_losses]`: losses at the end of each run; NaN where a run has none. A run without a loss
+            of the objective informs the fits of the others.
         objective: `"average"` or `"worst"` of the losses of streams, or weights of losses by name, also as
             `"NAME=weight,..."`; or the `mixer.Objective` of the runs.
         streams: Names of the streams.
@@ -66,53 +50,78 @@ def fit_mixture(
         runs: Names of the runs, for messages.
         groups: `[num_runs]`: label of the mixture, since runs of one mixture (other seeds) are left out together;
             `None` groups shares that agree to a thousandth.
-        regressor: `"exponential"`, `"gaussian-process"`, or `"auto"` for the one with the least error on runs left out.
-        least_share: Least share of every stream.
+        sizes: `[num_runs]`: size of each run's model. Smaller ones inform the fit, the largest one decides.
+        constraints: Bounds of the mixture.
+        greater_is_better: Whether `losses` are metrics of which more is better.
 
     Raises:
-        ValueError: If shapes, names or values do not fit, losses that count are not finite, there are fewer than 3
-            different mixtures, or a library is missing.
+        ValueError: If shapes, names or values do not fit, a bound cannot be kept, or there are fewer than 3 different
+            mixtures (of the largest size).
 
     Example:
         >>> shares = [[0.1, 0.9], [0.3, 0.7], [0.5, 0.5], [0.7, 0.3], [0.9, 0.1]]
         >>> losses = [[(1 - a) ** 2, (1 - b) ** 2] for a, b in shares]
         >>> fitted = fit_mixture(shares, losses, streams=["math", "code"])
-        >>> {name: round(share, 2) for name, share in fitted.weights.items()}
+        >>> {name: round(share, 1) for name, share in fitted.weights.items()}
         {'math': 0.5, 'code': 0.5}
     """
     shares, values = _tables(mixtures, losses)
-    streams, runs = _names("streams", streams, shares.shape[1]), _names("runs", runs, len(shares))
+    streams = _names("streams", streams, shares.shape[1])
+    runs = _names("runs", runs, len(shares))
     loss_names = _names("loss_names", streams if loss_names is None else loss_names, values.shape[1])
     for run, mixture in zip(runs, shares, strict=True):
         check_weights(mixture, streams, f"mixtures: {run}")
     shares /= shares.sum(axis=1, keepdims=True)
     target = make_objective(objective, loss_names, streams)
-    values = values[:, [loss_names.index(name) for name in target.weights]]
-    _check_losses(values, [*target.weights], runs)
-    numbers = _numbers(groups, shares, streams)
-    check_range("least_share", least_share, 0.0, 1.0 / len(streams), "it is at most one over the number of streams")
-    if regressor not in (AUTO, *REGRESSORS):
-        raise ValueError(f"regressor must be {AUTO!r} or one of {list(REGRESSORS)}, got {regressor!r}.")
-    regressors = list(REGRESSORS) if regressor == AUTO else [regressor]
-    return FittedMixture(streams, runs, shares, values, numbers, target, regressors, least_share)
+    constraints = constraints or Constraints()
+    region = constraints.of(streams)
+    signed = -values if greater_is_better else values
+    numbers = _numbers(groups, shares)
+    levels = np.zeros(len(shares)) if sizes is None else _sizes(sizes, len(shares))
+    is_largest = levels == levels.max()
+
+    def predict(own: Objective) -> Prediction:
+        return _predict(own, shares, signed[:, [loss_names.index(name) for name in own.weights]], numbers, levels)
+
+    counted = [loss_names.index(name) for name in target.weights]
+    _check_losses(signed[is_largest][:, counted], target, numbers[is_largest], streams)
+    prediction = predict(target)
+    bounded = [
+        (predict(make_objective({name: 1.0}, loss_names, streams)), bound)
+        for name, bound in _bounds(constraints, loss_names, greater_is_better).items()
+    ]
+    best = best_mixture(prediction, region, shares[is_largest], bounded)
+    return FittedMixture(streams, runs, shares, target, prediction, region, best, greater_is_better)
 
 
-def _parse(text: str) -> dict[str, float]:
-    weights: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, number = (piece.strip() for piece in part.rpartition("="))
-        try:
-            weight = float(number)
-        except ValueError:
-            name = ""
-        if not name:
-            raise ValueError(
-                f"objective must be 'average', 'worst' or 'NAME=weight,...', got {text!r}: {part!r} is no NAME=weight."
-            )
-        if name in weights:
-            raise ValueError(f"objective: {name!r} is given twice in {text!r}; give each loss one weight.")
-        weights[name] = weight
-    return weights
+def _bounds(constraints: Constraints, names: Sequence[str], greater_is_better: bool) -> dict[str, float]:
+    unknown = [name for name in constraints.bounds if name not in names]
+    if unknown:
+        raise ValueError(f"bounds: there is no loss of {unknown}; there are losses of {list(names)}.")
+    return {name: -bound if greater_is_better else bound for name, bound in constraints.bounds.items()}
+
+
+def _predict(
+    objective: Objective, shares: FloatArray, losses: FloatArray, numbers: Groups, levels: FloatArray
+) -> Prediction:
+    """Fits one size after the other, each with the help of the last; the largest is checked by mixtures left out."""
+    found: Prediction | None = None
+    for level in np.unique(levels)[:-1]:
+        table = _by_mixture(objective, shares, losses, numbers, levels == level)
+        if np.isfinite(table[1]).sum(axis=0).min() >= _LEAST_MIXTURES:
+            found = predict_objective(objective, *table, found, is_checked=False)
+    return predict_objective(objective, *_by_mixture(objective, shares, losses, numbers, levels == levels.max()), found)
+
+
+def _by_mixture(
+    objective: Objective, shares: FloatArray, losses: FloatArray, numbers: Groups, rows: BoolArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Gives mean shares and losses of each mixture, and how many runs it has."""
+    table = pd.DataFrame(losses[rows]).groupby(numbers[rows])
+    points = pd.DataFrame(shares[rows]).groupby(numbers[rows]).mean().to_numpy()
+    values, counts = table.mean().to_numpy(), np.asarray(table.size(), dtype=np.float64)
+    order = np.argsort(objective(values), kind="stable")  # so that the order of the runs makes no difference
+    return points[order], values[order], counts[order]
 
 
 def group_runs(*mixtures: FloatArray) -> Groups:
@@ -138,7 +147,7 @@ def _tables(mixtures: ArrayLike, losses: ArrayLike) -> tuple[FloatArray, FloatAr
             "mixtures must have the shape [num_runs, num_streams] and losses [num_runs, num_losses], got "
             f"{list(shares.shape)} and {list(values.shape)}."
         )
-    return shares, values
+    return shares, np.where(np.isfinite(values), values, np.nan)
 
 
 def _names(option: str, names: Sequence[str] | None, count: int) -> list[str]:
@@ -150,23 +159,29 @@ def _names(option: str, names: Sequence[str] | None, count: int) -> list[str]:
     return list(names)
 
 
-def _check_losses(losses: FloatArray, names: Sequence[str], runs: Sequence[str]) -> None:
-    bad = [f"{runs[run]} ({names[loss]}: {losses[run, loss]:g})" for run, loss in np.argwhere(~np.isfinite(losses))]
-    if bad:
-        raise ValueError(
-            f"losses: every run needs a finite loss of each of {list(names)}, but these have none: {'; '.join(bad)}. "
-            "Leave these runs out, or take an objective of other losses."
-        )
+def _sizes(sizes: ArrayLike, count: int) -> FloatArray:
+    levels = np.asarray(sizes, dtype=np.float64)
+    if levels.shape != (count,) or not np.isfinite(levels).all():
+        raise ValueError(f"sizes: expected {count} numbers, one for each run, got {sizes!r}.")
+    return levels
 
 
-def _numbers(groups: ArrayLike | None, shares: FloatArray, streams: Sequence[str]) -> Groups:
+def _numbers(groups: ArrayLike | None, shares: FloatArray) -> Groups:
     numbers = group_runs(shares) if groups is None else pd.factorize(np.asarray(groups))[0]
     if len(numbers) != len(shares):
         raise ValueError(f"groups: expected {len(shares)} labels, one for each run, got {groups!r}.")
-    count = numbers.max() + 1
-    if count < _LEAST_MIXTURES:
-        raise ValueError(
-            f"A fit needs runs of at least {_LEAST_MIXTURES} different mixtures, got {len(shares)} with {count}: "
-            f"record other fixed mixtures of {list(streams)}, at least one more than streams, better twice as many."
-        )
     return numbers
+
+
+def _check_losses(losses: FloatArray, objective: Objective, numbers: Groups, streams: Sequence[str]) -> None:
+    """Refuses runs of too few mixtures with the losses that count."""
+    whole = np.isfinite(losses).all(axis=1)
+    count = len(np.unique(numbers[whole]))
+    if count < _LEAST_MIXTURES:
+        missing = int((~whole).sum())
+        without = f", after {missing} without a finite loss of each of {[*objective.weights]}" if missing else ""
+        raise ValueError(
+            f"losses: a fit needs runs of at least {_LEAST_MIXTURES} different mixtures, got {int(whole.sum())} with "
+            f"{count}{without}: record other fixed mixtures of {list(streams)}, at least one more than streams, better "
+            "twice as many."
+        )

@@ -72,8 +72,7 @@ def test_seeds_are_left_out_together_and_the_error_is_no_smaller_for_them() -> N
     # Each mixture has a loss that the others do not tell, but its other seeds do: 0.1 is the spread over those.
     losses = np.repeat([[1.0], [3.0], [1.0]], 3, axis=0) + 0.1 * np.array([[-1.0], [0.0], [1.0]] * 3)
     fitted, alone = (
-        fit_mixture(mixtures, losses, loss_names=["target"], groups=groups, regressor="exponential")
-        for groups in (OF_THREE_SEEDS, None)
+        fit_mixture(mixtures, losses, loss_names=["target"], groups=groups) for groups in (OF_THREE_SEEDS, None)
     )
     assert fitted.error > 1.0
     assert alone.error < 0.7 * fitted.error

@@ -1,0 +1,1 @@
+"""Mixtures by regression: fits and searches on tables of real models and of known laws."""

@@ -1,0 +1,77 @@
+"""What a fixed mixture is to minimise, and its prediction by a fit of each loss."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mixer.policies.contract import check_weights
+from mixer.policies.objective import Objective as Declared
+from mixer.utils.arrays import FloatArray
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The weighted mean, or the largest, of several losses; less is better.
+
+    Args:
+        name: Its name in tables.
+        weights: Weights of the losses that count, by name, sum 1.
+        is_worst: Whether it is the largest of these losses.
+    """
+
+    name: str
+    weights: dict[str, float]
+    is_worst: bool = False
+
+    def __call__(self, losses: FloatArray) -> FloatArray:
+        """Gives the objective `[num_mixtures]` of the losses that count `[num_mixtures, num_losses]`."""
+        return np.asarray(losses.max(axis=1) if self.is_worst else losses @ np.array([*self.weights.values()]))
+
+    def slopes(self, losses: FloatArray) -> FloatArray:
+        """Gives its derivatives `[num_mixtures, num_losses]` by the losses."""
+        if self.is_worst:
+            return np.asarray(losses == losses.max(axis=1, keepdims=True), dtype=np.float64)
+        return np.tile([*self.weights.values()], (len(losses), 1))
+
+
+def make_objective(
+    objective: str | Mapping[str, float] | Declared, names: Sequence[str], streams: Sequence[str]
+) -> Objective:
+    """Makes an objective of its name, weights or declaration; see `fit_mixture`."""
+    if isinstance(objective, Declared):
+        made = make_objective(objective.importance or "average", names, streams)
+        return replace(made, name="the declared objective", is_worst=objective.kind == "worst")
+    if isinstance(objective, str) and objective in ("average", "worst"):
+        members = [name for name in names if name in streams] or names
+        return Objective(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
+    by_name = parse_numbers("objective", objective) if isinstance(objective, str) else dict(objective)
+    unknown = [name for name in by_name if name not in names]
+    if unknown:
+        raise ValueError(f"objective: there is no loss of {unknown}; there are losses of {list(names)}.")
+    check_weights(np.array([*by_name.values()], dtype=np.float64), list(by_name), "objective")
+    total = sum(by_name.values())
+    text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
+    return Objective(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})
+
+
+def parse_numbers(option: str, text: str) -> dict[str, float]:
+    """Parses `NAME=number,...`.
+
+    Raises:
+        ValueError: If it is none, or a name is given twice.
+    """
+    numbers: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = (piece.strip() for piece in part.rpartition("="))
+        try:
+            value = float(number)
+        except ValueError:
+            name = ""
+        if not name:
+            also = "'average', 'worst' or " if option == "objective" else ""
+            raise ValueError(f"{option} must be {also}'NAME=number,...', got {text!r}: {part!r} is no NAME=number.")
+        if name in numbers:
+            raise ValueError(f"{option}: {name!r} is given twice in {text!r}; give each name one number.")
+        numbers[name] = value
+    return numbers

@@ -1,0 +1,144 @@
+"""Runs of any framework: tables of shares and losses, as CSV or Parquet."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mixer.utils.arrays import FloatArray
+from mixer.utils.console import Result
+
+_ROUNDING, _MOST_OFF = 1e-3, 0.05
+_MOST_NAMED = 5
+SUFFIXES = (".csv", ".parquet")
+
+
+class RunTable(Result):
+    """Mixtures and losses of runs, a row each.
+
+    Tables with the same columns are put under each other; others are joined by their first column.
+
+    Args:
+        paths: The tables.
+        shares: Pattern of the columns of shares, such as `"share/*"`; a source's name is what `*` stands for.
+        losses: Pattern of the columns of losses or metrics.
+        size: Column of the size of each run's model; `None` if all are of one size.
+
+    Attributes:
+        runs: Names of the runs: the first column, or numbers.
+        streams: Names of the sources.
+        loss_names: Names of the losses.
+        mixtures: `[num_runs, num_streams]`.
+        losses: `[num_runs, num_losses]`; NaN where a run has none.
+        sizes: `[num_runs]`, or `None`.
+        notes: Remarks for readers of the fit, in sentences.
+
+    Raises:
+        ValueError: If a table cannot be read, columns are missing, or a share is no number of 0 or more.
+    """
+
+    def __init__(self, paths: Sequence[Path], shares: str = "share/*", losses: str = "loss/*", size: str | None = None):
+        table = _joined([_read(path) for path in paths])
+        mixtures, values = _columns(table, "--shares", shares), _columns(table, "--losses", losses)
+        named = table.columns[0] not in (*mixtures.values(), *values.values(), size)
+        self.runs = [str(name) for name in (table[table.columns[0]] if named else range(1, len(table) + 1))]
+        if len(set(self.runs)) < len(self.runs):
+            self.runs = [f"row {number}: {name}" for number, name in enumerate(self.runs, 1)]
+        self.streams, self.loss_names = tuple(mixtures), tuple(values)
+        self.notes: list[str] = []
+        self.mixtures = self._shares(self._numbers(table, [*mixtures.values()], may_miss=False))
+        self.losses = self._numbers(table, [*values.values()], may_miss=True)
+        self.sizes = None if size is None else self._numbers(table, [_there(table, size)], may_miss=False)[:, 0]
+        missing = int((~np.isfinite(self.losses)).sum())
+        if missing:
+            self.notes.append(
+                f"{missing} of {self.losses.size} losses are missing; each is fitted to the runs that have it."
+            )
+
+    def _numbers(self, table: pd.DataFrame, columns: Sequence[str], may_miss: bool) -> FloatArray:
+        found = table[list(columns)].apply(pd.to_numeric, errors="coerce")
+        wrong = found.isna() & (table[list(columns)].notna() | (not may_miss))
+        if wrong.to_numpy().any():
+            row, column = np.argwhere(wrong.to_numpy())[0]
+            cell = table[columns[column]].iloc[row]
+            raise ValueError(
+                f"{columns[column]} of run {self.runs[row]} is {cell!r}, which is no number, and so are "
+                f"{int(wrong.to_numpy().sum()) - 1} other cells: mend them"
+                + ("." if may_miss else "; a source that a run did not train on has the share 0.")
+            )
+        return np.asarray(found, dtype=np.float64)
+
+    def _shares(self, shares: FloatArray) -> FloatArray:
+        if (shares < 0.0).any():
+            row, column = np.argwhere(shares < 0.0)[0]
+            raise ValueError(
+                f"The share of {self.streams[column]} in run {self.runs[row]} is {shares[row, column]:g}: below 0."
+            )
+        totals = shares.sum(axis=1)
+        if (totals > 2.0).all():
+            self.notes.append("No run's shares sum to 1: they are taken for amounts, such as tokens or per cent.")
+        elif (np.abs(totals - 1.0) > _MOST_OFF).any():
+            off = [f"{self.runs[row]} ({totals[row]:.3f})" for row in np.flatnonzero(np.abs(totals - 1.0) > _MOST_OFF)]
+            more = f" and {len(off) - _MOST_NAMED} more" if len(off) > _MOST_NAMED else ""
+            raise ValueError(
+                f"The shares of a run must sum to 1, to {_MOST_OFF:.0%}; those of these do not: "
+                f"{', '.join(off[:_MOST_NAMED])}{more}. Is a source's column missing from --shares?"
+            )
+        elif (np.abs(totals - 1.0) > _ROUNDING).any():
+            self.notes.append(f"Shares sum to {totals.min():.3f} to {totals.max():.3f}: they are scaled to 1.")
+        return np.asarray(shares / np.where(totals > 0.0, totals, 1.0)[:, None])
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if table.empty:
+        raise ValueError(f"{path} has no rows.")
+    return table
+
+
+def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    stacked: dict[tuple[str, ...], pd.DataFrame] = {}
+    for table in tables:
+        key = tuple(map(str, table.columns))
+        stacked[key] = pd.concat([stacked[key], table], ignore_index=True) if key in stacked else table
+    first, *others = stacked.values()
+    for other in others:
+        column = first.columns[0]
+        if other.columns[0] != column:
+            raise ValueError(
+                f"Tables of different columns are joined by the first one, but these are {column!r} and "
+                f"{other.columns[0]!r}: rename one."
+            )
+        if first[column].duplicated().any() or other[column].duplicated().any():
+            raise ValueError(
+                f"Tables are joined by {column!r}, which names a run twice: give each run a name of its own."
+            )
+        first = first.merge(other, on=column, how="inner")
+        if first.empty:
+            raise ValueError(f"Tables are joined by {column!r}, but no run is in both.")
+    return first
+
+
+def _columns(table: pd.DataFrame, option: str, pattern: str) -> dict[str, str]:
+    """Gives columns by what `*` stands for."""
+    before, star, after = pattern.partition("*")
+    names = [str(column) for column in table.columns]
+    found = {
+        name[len(before) : len(name) - len(after)]: name
+        for name in names
+        if star and name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
+    }
+    if not found:
+        shown = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+        raise ValueError(f"{option}: no column is called as {pattern!r} says, with * for any name; there are {shown}.")
+    return found
+
+
+def _there(table: pd.DataFrame, column: str) -> str:
+    if column not in table.columns:
+        raise ValueError(f"--size: there is no column {column!r} among {[*table.columns][:_MOST_NAMED]}, ...")
+    return column

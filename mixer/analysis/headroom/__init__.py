@@ -1,1 +1,0 @@
-"""Whether there is anything to gain from another mixture."""

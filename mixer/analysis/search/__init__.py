@@ -1,0 +1,1 @@
+"""Which mixtures to run next, and their runs."""

@@ -1,0 +1,150 @@
+"""The runs of a search, and what they say."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mixer.analysis.fit import Constraints, FittedMixture, fit_mixture
+from mixer.analysis.fit.constraints import Region
+from mixer.analysis.fit.runs import RecordedRuns
+from mixer.analysis.search.design import improving, spread
+from mixer.ledger.summary import summarise
+from mixer.utils.arrays import FloatArray
+
+_HALF = 0.5  # of the samples, which a run moves to one stream
+_NEAR = 0.02  # how far weights of nearly the same mixture differ
+_MOST_LEANING = 8  # streams, each of which is given more of; else mixtures are drawn
+_NUM_DRAWN = 2000
+_LEAST_GAIN, _TIMES_NOISE = 0.005, 3.0
+PRIOR, NEAR, BEST = "own weights", "nearly the same", "best by the fit"
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """A short run of a fixed mixture.
+
+    Args:
+        name: What it is called.
+        weights: Shares by stream.
+        seed_offset: What is added to the recipe's seed.
+    """
+
+    name: str
+    weights: Mapping[str, float]
+    seed_offset: int = 0
+
+
+def named(streams: Sequence[str], shares: FloatArray) -> dict[str, float]:
+    """Names the shares, rounded."""
+    return dict(zip(streams, (shares / shares.sum()).round(4).tolist(), strict=True))
+
+
+def first_runs(streams: Sequence[str], region: Region) -> list[ShortRun]:
+    """Plans the runs before a fit: the own weights, nearly the same, and half of the samples moved to each stream.
+
+    Of many streams, as many mixtures are spread over what is allowed as would be needed for eight.
+
+    Args:
+        streams: Names of the streams.
+        region: Mixtures that are allowed; its prior has the own weights.
+    """
+    prior = region.prior
+    used = np.flatnonzero(prior > 0.0)
+    factors = 1.0 + _NEAR * np.where(np.cumsum(prior > 0.0) % 2, 1.0, -1.0)
+    mixtures = {PRIOR: prior, NEAR: prior * factors / (prior @ factors)}
+    if len(used) <= _MOST_LEANING:
+        leaning = (1.0 - _HALF) * prior + _HALF * np.eye(len(streams))[used]
+        inside = region.nearest(region.groups_of(leaning))
+        mixtures |= {f"more {streams[n]}": mixture for n, mixture in zip(used.tolist(), inside, strict=True)}
+    else:
+        drawn = region.draw(_NUM_DRAWN, np.random.default_rng(0))
+        chosen = spread(drawn, prior[None], _MOST_LEANING)
+        mixtures |= {f"spread {number}": mixture for number, mixture in enumerate(drawn[chosen], 1)}
+    return [ShortRun(name, named(streams, mixture)) for name, mixture in mixtures.items()]
+
+
+def next_runs(fitted: FittedMixture, count: int) -> tuple[list[ShortRun], float]:
+    """Plans further runs: by expected improvement and spread in turns.
+
+    Returns:
+        The runs, and the greatest expected improvement.
+    """
+    random, number = np.random.default_rng(len(fitted.runs)), len(fitted.runs)
+    drawn = fitted.region.draw(_NUM_DRAWN, random)
+    near = fitted.region.near(np.repeat(fitted.shares[None], _NUM_DRAWN // 4, axis=0), 0.5, random)
+    candidates = np.concatenate([drawn, near])
+    chosen, gain = improving(fitted.prediction, candidates, count, random)
+    return [
+        ShortRun(f"run {number + place}", named(fitted.streams, candidates[own])) for place, own in enumerate(chosen, 1)
+    ], gain
+
+
+def fit_folders(folders: Sequence[Path], constraints: Constraints) -> FittedMixture:
+    """Fits runs that declared an objective by the losses of its targets, or by its metric.
+
+    Args:
+        folders: Their output folders.
+        constraints: Bounds of the mixture.
+    """
+    recorded = RecordedRuns(folders, allow_different_recipes=True)
+    options: dict[str, Any] = {"streams": recorded.streams, "runs": recorded.runs, "groups": recorded.groups}
+    if recorded.objective is not None:
+        options |= {"objective": recorded.objective, "loss_names": recorded.loss_names}
+        return fit_mixture(recorded.mixtures, recorded.losses, constraints=constraints, **options)
+    declared = summarise(folders[0]).objective
+    more = declared is not None and declared.greater_is_better
+    values = np.array([[objective_of(folder)] for folder in folders])
+    options |= {"objective": {"objective": 1.0}, "loss_names": ["objective"], "greater_is_better": more}
+    return fit_mixture(recorded.mixtures, values, constraints=constraints, **options)
+
+
+def objective_of(folder: Path) -> float:
+    """Gives the objective of a run at its end.
+
+    Raises:
+        ValueError: If it is not finite.
+    """
+    value = summarise(folder).objectives[1]
+    if not np.isfinite(value):
+        raise ValueError(
+            f"The objective of the run {folder.name!r} is {value}: it diverged, declared none, or its metric is none "
+            f"that compute_metrics returns. Its folder is {folder}."
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """What short runs say.
+
+    Args:
+        gain: How far the best mixture's objective is below that of the own weights, on a seed that the fit has not
+            seen, relative to the latter (as it is where that is 0).
+        noise: How far runs of nearly the same mixture lie apart, likewise.
+    """
+
+    gain: float
+    noise: float
+
+    @classmethod
+    def of(cls, first: Sequence[float], own: float, found: float) -> "Headroom":
+        """Compares the objectives of the first runs, of the own weights on the other seed, and of the best mixture."""
+        return cls((own - found) / (abs(own) or 1.0), abs(first[1] - first[0]) / (abs(first[0]) or 1.0))
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the gain is half a per cent or more, and three times the noise."""
+        return self.gain >= max(_LEAST_GAIN, _TIMES_NOISE * self.noise)
+
+    def sentences(self) -> list[str]:
+        """Says it in words."""
+        told = (
+            f"On another seed the best mixture is {abs(self.gain):.1%} {'better' if self.gain >= 0 else 'worse'} than "
+            f"the own weights; runs of nearly the same mixture differ by {self.noise:.1%}."
+        )
+        if self.is_clear:
+            return [told, "There is something to gain: train with --mixing auto, or on the best mixture:"]
+        return [told, "There is nothing to gain that so short runs show: stay with the own weights."]

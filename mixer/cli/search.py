@@ -1,0 +1,306 @@
+"""`mixer search RECIPE.yaml`, and `mixer headroom`, its short form: the best mixture by short runs."""
+
+import json
+import logging
+import multiprocessing
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from mixer.analysis.fit import Constraints, FittedMixture
+from mixer.analysis.fit.plot import write_plot
+from mixer.analysis.search.plan import (
+    BEST,
+    PRIOR,
+    Headroom,
+    ShortRun,
+    first_runs,
+    fit_folders,
+    named,
+    next_runs,
+    objective_of,
+)
+from mixer.analysis.steps import RECIPE_FILE, Step, finish
+from mixer.cli.command import Command, build_recipe, recipe_command
+from mixer.cli.fit import show
+from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
+from mixer.mixture.stream import describe
+from mixer.recipe.recipe import Recipe
+from mixer.utils.console import console, only_json, print_json
+from mixer.utils.files import write_text
+from mixer.utils.ranges import check_range
+
+_LEAST_STEPS = 10
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--share": {
+        "type": float,
+        "default": 0.1,
+        "metavar": "SHARE",
+        "help": "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often.",
+    },
+    "--parallel": {"type": int, "default": 1, "metavar": "NUMBER", "help": "Runs at the same time, in processes."},
+    "--plot": {"type": str, "metavar": "PATH", "help": "Where to write plots of the fit (HTML)."},
+    **{option: {"type": str, **arguments} for option, arguments in OPTIONS.items()},
+}
+_SEARCH: dict[str, dict[str, Any]] = {
+    "--runs": {"type": int, "default": 24, "metavar": "NUMBER", "help": "Runs at most, the two that check apart."},
+    "--at_once": {"type": int, "default": 4, "metavar": "NUMBER", "help": "Runs between one fit and the next."},
+    "--worth": {
+        "type": float,
+        "default": 0.001,
+        "metavar": "SHARE",
+        "help": "Stop where the best further run is expected to improve the objective by less than this.",
+    },
+    "--propose": {"type": int, "metavar": "NUMBER", "help": "Write recipes of so many runs in place of running them."},
+    "--to": {"type": str, "metavar": "DIR", "help": "Where --propose writes them, a folder each."},
+    "--results": {"type": str, "metavar": "DIR", "help": "Folder of finished runs of proposed recipes, to fit."},
+}
+
+
+def search() -> Command:
+    """Find the best mixture by short runs, chosen one after the other."""
+    return recipe_command(
+        Recipe,
+        _run,
+        description="Trains the recipe for a short while on fixed mixtures: the streams' own weights, others spread "
+        "over what is allowed, then those that are expected to improve the objective. Says which is best, and checks "
+        "it against the own weights on another seed. Runs are kept in OUTPUT/search; OUTPUT is training.output_dir.",
+        usage="[--runs NUMBER] [--propose NUMBER --to DIR] [--results DIR] [--json]",
+        example="mixer search recipes/demo.yaml --runs 16",
+        options={**_OPTIONS, **_SEARCH},
+    )
+
+
+def headroom() -> Command:
+    """Say whether another mixture would lower the objective."""
+    return recipe_command(
+        Recipe,
+        _run,
+        description="The first runs of `mixer search`: the streams' own weights, more of each stream, and the best by "
+        "a fit to these, on another seed. Says whether there is anything to gain. Runs are in OUTPUT/search, where "
+        "`mixer search` goes on; OUTPUT is training.output_dir.",
+        usage="[--share SHARE] [--json]",
+        example="mixer headroom recipes/demo.yaml --share 0.1",
+        options=_OPTIONS,
+    )
+
+
+def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
+    check_range("--share", own.share, 0.01, 1.0, "0.1 takes a tenth of the recipe's steps for each run")
+    check_range("--parallel", own.parallel, 1, 256, "it is a number of processes")
+    if config.objective is None:
+        raise ValueError("A search needs an objective: set objective to the evaluation sets that the run is for.")
+    given: Any = {**{name[2:]: rest.get("default") for name, rest in _SEARCH.items()}, **vars(own)}
+    options = Namespace(given)  # type: ignore[no-untyped-call]
+    if (options.propose is None) != (options.to is None):
+        raise ValueError("--propose says how many recipes to write and --to where: give both or none.")
+    options.runs = options.runs if hasattr(own, "runs") else 0
+    with only_json(own.json):
+        found = _Search(parser, config, options)
+        document = found.offline() if options.propose or options.results else found.online()
+    if own.plot is not None and found.fitted is not None:
+        write_plot(found.fitted, Path(own.plot))
+    if own.json:
+        print_json(document)
+    else:
+        found.show(document)
+
+
+@dataclass
+class _Search:
+    """A search: its runs so far, and the fit to them.
+
+    Args:
+        parser: The parser of recipes.
+        config: The recipe.
+        options: The command's own options.
+    """
+
+    parser: ArgumentParser
+    config: Namespace
+    options: Namespace
+    done: list[tuple[ShortRun, float]] = field(default_factory=list)
+    fitted: FittedMixture | None = None
+
+    def __post_init__(self) -> None:
+        trainer = build_recipe(Recipe, self.parser, self.config.clone()).build_parts(has_weights=False).trainer
+        clock, mixture = trainer.mixing.clock, describe(trainer.streams)
+        self.steps = max(_LEAST_STEPS, round(self.options.share * clock.max_steps))
+        self.batch_size, self.streams = clock.batch_size, list(mixture.names)
+        self.is_more_better = bool(trainer.describe_run()["objective"]["greater_is_better"])
+        weights = dict(zip(self.streams, mixture.weights.tolist(), strict=True))
+        if sum(weight > 0.0 for weight in weights.values()) < 2:
+            raise ValueError(f"A search compares mixtures of two or more streams, got the weights {weights}.")
+        natural = Constraints(prior=weights, most={name: 0.0 for name, weight in weights.items() if weight == 0.0})
+        if self.options.passes is not None:
+            sizes = zip(self.streams, mixture.num_samples.tolist(), strict=True)
+            known, budget = {name: float(size) for name, size in sizes if size > 0}, clock.max_steps * clock.batch_size
+            natural = replace(natural, sizes=known, budget=float(budget), passes=self.options.passes)
+        self.constraints = constraints_of(self.options, self.streams, natural)
+        self.region = self.constraints.of(self.streams)
+        self.folder = Path(str(self.config.training.output_dir or "trainer_output")) / "search" / f"{self.steps}_steps"
+
+    def online(self) -> dict[str, Any]:
+        """Runs all, checks the best mixture, and gives the figures."""
+        options, first = self.options, first_runs(self.streams, self.region)
+        at_most = max(len(first), options.runs)
+        _say(f"Up to {at_most} runs of {self.steps} steps of {self.batch_size:g} samples, and two to check.")
+        self._train(first, at_most)
+        while True:
+            self.fitted = fit_folders([self._folder_of(run) for run, _ in self.done], self.constraints)
+            count = min(options.at_once, at_most - len(self.done))
+            if count <= 0:
+                break
+            runs, gain = next_runs(self.fitted, count)
+            if gain < options.worth * abs(float(self.fitted.seen.mean())):
+                _say(f"Another run is expected to improve the objective by {gain:.2g} only: not worth its cost.")
+                break
+            self._train(runs, at_most)
+        best = ShortRun(BEST, named(self.streams, self.fitted.shares), 1)
+        again = ShortRun(f"{PRIOR}, other seed", self.done[0][0].weights, 1)
+        self._train([again, best], at_most + 2)
+        sign = -1.0 if self.is_more_better else 1.0
+        values = [sign * value for _, value in self.done]
+        self.verdict = Headroom.of(values, *values[-2:])
+        return self._document() | {
+            "gain": self.verdict.gain,
+            "noise": self.verdict.noise,
+            "is_clear": self.verdict.is_clear,
+            "weights": dict(best.weights),
+        }
+
+    def offline(self) -> dict[str, Any]:
+        """Fits results of proposed recipes, and writes further ones."""
+        options, runs = self.options, first_runs(self.streams, self.region)
+        folders = (
+            []
+            if options.results is None
+            else sorted(
+                path.parent
+                for path in Path(options.results).glob(f"*/{RECIPE_FILE}")
+                if (path.parent / "ledger").is_dir()
+            )
+        )
+        if options.results is not None:
+            if not folders:
+                raise ValueError(
+                    f"--results: {options.results} has no folder of a run with a {RECIPE_FILE} and a ledger."
+                )
+            self.fitted = fit_folders(folders, self.constraints)
+        if options.propose:
+            if self.fitted is not None:
+                runs, _ = next_runs(self.fitted, options.propose)
+            elif options.propose > len(runs):
+                drawn = self.region.draw(options.propose - len(runs), np.random.default_rng(1))
+                runs += [ShortRun(f"spread {n}", named(self.streams, own)) for n, own in enumerate(drawn, 101)]
+            self.proposed = [self._write(run, Path(options.to)) for run in runs[: options.propose]]
+            _say(f"{len(self.proposed)} runs of {self.steps} steps of {self.batch_size:g} samples are proposed.")
+        fit = (
+            {}
+            if self.fitted is None
+            else {"fit": self.fitted.document(), "weights": named(self.streams, self.fitted.shares)}
+        )
+        return self._document() | fit | {"recipes": [str(path) for path in getattr(self, "proposed", [])]}
+
+    def _document(self) -> dict[str, Any]:
+        rows = [{"name": run.name, "weights": dict(run.weights), "objective": value} for run, value in self.done]
+        fit = {} if self.fitted is None else {"fit": self.fitted.document()}
+        return {"steps": self.steps, "runs": rows, **fit}
+
+    def show(self, document: dict[str, Any]) -> None:
+        """Prints the runs, the fit and what is to be done."""
+        screen, table = console(), Table("run", *self.streams, "objective")
+        for run, value in self.done:
+            table.add_row(run.name, *(f"{run.weights[name]:.2f}" for name in self.streams), f"{value:.4f}")
+        if self.done:
+            screen.print(table)
+        if self.fitted is not None:
+            show(self.fitted, [])
+        for path in document.get("recipes", []):
+            print(f"mixer train {path}")  # noqa: T201
+        if not self.done:
+            if "weights" in document:
+                print(how_to_train(document["weights"]))  # noqa: T201
+            return
+        for sentence in self.verdict.sentences():
+            screen.print(sentence, markup=False, highlight=False)
+        if self.verdict.is_clear:
+            path = self._folder_of(self.done[-1][0]) / RECIPE_FILE
+            print(f"Its short run, with the weights filled in, is {path}.\n{how_to_train(document['weights'])}")  # noqa: T201
+
+    def _folder_of(self, run: ShortRun) -> Path:
+        of_weights = zlib.crc32(json.dumps(dict(run.weights)).encode())  # other bounds make other runs of a name
+        return self.folder / f"{run.name.replace(' ', '_')}-{of_weights:08x}"
+
+    def _yaml(self, run: ShortRun, folder: Path) -> str:
+        """Gives the recipe of a short run."""
+        config: Any = self.config.clone()
+        training, share = config.training, self.options.share
+        training.output_dir = str(folder)
+        training.max_steps, training.seed = self.steps, training.seed + run.seed_offset
+        is_share = training.warmup_steps < 1
+        training.warmup_steps = training.warmup_steps if is_share else round(share * training.warmup_steps)
+        training.eval_strategy, training.eval_steps, training.eval_delay = "steps", self.steps, 0
+        training.save_strategy, training.load_best_model_at_end, training.eval_on_start = "no", False, False
+        config.mixing, config.budget = dict(run.weights), None
+        training.budget_samples = training.budget_tokens = None
+        for stream in config.streams.values():
+            stream["rows_share"] = stream["rows_share"] * share
+        build_recipe(Recipe, self.parser, config)
+        config.pop("recipe", None)
+        return str(self.parser.dump(config, skip_validation=True))
+
+    def _write(self, run: ShortRun, to: Path) -> Path:
+        folder = to / run.name.replace(" ", "_")
+        write_text(folder / RECIPE_FILE, self._yaml(run, folder))
+        return folder / RECIPE_FILE
+
+    def _train(self, runs: Sequence[ShortRun], at_most: int) -> None:
+        """Trains runs that are not finished; says which, and after the first one how long all will take."""
+        texts, start = [self._yaml(run, self._folder_of(run)) for run in runs], len(self.done)
+        with _trainings(self.options.parallel, is_quiet=start > 0) as trained:
+            began = time.perf_counter()
+            for number, (run, _) in enumerate(zip(runs, trained(texts), strict=True), start + 1):
+                value = objective_of(self._folder_of(run))
+                self.done.append((run, value))
+                _say(f"run {number} of {at_most}: {run.name}, objective {value:.4f}")
+                if number == 1:
+                    seconds = time.perf_counter() - began
+                    _say(f"All {at_most} take about {seconds * at_most / self.options.parallel:.0f} s at this rate.")
+
+
+@contextmanager
+def _trainings(parallel: int, is_quiet: bool) -> Iterator[Any]:
+    """Gives a `map` of trainings, in this process or in several; warnings are shown once."""
+    if parallel == 1:
+        yield partial(map, partial(_trained, is_quiet=is_quiet))
+        return
+    with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
+        yield partial(pool.map, partial(_trained, is_quiet=is_quiet))
+
+
+def _trained(text: str, is_quiet: bool) -> None:
+    parser = ArgumentParser()
+    parser.add_class_arguments(Recipe)
+    recipe = build_recipe(Recipe, parser, parser.parse_string(text))
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING if is_quiet else level)
+    try:
+        finish(Step(recipe, text), lambda _: {})
+    finally:
+        logging.disable(level)
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)  # noqa: T201

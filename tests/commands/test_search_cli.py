@@ -1,0 +1,105 @@
+"""The best mixture by short runs, and whether there is anything to gain, as a user asks."""
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from mixer import MixingTrainer
+from mixer.analysis.fit import Constraints
+from mixer.analysis.search.plan import NEAR, PRIOR, Headroom, first_runs
+from mixer.cli.entry import main
+from tests.commands.recipes import NO_EVALUATION, Runs, write_recipe
+
+TRAINING = {**NO_EVALUATION, "max_steps": 40, "learning_rate": 0.03, "warmup_steps": 4}
+
+
+def test_the_first_runs_lean_to_each_stream_or_are_spread_over_many() -> None:
+    streams = ["a", "b", "c", "off"]
+    bounds = Constraints(prior={"a": 1.0, "b": 1.0, "c": 2.0}, most={"off": 0.0})
+    runs = first_runs(streams, bounds.of(streams))
+    assert [run.name for run in runs] == [PRIOR, NEAR, "more a", "more b", "more c"]
+    assert runs[0].weights == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.5, "off": 0.0}, abs=1e-4)
+    assert runs[4].weights == pytest.approx({"a": 0.125, "b": 0.125, "c": 0.75, "off": 0.0}, abs=1e-4)
+    for run in runs:
+        assert sum(run.weights.values()) == pytest.approx(1.0, abs=2e-4)
+    assert np.abs(np.subtract([*runs[1].weights.values()], [*runs[0].weights.values()])).max() < 0.02
+    many = [str(number) for number in range(30)]
+    runs = first_runs(many, Constraints().of(many))
+    assert len(runs) == len({tuple(run.weights.values()) for run in runs}) == 10
+
+
+def test_a_gain_is_clear_above_the_noise() -> None:
+    for noise, found, is_clear in ((0.001, 0.95, True), (0.02, 0.95, False), (0.0, 0.996, False), (0.0, 1.1, False)):
+        headroom = Headroom.of([1.0, 1.0 + noise, 1.2], 1.0, found)
+        assert headroom.is_clear == is_clear
+        assert headroom.gain == pytest.approx(1.0 - found)
+        assert ("nothing to gain" in " ".join(headroom.sentences())) != is_clear
+
+
+def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(
+    tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, seen, train = write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"]), [], MixingTrainer.train
+
+    def noted(self: MixingTrainer, *args: object, **kwargs: object) -> object:
+        sizes = [stream.num_samples for stream in self.streams]
+        seen.append((self.args.max_steps, self.args.warmup_steps, self.args.seed, sizes))
+        return train(self, *args, **kwargs)
+
+    monkeypatch.setattr(MixingTrainer, "train", noted)
+    document = json.loads(printed("headroom", recipe, "--share", "0.25", "--json"))
+    assert seen == [(10, 1, 42 + int(number > 3), [15, 10]) for number in range(6)]
+    assert [run["name"] for run in document["runs"]][:4] == [PRIOR, NEAR, "more python", "more cpp"]
+    own, best = (run["objective"] for run in document["runs"][-2:])
+    assert document["gain"] == pytest.approx(1.0 - best / own)
+    shown = printed("headroom", recipe, "--share", "0.25")
+    assert len(seen) == 6
+    assert ("mixer train RECIPE.yaml" in shown) == document["is_clear"]
+    if document["is_clear"]:
+        weights = json.loads(shlex.split(shown.strip().splitlines()[-1])[-1])
+        assert weights == document["runs"][-1]["weights"]
+    assert not [*tmp_path.rglob("*.safetensors")]
+    # A search goes on from there: three further runs, and the check of another best mixture.
+    document = json.loads(printed("search", recipe, "--share", "0.25", "--runs", "7", "--worth", "0", "--json"))
+    assert len(document["runs"]) == 9
+    assert len(seen) <= 6 + 3 + 1
+    assert document["fit"]["weights"].keys() == {"python", "cpp"}
+
+
+def test_recipes_for_a_cluster_are_proposed_and_their_results_read_back(
+    tmp_path: Path, printed: Runs, refused: Runs
+) -> None:
+    recipe, folder = write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"]), tmp_path / "swarm"
+    small = ["search", recipe, "--share", "0.25", "--most", "python=0.7"]
+    assert "no folder of a run" in refused(*small, "--results", tmp_path)
+    paths = json.loads(printed(*small, "--propose", "4", "--to", folder, "--json"))["recipes"]
+    assert len(paths) == 4
+    for path in paths:
+        main(["train", path])
+        assert yaml.safe_load(Path(path).read_text())["mixing"]["python"] <= 0.7
+    document = json.loads(printed(*small, "--results", folder, "--propose", "2", "--to", tmp_path / "more", "--json"))
+    assert len(document["fit"]["mixtures"]) == 4
+    assert document["weights"]["python"] <= 0.7
+    assert [Path(path).is_file() for path in document["recipes"]] == [True, True]
+    assert "--propose" in refused(*small, "--propose", "4")
+
+
+@pytest.mark.parametrize(
+    ("fields", "share", "said"),
+    [
+        ({}, "0.1", "needs an objective: set objective"),
+        ({"objective": ["cpp"]}, "2", "--share must be in [0.01, 1.0]"),
+        ({"objective": ["java"]}, "0.1", "['java'] are none of"),
+    ],
+)
+def test_refusals(
+    fields: dict[str, object], share: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["headroom", write_recipe(tmp_path, NO_EVALUATION, **fields), "--share", share])
+    assert ended.value.code == 2
+    assert said in " ".join(capsys.readouterr().err.split())
