@@ -47,4 +47,4 @@ def _is_own(package: str, place: Path) -> bool:
     if place != _HOME / package / "__init__.py":
         return False
     # Another distribution may have put its `mixer/__init__.py` over ours.
-    return package != "mixer" or "MixingTrainer" in getattr(sys.modules["mixer"], "__all__", ())
+    return package != "mixer" or "lazy_names" in vars(sys.modules["mixer"])
