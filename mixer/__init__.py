@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from mixer.models.multi_task import MultiTaskConfig as MultiTaskConfig
     from mixer.models.multi_task import MultiTaskModel as MultiTaskModel
     from mixer.policies import *  # noqa: F403 so that no policy is listed twice
+    from mixer.run.config import MixingConfig as MixingConfig
+    from mixer.run.config import MixingOptions as MixingOptions
+    from mixer.run.hooks import ForwardResult as ForwardResult
+    from mixer.run.probing import Probing as Probing
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
-    from mixer.trainer.config import MixingConfig as MixingConfig
-    from mixer.trainer.config import MixingOptions as MixingOptions
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
-    from mixer.trainer.hooks import ForwardResult as ForwardResult
     from mixer.trainer.method import Method as Method
     from mixer.trainer.method import RunContext as RunContext
     from mixer.trainer.method import TaskContext as TaskContext
-    from mixer.trainer.observers.gradient_options import Probing as Probing
     from mixer.trainer.sft import MixingSFTConfig as MixingSFTConfig
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin as MixingMixin
@@ -54,11 +54,11 @@ else:
             "mixer.measurements.gradients": ["GradientStatistics"],
             "mixer.schedules": ["schedules"],
             "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
-            "mixer.trainer.config": ["MixingConfig", "MixingOptions"],
+            "mixer.run.config": ["MixingConfig", "MixingOptions"],
             "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
-            "mixer.trainer.hooks": ["ForwardResult"],
+            "mixer.run.hooks": ["ForwardResult"],
             "mixer.trainer.method": ["Method", "RunContext", "TaskContext"],
-            "mixer.trainer.observers.gradient_options": ["Probing"],
+            "mixer.run.probing": ["Probing"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
             "mixer.trainer.variants": ["MixingSeq2SeqConfig", "MixingSeq2SeqTrainer"],
         },

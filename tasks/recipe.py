@@ -14,7 +14,7 @@ from mixer.recipe.model import ModelRecipe
 from mixer.recipe.model import Task as HeadTask
 from mixer.recipe.recipe import load_tokenizer
 from mixer.recipe.streams import Factory, call_by_name
-from mixer.trainer.config import MixingConfig
+from mixer.run.config import MixingConfig
 from mixer.trainer.method import Method
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun

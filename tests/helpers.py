@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from mixer import MixingConfig, MixingOptions
-from mixer.trainer.config import OF_TRAINER
+from mixer.run.config import OF_TRAINER
 
 VOCABULARY = 64
 DOCS = Path(__file__).parents[1] / "docs"

@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from mixer.trainer.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
-from mixer.trainer.config import MixingOptions
+from mixer.run.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
+from mixer.run.config import MixingOptions
 
 _HEAD = """\
 <!-- Made by `python -m docs.site.options_page docs/training_arguments.md` from mixer/trainer. -->
@@ -83,7 +83,7 @@ def _row(name: str) -> str:
     if name in REFUSED:
         texts.append(f"**Refused:** {REFUSED[name]}")
     if not texts:
-        raise KeyError(f"mixer/trainer/argument_support.py does not say how {name} behaves.")
+        raise KeyError(f"mixer/run/argument_support.py does not say how {name} behaves.")
     verdict = ("with a difference" if name in DIFFERENCES else "yes") + (", or refused" if name in REFUSED else "")
     text = " ".join(texts).replace("|", "\\|")
     return f"| `{name}` | {verdict} | {text} |\n"

@@ -1,4 +1,4 @@
-"""Properties of models: heads, labels, per-row losses, and the normalisation of the loss."""
+"""Properties of models: inputs, heads, labels, per-row losses."""
 
 from typing import TYPE_CHECKING
 

@@ -14,7 +14,7 @@ from mixer.mixture.splits import is_held_out
 from mixer.policies.contract import weights_array
 from mixer.recipe.data.splits import check_disjoint
 from mixer.recipe.streams import StreamRecipe
-from mixer.trainer.config import OF_TRAINER, MixingConfig
+from mixer.run.config import OF_TRAINER, MixingConfig
 
 logger = logging.get_logger(__name__)
 

@@ -16,11 +16,11 @@ from mixer.recipe.checks import check_evaluation, check_lengths, check_streams, 
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
+from mixer.run.config import MixingConfig, options_in
+from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
-from mixer.trainer.config import MixingConfig, options_in
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
-from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import WeightlessTrainer
 from mixer.utils.text import safe_names

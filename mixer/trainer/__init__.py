@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
+    from mixer.run.probing import Probing
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation
     from mixer.trainer.method import Method
-    from mixer.trainer.observers.gradient_options import Probing
     from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
     from mixer.trainer.variants import MixingSeq2SeqTrainer
@@ -19,7 +19,7 @@ else:
             "mixer.trainer.adaptive_batch_size": ["AdaptiveBatchSizeTrainer"],
             "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
             "mixer.trainer.method": ["Method"],
-            "mixer.trainer.observers.gradient_options": ["Probing"],
+            "mixer.run.probing": ["Probing"],
             "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
             "mixer.trainer.sft": ["MixingSFTTrainer"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],

@@ -8,9 +8,9 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from mixer.mixture.controller import Mixing
 from mixer.models.inputs import parameters_of_forward
+from mixer.run.loading import LoadingRules, goes_by_first
 from mixer.schedules.base import BatchDecision, Schedule
 from mixer.schedules.function import Function
-from mixer.trainer.loading import LoadingRules, goes_by_first
 from mixer.trainer.trainer import MixingTrainer
 
 # More rows at once gain little on a device that is busy already.

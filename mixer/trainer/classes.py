@@ -13,13 +13,13 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import is_iterable
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
 from mixer.models.labels import LABEL_COLUMNS, check_label_values, num_classes_of
-from mixer.trainer.loading import goes_by_first
+from mixer.run.loading import goes_by_first
 from mixer.trainer.streams_that_differ import tried
 
 if TYPE_CHECKING:
     from mixer.mixture.stream import Stream
+    from mixer.run.plan import RunPlan
     from mixer.trainer.evaluation import StreamEvaluation
-    from mixer.trainer.plan import RunPlan
     from mixer.trainer.streams_that_differ import StreamDifferences
 
 _MOST_TRIED = 32  # samples of a data set

@@ -10,20 +10,20 @@ import numpy as np
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.checkpoint.choose import write_error
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.collate import batch_mapping
 from mixer.loading.memory import Size, Window
 from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.models.row_losses import tokens_per_row
-from mixer.trainer.checkpointing.choose import write_error
-from mixer.trainer.checks import check_one_pass
+from mixer.run.checks import check_one_pass
 from mixer.utils.files import WriteError
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
+    from mixer.losses.stream_losses import StreamLosses
     from mixer.mixture.bad_samples import Skipping
-    from mixer.trainer.losses import StreamLosses
-    from mixer.trainer.run import Run
+    from mixer.run.state import Run
     from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)

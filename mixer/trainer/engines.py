@@ -9,9 +9,9 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.measurements.measurement import Requirement
-from mixer.trainer.argument_support import REFUSED
+from mixer.run.argument_support import REFUSED
+from mixer.run.plan import RunPlan
 from mixer.trainer.method import Method
-from mixer.trainer.plan import RunPlan
 
 _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 _NO_GRADIENTS = "no rank has a whole gradient of its own"

@@ -16,24 +16,24 @@ from transformers.utils import logging
 from mixer.ledger.evaluated_losses import mean_loss, mean_metrics, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
+from mixer.losses.set_loss import SetLoss
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
 from mixer.models.trl import name_by_set
+from mixer.run.hf_compat import note_removed_columns
 from mixer.trainer.best_of_each import save_best_of_each
-from mixer.trainer.hf_compat import note_removed_columns
 from mixer.trainer.metrics import checking_metrics
-from mixer.trainer.set_loss import SetLoss
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import library_of
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
+    from mixer.losses.stream_losses import StreamLosses
     from mixer.mixture.stream import Stream
     from mixer.policies.objective import Objective
-    from mixer.trainer.losses import StreamLosses
-    from mixer.trainer.plan import RunPlan, Steering
-    from mixer.trainer.run import Run
+    from mixer.run.plan import RunPlan, Steering
+    from mixer.run.state import Run
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
 _NO_CALL = TrainerCallback.on_evaluate

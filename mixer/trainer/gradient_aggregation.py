@@ -16,10 +16,10 @@ from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.recorder import ConflictLog
 from mixer.loading.step import StepBatch
 from mixer.measurements import GradientNoise, asked
-from mixer.trainer.checks import optimizer_name, steps_in_backward
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.checks import optimizer_name, steps_in_backward
+from mixer.run.hooks import ForwardResult
+from mixer.run.plan import RunPlan
 from mixer.trainer.method import Method, RunContext, as_methods
-from mixer.trainer.plan import RunPlan
 from mixer.utils.arrays import FloatArray
 
 _KEY = 0x636F6E66  # separates its random numbers from others with the same seed and step

@@ -15,8 +15,8 @@ from mixer.loading.result import StepResult
 from mixer.utils.device import to_host
 
 if TYPE_CHECKING:
+    from mixer.run.state import Run
     from mixer.trainer.methods import MethodList
-    from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
 

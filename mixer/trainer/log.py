@@ -13,8 +13,8 @@ from mixer.trainer.replaced_methods import log_replaced
 
 if TYPE_CHECKING:
     from mixer.ledger.trackers.reporting import Reporting
+    from mixer.run.state import Run
     from mixer.trainer.methods import MethodList
-    from mixer.trainer.run import Run
 
 # With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
 # stream.

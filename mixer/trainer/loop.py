@@ -17,14 +17,14 @@ from transformers.utils import logging
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.loading.learning_rate import LearningRate, check_scheduler
-from mixer.trainer.hf_compat import save_checkpoint
+from mixer.run.hf_compat import save_checkpoint
 from mixer.utils.user_code import is_user_code
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.mixture.controller import Mixing
-    from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
-    from mixer.trainer.run import Run
+    from mixer.run.state import Run
+    from mixer.trainer.save import Checkpointing, HeldArguments
 
 logger = logging.get_logger(__name__)
 

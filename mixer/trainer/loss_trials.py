@@ -18,8 +18,7 @@ from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.memory import is_out_of_memory
 from mixer.loading.step import StepBatch
-from mixer.models.inputs import inner_model
-from mixer.models.loss_normalization import (
+from mixer.losses.normalization import (
     EXACT_SHARE,
     LARGEST_OTHER_SHARE,
     LossNormalization,
@@ -31,22 +30,23 @@ from mixer.models.loss_normalization import (
     try_normalization,
     vote_on_kind,
 )
+from mixer.losses.trial_rows import rows_to_try
+from mixer.models.inputs import inner_model
 from mixer.models.row_losses import items_per_row, labels_can_shift
 from mixer.models.side_state import model_restored
-from mixer.models.trial_rows import rows_to_try
 from mixer.models.trl import metrics_restored
-from mixer.trainer.hf_compat import prepare_inputs
+from mixer.run.hf_compat import prepare_inputs
 from mixer.utils.text import in_words
 from mixer.utils.user_code import library_of
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
+    from mixer.losses.stream_losses import StreamLosses
+    from mixer.run.hooks import StepHook
+    from mixer.run.plan import RunPlan
+    from mixer.run.state import Run
     from mixer.trainer.confirmation import StepConfirmation
-    from mixer.trainer.hooks import StepHook
-    from mixer.trainer.losses import StreamLosses
     from mixer.trainer.out_of_memory import Recovery
-    from mixer.trainer.plan import RunPlan
-    from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
 

@@ -6,6 +6,13 @@ from typing import Any, NamedTuple
 
 from transformers import Trainer, TrainingArguments
 
+from mixer.losses.stream_losses import StreamLosses
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measure.branches import BranchProbe
+from mixer.measure.gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
+from mixer.measure.reference import ExcessLossHook, LossAfterHook, ReferenceModel, needed_reference
+from mixer.measure.target_rows import TargetRows
+from mixer.measure.targets import TargetProbe
 from mixer.measurements import (
     BUILT_IN,
     Alignment,
@@ -20,18 +27,11 @@ from mixer.measurements import (
 )
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.stream import describe
-from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-from mixer.trainer.hooks import StepHook
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.observers.branches import BranchProbe
-from mixer.trainer.observers.gradient_options import exact_refusal
-from mixer.trainer.observers.gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
-from mixer.trainer.observers.reference import ExcessLossHook, LossAfterHook, ReferenceModel, needed_reference
-from mixer.trainer.observers.targets import TargetProbe
-from mixer.trainer.plan import RunPlan, Steering
-from mixer.trainer.run import Run
+from mixer.run.hooks import StepHook
+from mixer.run.plan import RunPlan, Steering
+from mixer.run.probing import exact_refusal
+from mixer.run.state import Run
 from mixer.trainer.step import was_skipped
-from mixer.trainer.targets import TargetRows
 from mixer.trainer.trl import with_fused_head
 
 

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from mixer.mixture.cursor import GrowingDataset
-from mixer.trainer.hooks import ForwardResult, StepHook
+from mixer.run.hooks import ForwardResult, StepHook
 from mixer.utils.recorded_arguments import KeepsArguments
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.loading.step import StepBatch
+    from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.mixture.plan import Plan
     from mixer.mixture.planner import Planner
     from mixer.mixture.stream import Stream
-    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.utils.arrays import FloatArray, Int64Array
 
 

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
-from mixer.trainer.checkpointing.files import METHODS_ENTRY
-from mixer.trainer.losses import factor_of
+from mixer.checkpoint.files import METHODS_ENTRY
+from mixer.losses.stream_losses import factor_of
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.files import WriteError, folder_name
 from mixer.utils.validation import whole_number
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.mixture.stream import Stream
-    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-    from mixer.trainer.hooks import ForwardResult
-    from mixer.trainer.plan import RunPlan
-    from mixer.trainer.run import Run
+    from mixer.run.hooks import ForwardResult
+    from mixer.run.plan import RunPlan
+    from mixer.run.state import Run
 
 _FOLDER = "methods"
 

@@ -15,13 +15,13 @@ from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers import Trainer
 
-from mixer.trainer.hf_compat import prepare_inputs
-from mixer.trainer.losses import StreamLosses, factor_of
+from mixer.losses.stream_losses import StreamLosses, factor_of
+from mixer.run.hf_compat import prepare_inputs
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
+    from mixer.run.state import Run
     from mixer.trainer.replaced_methods import OwnStep
-    from mixer.trainer.run import Run
 
 _HALF = (torch.float16, torch.bfloat16)
 

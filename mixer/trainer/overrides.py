@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
 
-from mixer.trainer.config import MixingOptions
+from mixer.run.config import MixingOptions
 from mixer.utils.recorded_arguments import check_keywords
 
 _STOCK = (Trainer, Seq2SeqTrainer)

@@ -21,8 +21,8 @@ from transformers import Trainer
 from transformers.utils.import_utils import is_sagemaker_mp_enabled
 
 from mixer.loading.step import StepBatch
-from mixer.trainer.checks import steps_in_backward
-from mixer.trainer.hf_compat import is_newer
+from mixer.run.checks import steps_in_backward
+from mixer.run.hf_compat import is_newer
 from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, library_of, module_of
 

@@ -13,12 +13,12 @@ from accelerate.utils import broadcast_object_list
 from transformers import Trainer
 
 from mixer.ledger.ledger import Ledger
-from mixer.trainer.hf_compat import output_folder, present_trial
+from mixer.run.hf_compat import output_folder, present_trial
 
 if TYPE_CHECKING:
+    from mixer.run.plan import RunPlan
+    from mixer.run.state import Run
     from mixer.trainer.methods import MethodList
-    from mixer.trainer.plan import RunPlan
-    from mixer.trainer.run import Run
 
 _FOLDER = "search-start"
 

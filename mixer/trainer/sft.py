@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mixer.trainer.config import MixingOptions
+from mixer.run.config import MixingOptions
 from mixer.trainer.trainer import MixingMixin
 
 try:

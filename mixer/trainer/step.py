@@ -29,9 +29,9 @@ from transformers.utils import logging
 from mixer.loading.result import StepResult, read_together
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.measurements import GradientNorm, LearningRate, Loss, MeanLoss, asked
+from mixer.run.hf_compat import loop_losses
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
-from mixer.trainer.hf_compat import loop_losses
-from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
@@ -39,18 +39,18 @@ from mixer.trainer.replaced_methods import OwnStep, has_own_step
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
+    from mixer.losses.stream_losses import StreamLosses
+    from mixer.measure.gradients import RunProbe
     from mixer.measurements import Kind, Results
     from mixer.mixture.plan import Plan
-    from mixer.trainer.checkpointing.save import HeldArguments
+    from mixer.run.hooks import StepHook
+    from mixer.run.plan import RunPlan
+    from mixer.run.state import PresentStep, Run
     from mixer.trainer.confirmation import StepConfirmation
     from mixer.trainer.guard import WeightGuard
-    from mixer.trainer.hooks import StepHook
-    from mixer.trainer.losses import StreamLosses
     from mixer.trainer.methods import MethodList
-    from mixer.trainer.observers.gradients import RunProbe
     from mixer.trainer.out_of_memory import Recovery
-    from mixer.trainer.plan import RunPlan
-    from mixer.trainer.run import PresentStep, Run
+    from mixer.trainer.save import HeldArguments
     from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
 from mixer.loading.collate import StreamSpecifics, can_share_batch
+from mixer.losses.stream_losses import computes_loss
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
 from mixer.models.labels import (
@@ -25,21 +26,20 @@ from mixer.models.labels import (
     needs_labels,
     num_classes_of,
 )
-from mixer.trainer.hf_compat import (
+from mixer.run.hf_compat import (
     collator_removing_columns,
     find_signature_columns,
     prepares_inputs_itself,
     signature_columns,
 )
-from mixer.trainer.loading import goes_by_first
-from mixer.trainer.losses import computes_loss
-from mixer.trainer.plan import differ_by_options
+from mixer.run.loading import goes_by_first
+from mixer.run.plan import differ_by_options
 from mixer.utils.random_state import seeded
 
 if TYPE_CHECKING:
     from mixer.loading.step import StepBatch
     from mixer.mixture.stream import Stream
-    from mixer.trainer.loading import LoadingRules, StreamLoading
+    from mixer.run.loading import LoadingRules, StreamLoading
     from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)

@@ -15,6 +15,8 @@ from mixer.ledger.ledger import Ledger
 from mixer.loading.build import resolve_budget, resolve_policy
 from mixer.loading.loader import MixingLoader
 from mixer.loading.step import StepBatch
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measure.target_rows import find_steering
 from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
@@ -23,23 +25,21 @@ from mixer.mixture.splits import trained_on
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
+from mixer.run.checks import check_output_folder
+from mixer.run.config import options_in
+from mixer.run.loading import LoadingRules, data_seed
+from mixer.run.plan import Options
+from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
-from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-from mixer.trainer.checks import check_output_folder
-from mixer.trainer.config import options_in
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.evaluation_sets import check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.gradient_aggregation import with_conflict
-from mixer.trainer.loading import LoadingRules, data_seed
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
 from mixer.trainer.metrics import is_best
-from mixer.trainer.observers.gradient_options import Probing
 from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
-from mixer.trainer.plan import Options
-from mixer.trainer.targets import find_steering
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
 from mixer.utils.text import safe_names

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from mixer.checkpoint.choose import write_error
+from mixer.checkpoint.files import annotate
+from mixer.checkpoint.weights import adapters_checked, loaded_whole, refusal_of_weights
 from mixer.ledger.progress.bar import take_bars
 from mixer.ledger.recorder import Recorder
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
-from mixer.trainer.checkpointing.choose import write_error
-from mixer.trainer.checkpointing.files import annotate
-from mixer.trainer.checkpointing.weights import adapters_checked, loaded_whole, refusal_of_weights
 from mixer.trainer.confirmation import explained
 from mixer.trainer.failures import among_others
 from mixer.trainer.loop import MixingCallback

@@ -17,8 +17,8 @@ from mixer.gradients.probe.plain_forward import is_fused
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
 from mixer.mixture.stream import Stream, combine
 from mixer.models.trl import gathering, rows_of_ranks
-from mixer.trainer.checks import check_loss, check_prepared_elsewhere
-from mixer.trainer.hooks import ForwardResult, StepHook
+from mixer.run.checks import check_loss, check_prepared_elsewhere
+from mixer.run.hooks import ForwardResult, StepHook
 
 _IMAGES = {"image", "images"}
 # SFTTrainer reads a stream with all columns of one of these, or with the column dataset_text_field.

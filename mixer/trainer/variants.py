@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from mixer.trainer.config import MixingOptions
+from mixer.run.config import MixingOptions
 from mixer.trainer.trainer import MixingMixin, MixingTrainer
 
 

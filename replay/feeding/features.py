@@ -13,7 +13,7 @@ from transformers import Trainer, default_data_collator
 
 from mixer.distributed.gradient_sync import shards_of
 from mixer.models.side_state import evaluating
-from mixer.trainer.hf_compat import collator_removing_columns
+from mixer.run.hf_compat import collator_removing_columns
 from mixer.utils.arrays import Float32Array
 
 Collator = Callable[[list[Any]], Any]

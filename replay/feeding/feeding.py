@@ -12,7 +12,7 @@ from transformers.utils import logging
 from mixer.distributed.consistency import check_shared
 from mixer.loading.step import StepBatch
 from mixer.mixture.stream import Stream
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.feeding.same_form import check_same_form

@@ -10,7 +10,7 @@ from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import ids_of, positions_of
 from mixer.loading.step import StepBatch
 from mixer.mixture.cursors import StreamShare
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import Int64Array
 from replay.memory.memory import Memory

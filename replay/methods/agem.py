@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mixer.distributed.gradient_sync import add_up, obstacle
 from mixer.loading.step import StepBatch
 from mixer.mixture.plan import Plan
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.ranges import check_count, check_range

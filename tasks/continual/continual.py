@@ -12,11 +12,11 @@ from torch import nn
 from transformers import TrainingArguments, set_seed
 
 from mixer import MixingTrainer, Stream
+from mixer.checkpoint.files import step_of
+from mixer.checkpoint.lock import FolderLock
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_shared
 from mixer.policies import Policy
-from mixer.trainer.checkpointing.files import step_of
-from mixer.trainer.checkpointing.lock import FolderLock
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import (

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-from mixer.trainer.hooks import ForwardResult
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from replay import ReplayBuffer
 from tasks.methods.shared import TaskMethod, class_logits

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mixer.utils.random_state import seed_generators
 
 if TYPE_CHECKING:
-    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
+    from mixer.measure.auxiliary_passes import AuxiliaryPasses
 
 
 def check_generates(model: nn.Module, asked_by: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from mixer.mixture.plan import Plan
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.ranges import check_temperature

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import TaskContext
 from mixer.utils.ranges import check_range, check_temperature
 from tasks.methods.shared import FrozenModel, TaskMethod, class_logits, outermost_mode

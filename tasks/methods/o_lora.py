@@ -13,7 +13,7 @@ from tasks.methods.adapters import AdapterMethod, activate, matrices_of
 if TYPE_CHECKING:
     from peft import PeftModel
 
-    from mixer.trainer.hooks import ForwardResult
+    from mixer.run.hooks import ForwardResult
 
 
 class OLoRA(AdapterMethod):

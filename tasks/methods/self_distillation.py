@@ -20,7 +20,7 @@ from tasks.methods.shared import copied, load_tensors, save_tensors, trainable
 if TYPE_CHECKING:
     from mixer.loading.step import StepBatch
     from mixer.mixture.plan import Plan
-    from mixer.trainer.hooks import ForwardResult
+    from mixer.run.hooks import ForwardResult
     from mixer.utils.arrays import FloatArray, Int64Array
 
 Tokens = list[int]

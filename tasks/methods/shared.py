@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-from mixer.trainer.hooks import ForwardResult
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
 
 _FILE = "state.safetensors"

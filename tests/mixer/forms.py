@@ -13,7 +13,7 @@ from transformers import AutoModel, BertConfig
 
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
 from mixer.loading.step import StepBatch
-from mixer.trainer.hooks import StepHook
+from mixer.run.hooks import StepHook
 from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, mixing_trainer
 
 HEADS = {

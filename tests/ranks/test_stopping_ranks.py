@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from transformers import Trainer, TrainerCallback
 
+from mixer.checkpoint.files import step_of
 from mixer.distributed.signals import RunInterrupted, RunTerminated
-from mixer.trainer.checkpointing.files import step_of
 from tests.helpers import Tokens
 from tests.mixer.trainer.checkpointing.test_resume import KIND, build, end_of, go_on
 from tests.ranks.launch import message_of

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
 
 from mixer import LossChange, MixingTrainer, Stream
-from mixer.trainer.checkpointing.choose import WriteError
+from mixer.checkpoint.choose import WriteError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, _llama_config
 from tests.mixer.trainer.checkpointing.test_resume import Killed, assert_same, end_of

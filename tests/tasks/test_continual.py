@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
+from mixer.checkpoint.lock import LOCK_FILE
 from mixer.ledger.ledger import Ledger
 from mixer.loading.step import StepBatch
-from mixer.trainer.checkpointing.lock import LOCK_FILE
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, TaskContext
 from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBound, ReplayBuffer, ReplayRatio

@@ -19,8 +19,8 @@ from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, as_streams, describe
 from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe, rows_of
-from mixer.trainer.checks import check_budget, check_finite
-from mixer.trainer.config import options_in
+from mixer.run.checks import check_budget, check_finite
+from mixer.run.config import options_in
 from mixer.trainer.requirements import check_needs
 from mixer.utils.random_state import seeded
 

@@ -13,7 +13,7 @@ from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
 from mixer.policies.contract import Policy
 from mixer.schedules import LossChange
-from mixer.trainer.checkpointing.save import Progress
+from mixer.trainer.save import Progress
 from mixer.utils.saved_state import from_plain
 from mixer.utils.validation import MOST_COUNT
 from tests.mixer.mixture.test_controller import make_mixing, one_step

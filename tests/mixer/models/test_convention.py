@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.models.loss_normalization import UNDECIDED, decide, samples_per_item, try_normalization
+from mixer.losses.normalization import UNDECIDED, decide, samples_per_item, try_normalization
 
 
 def _votes(form: str, world_size: int, rows: bool = True, micro_items: int = 6, other: float = 0.0) -> torch.Tensor:

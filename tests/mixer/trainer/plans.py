@@ -9,8 +9,8 @@ import torch
 from mixer import Proportional, Stream, schedules
 from mixer.loading.build import MixtureOptions
 from mixer.mixture.bad_samples import Skipping
-from mixer.trainer.config import MixingOptions
-from mixer.trainer.plan import Facts, Options, RunPlan, plan_run
+from mixer.run.config import MixingOptions
+from mixer.run.plan import Facts, Options, RunPlan, plan_run
 
 CONFIG = ("nonfinite", "max_tokens_per_micro_batch")
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mixer import MixingConfig, MixingTrainer
-from mixer.trainer.config import OF_TRAINER
+from mixer.run.config import OF_TRAINER
 from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
 
 _OF_TRAINING = {field.name for field in fields(MixingConfig)} - {*OF_TRAINER}

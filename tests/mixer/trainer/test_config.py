@@ -12,7 +12,7 @@ from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArg
 
 import mixer
 from mixer import Budget, MixingConfig, MixingOptions, MixingTrainer, Objective, Uniform
-from mixer.trainer.config import OF_TRAINER
+from mixer.run.config import OF_TRAINER
 from tests.helpers import Tokens, arguments, build_model, plain_options, three_streams, weights_of
 
 # As a user gives them, and as they are afterwards.

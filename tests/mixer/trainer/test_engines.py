@@ -11,11 +11,11 @@ from torch.utils.data import IterableDataset
 
 from mixer import Budget, Probing, Proportional, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
+from mixer.measure.reference import check_reference
 from mixer.measurements import UpdateNorm
 from mixer.trainer.engines import check_engine, engine_of
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
-from mixer.trainer.observers.reference import check_reference
 from replay.feeding.features import extract_features
 from replay.methods import AGEM
 from tests.mixer.trainer.plans import planned

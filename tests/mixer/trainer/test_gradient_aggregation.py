@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from mixer import GradientAggregation, Stream
 from mixer.gradients.conflict import NAMES
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.gradient_aggregation import _KEY
-from mixer.trainer.hooks import ForwardResult
 from mixer.trainer.method import Method
 from mixer.trainer.step import NonFiniteLossError
 from mixer.utils.random_state import seeded

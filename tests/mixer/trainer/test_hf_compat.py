@@ -10,9 +10,10 @@ from transformers import Trainer
 from transformers import trainer as trainer_module
 
 from mixer import MixingTrainer
-from mixer.trainer import hf_compat
+from mixer.run import hf_compat
 
-ROOT = Path(__file__).parents[3] / "mixer" / "trainer"
+ROOMS = [Path(__file__).parents[3] / "mixer" / room for room in ("run", "checkpoint", "losses", "measure", "trainer")]
+FILES = [path for room in ROOMS for path in room.rglob("*.py")]
 _ASSIGNED = set(re.findall(r"self\.(_[a-z]\w*)", inspect.getsource(trainer_module)))
 _RELIED_ON = hf_compat.OVERRIDDEN | hf_compat.USED
 _PRIVATE = {name for name in _ASSIGNED | set(dir(Trainer)) if re.match("_[a-z]", name)}
@@ -23,7 +24,7 @@ def test_the_installed_trainer_has_every_name() -> None:
     missing = {name: why for name, why in _RELIED_ON.items() if not hasattr(Trainer, name) and name not in assigned}
     assert not missing, (
         f"transformers {transformers.__version__} has renamed or removed names of the Trainer that "
-        f"mixer/trainer/hf_compat.py lists (checked with {hf_compat.CHECKED_WITH}): {missing}. "
+        f"mixer/run/hf_compat.py lists (checked with {hf_compat.CHECKED_WITH}): {missing}. "
         "Find what took their place."
     )
 
@@ -35,7 +36,7 @@ def test_the_names_that_are_overridden_at_most_fifteen_and_used_are_those_of_the
     assert len(overridden) <= 15
     used = {
         node.attr
-        for path in ROOT.rglob("*.py")
+        for path in FILES
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in _PRIVATE
     }
@@ -43,6 +44,6 @@ def test_the_names_that_are_overridden_at_most_fifteen_and_used_are_those_of_the
     assert used - set(hf_compat.OVERRIDDEN) == listed
 
 
-def test_only_the_seam_reads_what_is_private_to_others() -> None:
-    told = [path.name for path in ROOT.rglob("*.py") for line in path.read_text().splitlines() if "SLF001" in line]
+def test_only_one_file_reads_what_is_private_to_others() -> None:
+    told = [path.name for path in FILES for line in path.read_text().splitlines() if "SLF001" in line]
     assert sorted(told) == ["failures.py", "hf_compat.py", "step.py"]  # of torch, of the Trainer, of accelerate

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixer import MixingTrainer
 from mixer.mixture.plan import Plan
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from replay import ReplayBuffer
 from tests.helpers import GradientRecorder, build_model

@@ -17,24 +17,24 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import assemble
+from mixer.losses.stream_losses import StreamLosses
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.controller import Mixing
-from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-from mixer.trainer.checkpointing.resume import Resuming
-from mixer.trainer.checkpointing.save import Checkpointing, HeldArguments
+from mixer.run.loading import LoadingRules, StreamLoading
+from mixer.run.plan import RunPlan
+from mixer.run.state import PresentStep, Run
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.guard import WeightGuard
-from mixer.trainer.loading import LoadingRules, StreamLoading
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl, MixingCallback
 from mixer.trainer.loss_trials import LossTrials
-from mixer.trainer.losses import StreamLosses
 from mixer.trainer.measuring import Means, new_hooks
 from mixer.trainer.methods import MethodList
 from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
-from mixer.trainer.plan import RunPlan
-from mixer.trainer.run import PresentStep, Run
+from mixer.trainer.resume import Resuming
+from mixer.trainer.save import Checkpointing, HeldArguments
 from mixer.trainer.search import Search
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
+from mixer.checkpoint.files import find_problem, list_checkpoints
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
-from mixer.trainer.checkpointing.files import find_problem, list_checkpoints
 from tests.mixer.trainer.checkpointing.test_resume import Whole, assert_same, build, go_on
 
 

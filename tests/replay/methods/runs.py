@@ -9,7 +9,7 @@ from torch import nn
 
 from mixer import MixingTrainer
 from mixer.loading.step import StepBatch
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import arguments, mixing_trainer, weights_of

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.trainer.checkpointing import files
-from mixer.trainer.checkpointing.files import MARKER_FILE, STATE_FILE, complete, find_problem, read_state
+from mixer.checkpoint import files
+from mixer.checkpoint.files import MARKER_FILE, STATE_FILE, complete, find_problem, read_state
 from mixer.utils.files import at_once, read_json, synced_later, write_json
 
 
@@ -55,7 +55,7 @@ def test_what_is_put_in_place_without_a_sync_is_synced_before_the_checkpoint_cou
         synced.append(f"{name}{' after' if is_complete else ''}")
 
     monkeypatch.setattr("mixer.utils.files.sync_to_disk", note)
-    monkeypatch.setattr("mixer.trainer.checkpointing.files.sync_to_disk", note)
+    monkeypatch.setattr("mixer.checkpoint.files.sync_to_disk", note)
     with synced_later():
         write_json(tmp_path / "end" / STATE_FILE, {"step": 2})
         write_json(tmp_path / "end" / "deep" / "more.json", {})

@@ -14,7 +14,7 @@ import pytest
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer
-from mixer.trainer.checkpointing.lock import LOCK_FILE, FolderLock
+from mixer.checkpoint.lock import LOCK_FILE, FolderLock
 from tests.mixer.trainer import runs
 
 

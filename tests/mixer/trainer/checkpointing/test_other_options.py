@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mixer import Fixed, MixingTrainer, Stream, schedules
-from mixer.trainer.checkpointing import resume
+from mixer.trainer import resume
 from tests.helpers import three_streams
 from tests.mixer.trainer.runs import make, train
 

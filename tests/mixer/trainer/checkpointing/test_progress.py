@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from mixer.trainer.checkpointing.save import Progress
+from mixer.trainer.save import Progress
 
 
 def _progress(**changes: object) -> Progress:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mixer.trainer.checkpointing.trainer_files import check_trainer_state, find_unreadable, naming_unreadable
+from mixer.checkpoint.trainer_files import check_trainer_state, find_unreadable, naming_unreadable
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from mixer.loading.collate import Loaded, can_share_batch
 from mixer.loading.memory import MicroBatchCap
 from mixer.loading.transport import Samples
 from mixer.mixture.planner import Planner
-from mixer.trainer.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from mixer.trainer.method import Method
 from tests.helpers import Tokens, arguments, build_model

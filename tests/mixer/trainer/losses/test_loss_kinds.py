@@ -12,10 +12,10 @@ from torch import nn
 from transformers import BertLMHeadModel, Trainer
 
 from mixer import MixingTrainer
+from mixer.losses.normalization import KindFound, Seen, find_kind
+from mixer.losses.trial_rows import rows_to_try
 from mixer.models.labels import shifts_labels
-from mixer.models.loss_normalization import KindFound, Seen, find_kind
 from mixer.models.row_losses import hides_rows
-from mixer.models.trial_rows import rows_to_try
 from tests.helpers import (
     MODEL_DATA,
     GradientRecorder,

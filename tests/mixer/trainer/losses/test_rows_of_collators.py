@@ -10,7 +10,7 @@ import torch
 from transformers import default_data_collator
 
 from mixer import MixingTrainer
-from mixer.trainer.config import NonFinite
+from mixer.run.config import NonFinite
 from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, mixing_trainer
 
 Collator = Callable[[list[Any]], Any]

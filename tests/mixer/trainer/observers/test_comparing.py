@@ -22,9 +22,9 @@ from mixer import (
     Policy,
     Uniform,
 )
+from mixer.checkpoint.files import STATE_FILE
+from mixer.measure.reference import excess_of
 from mixer.measurements import ExcessLoss, Loss, LossAfter
-from mixer.trainer.checkpointing.files import STATE_FILE
-from mixer.trainer.observers.reference import excess_of
 from tests.helpers import MODEL_DATA, build_model, three_streams, weights_of
 from tests.mixer.comparing import Leaning, Tagger, Watching, build, cross_entropies, train_by_hand
 from tests.mixer.trainer.checkpointing.test_resume import assert_same, end_of

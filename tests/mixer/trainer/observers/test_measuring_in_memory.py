@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM, default_data_collator
 
 from mixer import MixingTrainer, Objective
+from mixer.measure.targets import TargetProbe
 from mixer.measurements import Alignment
-from mixer.trainer.observers.targets import TargetProbe
 from tests.helpers import Tokens, arguments, mixing_trainer
 from tests.mixer.trainer.observers.test_targets import Aligned
 

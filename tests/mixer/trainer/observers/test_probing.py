@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mixer import BalancedPiKE, Floor, MixingTrainer, PiKE, Probing, Uniform, schedules
-from mixer.trainer.observers.gradient_options import resolve_probing
+from mixer.run.probing import resolve_probing
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
 

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Order, Stream
-from mixer.trainer.argument_support import AS_BY_THE_TRAINER
+from mixer.run.argument_support import AS_BY_THE_TRAINER
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
 
 KIND = "sequence-classification"

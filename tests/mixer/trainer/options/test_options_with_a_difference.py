@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset
 
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
+from mixer.checkpoint.files import find_problem
 from mixer.distributed.collectives import RankSync
-from mixer.trainer.checkpointing.files import find_problem
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
 
 

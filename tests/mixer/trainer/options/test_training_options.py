@@ -20,8 +20,8 @@ from transformers import TrainingArguments
 from docs.site.options_page import option_names, page
 from mixer import MixingTrainer, Stream, schedules
 from mixer.policies.function import Function
+from mixer.run.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
 from mixer.schedules.function import Function as SizeFunction
-from mixer.trainer.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams
 
 KNOWN = AS_BY_THE_TRAINER | DIFFERENCES.keys() | REFUSED.keys()

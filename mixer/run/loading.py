@@ -19,7 +19,7 @@ from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.stream import Stream, read_from
-from mixer.trainer.hf_compat import (
+from mixer.run.hf_compat import (
     collator_removing_columns,
     signature_columns,
     train_batch_size,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mixer.loading.collate import StreamSpecifics
     from mixer.loading.transport import Columns
     from mixer.mixture.controller import Mixing
-    from mixer.trainer.plan import Options
+    from mixer.run.plan import Options
 
 # Workers time out a little earlier than ranks, so that a rank with stuck workers can report it.
 _SHARE_OF_TIMEOUT = 0.9

@@ -17,16 +17,16 @@ from transformers.utils import logging
 from mixer.gradients.metric import OptimizerMetric
 from mixer.gradients.per_source import product
 from mixer.measurements import Alignment, TargetStatistics
-from mixer.trainer.hooks import StepHook
+from mixer.run.hooks import StepHook
 
 if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch
+    from mixer.measure.auxiliary_passes import AuxiliaryPasses
+    from mixer.measure.target_rows import TargetRows
     from mixer.measurements import Results
     from mixer.mixture.controller import Mixing
     from mixer.policies.objective import Objective
-    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-    from mixer.trainer.targets import TargetRows
     from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)

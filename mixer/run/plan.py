@@ -11,16 +11,16 @@ from transformers import TrainingArguments
 
 from mixer.loading.build import MixtureOptions, resolve_budget
 from mixer.measurements import ExcessLoss, Loss, MeanLoss, Needs, asked
-from mixer.trainer.observers.gradient_options import ProbedSteps, resolve_probing
+from mixer.run.probing import ProbedSteps, resolve_probing
 
 if TYPE_CHECKING:
     from mixer.mixture.bad_samples import Skipping
     from mixer.mixture.stream import Stream
     from mixer.policies.contract import Policy
     from mixer.policies.objective import Objective
+    from mixer.run.config import MixingOptions
+    from mixer.run.probing import Probing
     from mixer.schedules.base import Schedule
-    from mixer.trainer.config import MixingOptions
-    from mixer.trainer.observers.gradient_options import Probing
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import Trainer
 
 from mixer.loading.collate import batch_mapping
-from mixer.models.loss_normalization import KindFound, LossKind, Seen, find_kind, kind_by_rows
+from mixer.losses.normalization import KindFound, LossKind, Seen, find_kind, kind_by_rows
+from mixer.losses.stream_losses import StreamLosses
+from mixer.losses.trial_rows import rows_of, rows_to_try
 from mixer.models.row_losses import RowLossReader, num_rows
-from mixer.models.trial_rows import rows_of, rows_to_try
 from mixer.models.trl import metrics_restored
-from mixer.trainer.losses import StreamLosses
-from mixer.trainer.run import PresentStep
+from mixer.run.state import PresentStep
 from mixer.utils.attributes import attributes_held
 from mixer.utils.device import to_host
 

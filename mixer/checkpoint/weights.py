@@ -16,7 +16,7 @@ from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig, load_state_dict
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
-from mixer.trainer.hf_compat import without_ignored_weights
+from mixer.run.hf_compat import without_ignored_weights
 from mixer.utils.attributes import attributes_held
 from mixer.utils.text import shortened
 

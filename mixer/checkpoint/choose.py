@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from mixer.trainer.checkpointing.files import (
+from mixer.checkpoint.files import (
     MARKER_FILE,
     find_problem,
     from_weights,

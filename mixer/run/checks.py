@@ -13,8 +13,8 @@ from transformers import Trainer, TrainingArguments
 from mixer.loading.build import resolve_batch_size
 from mixer.mixture.clock import Budget
 from mixer.mixture.stream import Stream
+from mixer.run.argument_support import REFUSED
 from mixer.schedules.base import Schedule
-from mixer.trainer.argument_support import REFUSED
 from mixer.utils.nested import flat
 from mixer.utils.user_code import library_of
 

@@ -21,17 +21,17 @@ from mixer.loading.memory import MicroBatchCap, Size, is_out_of_memory
 from mixer.loading.step import MicroBatch, StepBatch
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl import metrics_restored
-from mixer.trainer.hf_compat import collator_removing_columns, prepare_inputs
+from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.loading.transport import Columns
+    from mixer.losses.stream_losses import StreamLosses
     from mixer.mixture.cursors import StreamShare
     from mixer.mixture.plan import Plan
-    from mixer.trainer.loading import StreamLoading
-    from mixer.trainer.losses import StreamLosses
-    from mixer.trainer.plan import RunPlan
-    from mixer.trainer.run import Run
+    from mixer.run.loading import StreamLoading
+    from mixer.run.plan import RunPlan
+    from mixer.run.state import Run
     from mixer.utils.arrays import FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)

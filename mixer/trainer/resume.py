@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.consistency import check_same, check_shared, shared_options
-from mixer.mixture.controller import check_format
-from mixer.trainer.checkpointing.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
-from mixer.trainer.checkpointing.files import CAP_ENTRY, STATE_FILE, read_state, supersede
-from mixer.trainer.checkpointing.lock import FolderLock
-from mixer.trainer.checkpointing.options import (
+from mixer.checkpoint.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
+from mixer.checkpoint.files import CAP_ENTRY, STATE_FILE, read_state, supersede
+from mixer.checkpoint.lock import FolderLock
+from mixer.checkpoint.options import (
     OPTIONS_ENTRY,
     batch_size_problem,
     options_of,
     other_options,
     same_optimizer,
 )
-from mixer.trainer.checkpointing.save import Checkpointing, Progress
-from mixer.trainer.checkpointing.trainer_files import check_trainer_state, naming_unreadable
-from mixer.trainer.hf_compat import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
+from mixer.checkpoint.trainer_files import check_trainer_state, naming_unreadable
+from mixer.distributed.consistency import check_same, check_shared, shared_options
+from mixer.mixture.controller import check_format
+from mixer.run.hf_compat import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
+from mixer.trainer.save import Checkpointing, Progress
 from mixer.utils.validation import refusing_damage
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from mixer.mixture.batch_size import BatchSize
     from mixer.mixture.clock import Clock
     from mixer.mixture.planner import Planner
+    from mixer.run.plan import RunPlan
+    from mixer.run.state import Run
     from mixer.trainer.loop import LoopControl
     from mixer.trainer.methods import MethodList
-    from mixer.trainer.plan import RunPlan
-    from mixer.trainer.run import Run
 
 logger = logging.get_logger(__name__)
 

@@ -14,10 +14,8 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
 
-from mixer.distributed.consistency import share_files
-from mixer.loading.iterable.feed import rows_file
-from mixer.trainer.checkpointing.choose import write_error
-from mixer.trainer.checkpointing.files import (
+from mixer.checkpoint.choose import write_error
+from mixer.checkpoint.files import (
     CAP_ENTRY,
     METHODS_ENTRY,
     STATE_FILE,
@@ -27,8 +25,10 @@ from mixer.trainer.checkpointing.files import (
     rotate,
     step_of,
 )
-from mixer.trainer.checkpointing.options import OPTIONS_ENTRY, options_of
-from mixer.trainer.hf_compat import loop_losses, output_folder, push_checkpoint
+from mixer.checkpoint.options import OPTIONS_ENTRY, options_of
+from mixer.distributed.consistency import share_files
+from mixer.loading.iterable.feed import rows_file
+from mixer.run.hf_compat import loop_losses, output_folder, push_checkpoint
 from mixer.utils.attributes import attributes_held
 from mixer.utils.files import synced_later, write_json
 from mixer.utils.text import shortened
@@ -36,10 +36,10 @@ from mixer.utils.validation import finite_number, whole_number
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
+    from mixer.run.plan import RunPlan
+    from mixer.run.state import Run
     from mixer.trainer.guard import WeightGuard
     from mixer.trainer.methods import MethodList
-    from mixer.trainer.plan import RunPlan
-    from mixer.trainer.run import Run
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,19 @@ from transformers import Trainer
 
 from mixer.loading.collate import batch_mapping
 from mixer.loading.errors import alone, name_rows, unfit_rows
+from mixer.losses.normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
 from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
-from mixer.models.loss_normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
 from mixer.models.row_losses import Heard, RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
-from mixer.trainer.hf_compat import loss_shifts_labels
+from mixer.run.hf_compat import loss_shifts_labels
 from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, is_user_code, module_of
 
 if TYPE_CHECKING:
     from mixer.loading.step import MicroBatch
     from mixer.mixture.stream import Stream
-    from mixer.trainer.plan import RunPlan
-    from mixer.trainer.run import PresentStep
+    from mixer.run.plan import RunPlan
+    from mixer.run.state import PresentStep
     from mixer.utils.arrays import FloatArray
 
 _HALF = (torch.float16, torch.bfloat16)

@@ -18,7 +18,7 @@ from mixer.utils.text import shortened
 
 if TYPE_CHECKING:
     from mixer.mixture.controller import Mixing
-    from mixer.trainer.plan import RunPlan
+    from mixer.run.plan import RunPlan
 
 OPTIONS_ENTRY = "options"
 # The state of the optimizer, the schedule and the random generators holds these.

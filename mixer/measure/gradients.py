@@ -17,15 +17,15 @@ from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.update_norm import StepLength
 from mixer.measurements import GradientNoise, Gradients, UpdateNorm
-from mixer.trainer.hooks import ForwardResult, StepHook
-from mixer.trainer.observers.gradient_options import Probing, exact_refusal
+from mixer.run.hooks import ForwardResult, StepHook
+from mixer.run.probing import Probing, exact_refusal
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.loading.result import StepResult
     from mixer.loading.step import StepBatch
+    from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.measurements import GradientStatistics, Results
-    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
 
 logger = logging.get_logger(__name__)
 

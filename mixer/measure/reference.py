@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.distributed.gradient_sync import shards_of
+from mixer.losses.normalization import LARGEST_OTHER_SHARE
 from mixer.measurements import ExcessLoss, LossAfter
-from mixer.models.loss_normalization import LARGEST_OTHER_SHARE
 from mixer.models.side_state import Snapshot
-from mixer.trainer.hooks import ForwardResult, StepHook
+from mixer.run.hooks import ForwardResult, StepHook
 from mixer.utils.device import to_host
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.measurements import Results
     from mixer.models.row_losses import RowLossReader
     from mixer.policies.contract import Policy
-    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
     from mixer.utils.arrays import FloatArray, Int64Array
 
 _OWN, _REFERENCE = -2, -1  # entries after those of the streams: micro-batches with unknown items

@@ -18,13 +18,13 @@ from mixer.mixture.stream import Stream, is_iterable, selected
 from mixer.models.inputs import TASK
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
-from mixer.trainer.hf_compat import collator_removing_columns
-from mixer.trainer.plan import RunPlan, Steering
+from mixer.run.hf_compat import collator_removing_columns
+from mixer.run.plan import RunPlan, Steering
 from mixer.utils.random_state import seeded
 from mixer.utils.text import first_of, safe_names
 
 if TYPE_CHECKING:
-    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
+    from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.utils.arrays import Int64Array
 
 _SPLIT_SEED = 0  # the same rows judge in all runs, whatever their seeds

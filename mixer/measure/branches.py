@@ -18,16 +18,16 @@ from mixer.gradients.metric import OptimizerMetric
 from mixer.measurements import Branches, BranchStatistics
 from mixer.models.branches import AdapterBranches, WeightBranches
 from mixer.models.branches import Branches as ModelBranches
-from mixer.trainer.hooks import StepHook
+from mixer.run.hooks import StepHook
 from mixer.utils.random_state import seeded
 
 if TYPE_CHECKING:
     from mixer.loading.result import StepResult
     from mixer.loading.step import MicroBatch
+    from mixer.measure.auxiliary_passes import AuxiliaryPasses
+    from mixer.measure.target_rows import TargetRows
     from mixer.measurements import Results
     from mixer.mixture.controller import Mixing
-    from mixer.trainer.auxiliary_passes import AuxiliaryPasses
-    from mixer.trainer.targets import TargetRows
     from mixer.utils.arrays import BoolArray, FloatArray
 
 _PART_OF_RUN, _LEAST_STEPS = 40, 4

@@ -1,0 +1,1 @@
+"""Checkpoints on disk: which are complete, which to resume from, and what they hold."""

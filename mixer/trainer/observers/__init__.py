@@ -1,1 +1,0 @@
-"""What a step measures beside its own loss."""
