@@ -20,7 +20,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.result import StepResult
 from mixer.loading.step import StepCounts
-from mixer.measurements import Gradients, Loss, asked
+from mixer.measurements import Gradients, Loss, Results, asked
 from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
@@ -161,10 +161,11 @@ class LongPlannedRun:
         policy = mixing.policy
         is_due = any(plan.step % need.interval_steps == 0 for need in asked(policy.needs, Gradients))
         gradients = self._gradients(plan) if is_due else None
-        mixing.observe(plan, tokens, {Loss: losses, **({} if gradients is None else {Gradients: gradients})})
+        measured: Results = {Loss: losses, **({} if gradients is None else {Gradients: gradients})}
+        mixing.observe(plan, tokens, measured)
         sums = np.append(np.nan_to_num(losses) * tokens, np.nansum(losses * tokens) / tokens.sum())
-        batch = StepResult(plan, StepCounts(tokens, tokens), torch.from_numpy(sums), 1e-3, 1.0, gradients)
-        self._recorder.record(batch)
+        batch = StepResult(plan, StepCounts(tokens, tokens), torch.from_numpy(sums), 1e-3, 1.0)
+        self._recorder.record(batch, measured)
 
     def _gradients(self, plan: Plan) -> GradientStatistics:
         vectors = self._random.normal(0.2, 1.0, (NUM_STREAMS, 8))
