@@ -42,7 +42,7 @@ def constraints_of(options: Namespace, streams: Sequence[str], natural: Constrai
     }
     natural = natural or Constraints()
     if given["most"] is not None:  # streams of weight 0 stay out
-        given["most"] = {**natural.most, **{n: min(own, natural.most.get(n, 1.0)) for n, own in given["most"].items()}}
+        given["most"] = {**natural.most, **{n: min(own, natural.most.get(n, own)) for n, own in given["most"].items()}}
     found = replace(natural, **{name: value for name, value in given.items() if value is not None})
     return found if found.passes is not None else replace(found, sizes={}, budget=None)
 

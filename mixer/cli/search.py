@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import multiprocessing
 import sys
 import time
@@ -105,6 +106,9 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     options = Namespace(given)  # type: ignore[no-untyped-call]
     if (options.propose is None) != (options.to is None):
         raise ValueError("--propose says how many recipes to write and --to where: give both or none.")
+    check_range("--worth", options.worth, 0.0, math.inf, "0.001 is a tenth of a per cent")
+    for name in ("runs", "at_once", *(() if options.propose is None else ("propose",))):
+        check_range(f"--{name}", getattr(options, name), 1, math.inf, "it is a number of runs")
     options.runs = options.runs if hasattr(own, "runs") else 0
     with only_json(own.json):
         found = _Search(parser, config, options)
@@ -137,6 +141,8 @@ class _Search:
         trainer = build_recipe(Recipe, self.parser, self.config.clone()).build_parts(has_weights=False).trainer
         clock, mixture = trainer.mixing.clock, describe(trainer.streams)
         self.steps = max(_LEAST_STEPS, round(self.options.share * clock.max_steps))
+        # Where the least number of steps is a larger share, streams keep that share of their rows.
+        self.share = max(self.options.share, min(1.0, _LEAST_STEPS / clock.max_steps))
         self.batch_size, self.streams = clock.batch_size, list(mixture.names)
         self.is_more_better = bool(trainer.describe_run()["objective"]["greater_is_better"])
         weights = dict(zip(self.streams, mixture.weights.tolist(), strict=True))
@@ -246,7 +252,7 @@ class _Search:
     def _yaml(self, run: ShortRun, folder: Path) -> str:
         """Gives the recipe of a short run."""
         config: Any = self.config.clone()
-        training, share = config.training, self.options.share
+        training, share = config.training, self.share
         training.output_dir = str(folder)
         training.max_steps, training.seed = self.steps, training.seed + run.seed_offset
         is_share = training.warmup_steps < 1

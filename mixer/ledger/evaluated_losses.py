@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.contract import check_weights
+from mixer.policies.contract import weights_array
 from mixer.policies.objective import Objective
 
 # The Trainer's own evaluation metrics, beside those of `compute_metrics`.
@@ -37,7 +37,7 @@ def check_eval_weights(weights: Mapping[str, float] | None, eval_dataset: Any) -
     if sets is None or weights.keys() != set(sets):
         state = "is not a dict" if sets is None else f"has the sets {sets}"
         raise ValueError(f"eval_weights names {list(weights)}, but eval_dataset {state}: set one weight per set.")
-    check_weights(np.array([float(weights[name]) for name in sets]), sets, "eval_weights")
+    weights_array(weights, sets, "eval_weights")
 
 
 def mean_loss(losses: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:

@@ -256,9 +256,12 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
     if isinstance(weights, Mapping):
         weights = in_order(weights, names, f"{where}: weights")
     try:
-        array = np.asarray(without_graph(weights), dtype=np.float64)
+        numbers = np.asarray(without_graph(weights))
+        array = numbers.astype(np.float64)
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{where}: weights must be numbers, got {weights!r}.") from None
+        numbers = np.array("")
+    if numbers.dtype.kind in "US":  # numpy takes the text "1" for a number
+        raise ValueError(f"{where}: weights must be numbers, got {weights!r}.")
     if array.shape != (len(names),):
         raise ValueError(
             f"{where}: expected {len(names)} weights, one for each of {list(names)}, got shape {list(array.shape)}: "

@@ -139,6 +139,8 @@ class MixingOptions:
         for name, value in self.own_options().items():
             if get_origin(kinds[name]) is Literal:
                 check_choice(name, value, kinds[name])
+            elif kinds[name] is bool and not isinstance(value, bool):
+                raise TypeError(f"{name} must be True or False, got {value!r:.100}.")
             elif not isinstance(value, bool | int | float | str | list | dict | None):
                 hint = f" Pass objects to the trainer: {name}=..." if name in OF_TRAINER else ""
                 raise TypeError(f"{type(self).__name__}: {name} must be plain data, got {value!r:.100}.{hint}")
@@ -178,15 +180,18 @@ class MixingOptions:
             return own if given is None else given
         if type(given) is not type(own) or given != own:
             raise ValueError(
-                f"{name}={given!r:.100} and {own_name}={own!r:.100} of the training arguments ({type(self).__name__}) "
-                "are both given: leave one of the two out."
+                f"{name}={_shown(given)} and {own_name}={_shown(own)} of the training arguments ({type(self).__name__}) "
+                "are both given, and differ: leave one of the two out."
             )
         return given
 
     def chosen_budget(self, given: Budget | None) -> Budget | None:
         """Returns the length of the run, if it is limited in samples or tokens; see `chosen`."""
         limits = self.budget_samples, self.budget_tokens
-        own = None if limits == (None, None) else Budget(samples=limits[0], tokens=limits[1])
+        try:
+            own = None if limits == (None, None) else Budget(samples=limits[0], tokens=limits[1])
+        except (ValueError, TypeError) as error:
+            raise type(error)(str(error).replace("budget: ", "budget_", 1)) from None  # the option's name
         budget: Budget | None = self._one_of("budget", given, "budget_samples or budget_tokens", own)
         return budget
 
@@ -249,6 +254,11 @@ class MixingConfig(MixingOptions, TrainingArguments):
 def options_in(args: Any) -> MixingOptions:
     """Returns the options of a mixture in training arguments; the defaults if these have none."""
     return args if isinstance(args, MixingOptions) else MixingOptions()
+
+
+def _shown(value: Any) -> str:
+    is_plain = isinstance(value, bool | int | float | str | list | tuple | dict)
+    return f"{value!r:.100}" if is_plain else f"{type(value).__name__}(...)"  # its text is long and tells little
 
 
 def _from_text(name: str, value: Any) -> Any:

@@ -29,7 +29,7 @@ def as_schedule(batch_size: Schedule | str | int | Callable[[int, int], int] | N
     """
     if isinstance(batch_size, Schedule):
         return batch_size
-    if isinstance(batch_size, str):
+    if isinstance(batch_size, str) and not batch_size[:1].isdecimal():  # "2.5" is no name
         return choose(batch_size, schedule_classes(), "batch_size", "schedule")
     if batch_size is None:
         return Constant()

@@ -31,7 +31,7 @@ _IN_ORDER = ("model", "args", "data_collator", "train_dataset")
 _ELSEWHERE = {
     option.name: f"MixingConfig({option.name}=...), the training arguments" for option in fields(MixingOptions)
 }
-_ELSEWHERE |= {"targets": "Objective(..., steering_sets=...), the argument objective"}
+_ELSEWHERE |= dict.fromkeys(("targets", "steering_sets"), "Objective(..., steering_sets=...), the argument objective")
 
 
 def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
@@ -120,7 +120,7 @@ def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[s
     parameters = inspect.signature(below.__init__).parameters.values()  # type: ignore[misc]  # of that very class
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         own = [name for name in _names(mixin) if name not in ("positional", "kwargs")]
-        check_keywords(given, [*own, *_names(below)], trainer_class.__name__)
+        check_keywords(given, [*dict.fromkeys([*own, *_names(below)])], trainer_class.__name__)
 
 
 def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:

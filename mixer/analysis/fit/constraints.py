@@ -1,5 +1,6 @@
 """Which mixtures are allowed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +47,15 @@ class Constraints:
         for name, shares in (("least", self.least), ("most", self.most)):
             for stream, share in shares.items():
                 check_range(f"{name}: {stream}", share, 0.0, 1.0, "it is a share")
+        for name, numbers in (("prior", self.prior or {}), ("sizes", self.sizes)):
+            for stream, number in numbers.items():
+                check_range(f"{name}: {stream}", number, 0.0, math.inf, "it is a weight or a number of samples")
+        for name in ("budget", "passes", "divergence"):
+            value = getattr(self, name)
+            if value is not None:
+                check_range(name, value, 0.0, math.inf, "leave it out for no bound")
+                if not value and name != "divergence":
+                    raise ValueError(f"{name} must be above 0, got {value:g}; leave it out for no bound.")
         given = (bool(self.sizes), self.budget is not None, self.passes is not None)
         if any(given) and not all(given):
             raise ValueError("sizes, budget and passes bound how often a stream is repeated: give all three or none.")
@@ -66,6 +76,8 @@ class Constraints:
         least = np.array([self.least.get(name, 0.0) for name in streams])
         most = np.array([self._most(name) for name in streams])
         prior = np.array([1.0 if self.prior is None else self.prior.get(name, 0.0) for name in streams])
+        if not prior.any():
+            raise ValueError(f"prior: the weights of all streams {list(streams)} are 0; at least one must be positive.")
         is_member = parts > 0.0
         shares = np.where(is_member, parts, 1.0)
         low = np.where(is_member, least / shares, 0.0).max(axis=1)

@@ -61,10 +61,11 @@ class RunTable(Result):
         wrong = found.isna() & (table[list(columns)].notna() | (not may_miss))
         if wrong.to_numpy().any():
             row, column = np.argwhere(wrong.to_numpy())[0]
-            cell = table[columns[column]].iloc[row]
+            cell, others = table[columns[column]].iloc[row], int(wrong.to_numpy().sum()) - 1
+            found_there = "empty" if pd.isna(cell) else f"{cell!r}, which is no number"
             raise ValueError(
-                f"{columns[column]} of run {self.runs[row]} is {cell!r}, which is no number, and so are "
-                f"{int(wrong.to_numpy().sum()) - 1} other cells: mend them"
+                f"{columns[column]} of run {self.runs[row]} is {found_there}"
+                + (f", and so are {others} other cells: mend them" if others else ": mend it")
                 + ("." if may_miss else "; a source that a run did not train on has the share 0.")
             )
         return np.asarray(found, dtype=np.float64)

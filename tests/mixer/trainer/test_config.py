@@ -109,6 +109,24 @@ def test_an_option_that_is_given_twice_with_different_values_is_refused(
         MixingTrainer(build_model("llama"), arguments(tmp_path, **config), **options)
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"eval_weights": {"a": "x", "b": 1}}, "eval_weights: weights must be numbers"),
+        ({"mixing": {"a": "1", "b": "1", "c": "2"}}, "weights must be numbers"),
+        ({"budget_samples": 0}, "budget_samples must be above 0"),
+        ({"budget_tokens": 1.5}, "budget_tokens must be a whole number"),
+        ({"batch_size": "2.5"}, "batch_size must be a whole number"),
+    ],
+)
+def test_a_wrong_number_is_refused_by_the_name_of_its_option(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    options = {"train_dataset": three_streams(), "eval_dataset": {"a": Tokens(8, 4), "b": Tokens(8, 5)}}
+    with pytest.raises((ValueError, TypeError), match=message):
+        MixingTrainer(build_model("llama"), arguments(tmp_path, **config), **options)
+
+
 def test_the_same_value_in_both_places_is_taken(tmp_path: Path) -> None:
     config = {"mixing": {"a": 1, "b": 1, "c": 2}, "batch_size": 8, "budget_samples": 16}
     own = {"mixing": {"a": 1, "b": 1, "c": 2}, "batch_size": 8, "budget": Budget(samples=16)}
@@ -117,9 +135,11 @@ def test_the_same_value_in_both_places_is_taken(tmp_path: Path) -> None:
     assert trainer.mixing.weights == {"a": 0.25, "b": 0.25, "c": 0.5}
 
 
-@pytest.mark.parametrize("name", ["nonfinite", "max_tokens_per_micro_batch", "allow_inexact", "targets"])
+@pytest.mark.parametrize(
+    "name", ["nonfinite", "max_tokens_per_micro_batch", "allow_inexact", "targets", "steering_sets"]
+)
 def test_what_is_no_argument_of_the_trainer_any_more_says_where_it_is(tmp_path: Path, name: str) -> None:
-    place = "Objective" if name == "targets" else "MixingConfig"
+    place = "Objective" if name in ("targets", "steering_sets") else "MixingConfig"
     with pytest.raises(TypeError, match=rf"no argument '{name}': set it in {place}\("):
         MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams(), **{name: 1})
 
@@ -132,6 +152,8 @@ def test_what_is_no_argument_of_the_trainer_any_more_says_where_it_is(tmp_path: 
         (ValueError, {"mixing": '{"a": '}, "mixing: .* cannot be read as JSON"),
         (TypeError, {"mixing": Uniform()}, "mixing must be plain data.* Pass objects to the trainer: mixing="),
         (TypeError, {"epoch_size": object()}, "epoch_size must be plain data"),
+        (TypeError, {"handle_signals": "no"}, "handle_signals must be True or False"),
+        (TypeError, {"allow_inexact": None}, "allow_inexact must be True or False"),
     ],
 )
 def test_a_value_that_no_option_takes_is_refused_by_the_config(

@@ -75,3 +75,13 @@ def test_bounds_out_of_range_are_refused() -> None:
     for given_, named in (({"least": {"a": -0.1}}, "least"), ({"passes": 4.0}, "passes")):
         with pytest.raises(ValueError, match=named):
             Constraints(**given_)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("divergence", -1.0), ("passes", 0.0), ("budget", -5.0), ("prior", {"a": -1.0, "b": 2.0}), ("prior", {"a": 0.0})],
+)
+def test_a_bound_out_of_its_range_is_refused_by_name(name: str, value: object) -> None:
+    others = {"sizes": {"a": 1.0}, "budget": 1.0, "passes": 1.0} if name in ("passes", "budget") else {}
+    with pytest.raises(ValueError, match=name):
+        Constraints(**{**others, name: value}).of(STREAMS)  # type: ignore[arg-type]
