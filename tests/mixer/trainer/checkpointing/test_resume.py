@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mixer.trainer.checkpointing import files, save
 from transformers import (
     BertForSequenceClassification,
     PreTrainedModel,
@@ -22,8 +21,10 @@ from transformers import (
 )
 
 from mixer import LossChange, MixingTrainer, schedules
+from mixer.checkpoint import files
 from mixer.checkpoint.choose import newest_complete
 from mixer.checkpoint.files import MARKER_FILE, STATE_FILE, complete, find_problem, list_checkpoints
+from mixer.trainer import save
 from tests.helpers import Tokens, _bert_config, arguments, three_streams, weights_of
 
 KIND = "sequence-classification"

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mixer.trainer.checkpointing import files, save
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 
+from mixer.checkpoint import files
 from mixer.checkpoint.choose import WriteError
 from mixer.checkpoint.files import find_problem
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.table import Table
+from mixer.trainer import save
 from mixer.utils.files import warn_of_unsynced_folders
 from tests.mixer.trainer.checkpointing.test_resume import FULL, Whole, _names, assert_same, build, go_on
 
