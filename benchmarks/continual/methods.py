@@ -240,7 +240,7 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
         )
     if (kind := _SELECTIONS.get(name)) is None:
         return None
-    if (measured := sorted(kind.needs & {"loss", "gradient"})) and not protocol.is_online:
+    if (measured := sorted(kind.needs & {"loss"})) and not protocol.is_online:
         return (
             f"{name}: {kind.__name__} goes by the {measured[0]} of samples as they are trained on, but the memory of "
             "this protocol is filled at each task's end. Take one that fills it online, such as clinc150."

@@ -102,14 +102,15 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     check_range("--parallel", own.parallel, 1, 256, "it is a number of processes")
     if config.objective is None:
         raise ValueError("A search needs an objective: set objective to the evaluation sets that the run is for.")
-    given: Any = {**{name[2:]: rest.get("default") for name, rest in _SEARCH.items()}, **vars(own)}
+    # Of `headroom`, which has no options of its own: the first runs alone.
+    given: Any = {**{name[2:]: rest.get("default") for name, rest in _SEARCH.items()}, "runs": 0, **vars(own)}
     options = Namespace(given)  # type: ignore[no-untyped-call]
     if (options.propose is None) != (options.to is None):
         raise ValueError("--propose says how many recipes to write and --to where: give both or none.")
     check_range("--worth", options.worth, 0.0, math.inf, "0.001 is a tenth of a per cent")
-    for name in ("runs", "at_once", *(() if options.propose is None else ("propose",))):
-        check_range(f"--{name}", getattr(options, name), 1, math.inf, "it is a number of runs")
-    options.runs = options.runs if hasattr(own, "runs") else 0
+    for name in ("runs", "at_once", "propose"):
+        if vars(own).get(name) is not None:
+            check_range(f"--{name}", vars(own)[name], 1, math.inf, "it is a number of runs")
     with only_json(own.json):
         found = _Search(parser, config, options)
         document = found.offline() if options.propose or options.results else found.online()
@@ -136,6 +137,7 @@ class _Search:
     options: Namespace
     done: list[tuple[ShortRun, float]] = field(default_factory=list)
     fitted: FittedMixture | None = None
+    verdict: Headroom | None = None
 
     def __post_init__(self) -> None:
         trainer = build_recipe(Recipe, self.parser, self.config.clone()).build_parts(has_weights=False).trainer
@@ -188,36 +190,29 @@ class _Search:
 
     def offline(self) -> dict[str, Any]:
         """Fits results of proposed recipes, and writes further ones."""
-        options, runs = self.options, first_runs(self.streams, self.region)
-        folders = (
-            []
-            if options.results is None
-            else sorted(
-                path.parent
-                for path in Path(options.results).glob(f"*/{RECIPE_FILE}")
-                if (path.parent / "ledger").is_dir()
-            )
-        )
+        options, recipes, weights = self.options, list[Path](), {}
         if options.results is not None:
+            found = sorted(Path(options.results).glob(f"*/{RECIPE_FILE}"))
+            folders = [path.parent for path in found if (path.parent / "ledger").is_dir()]
             if not folders:
                 raise ValueError(
                     f"--results: {options.results} has no folder of a run with a {RECIPE_FILE} and a ledger."
                 )
             self.fitted = fit_folders(folders, self.constraints)
+            weights = {"weights": named(self.streams, self.fitted.shares)}
         if options.propose:
-            if self.fitted is not None:
-                runs, _ = next_runs(self.fitted, options.propose)
-            elif options.propose > len(runs):
-                drawn = self.region.draw(options.propose - len(runs), np.random.default_rng(1))
-                runs += [ShortRun(f"spread {n}", named(self.streams, own)) for n, own in enumerate(drawn, 101)]
-            self.proposed = [self._write(run, Path(options.to)) for run in runs[: options.propose]]
-            _say(f"{len(self.proposed)} runs of {self.steps} steps of {self.batch_size:g} samples are proposed.")
-        fit = (
-            {}
-            if self.fitted is None
-            else {"fit": self.fitted.document(), "weights": named(self.streams, self.fitted.shares)}
-        )
-        return self._document() | fit | {"recipes": [str(path) for path in getattr(self, "proposed", [])]}
+            recipes = [self._write(run, Path(options.to)) for run in self._proposed(options.propose)]
+            _say(f"{len(recipes)} runs of {self.steps} steps of {self.batch_size:g} samples are proposed.")
+        return self._document() | weights | {"recipes": [str(path) for path in recipes]}
+
+    def _proposed(self, count: int) -> list[ShortRun]:
+        """Plans runs for elsewhere: the next by the fit, or the first and further ones around the prior."""
+        if self.fitted is not None:
+            return next_runs(self.fitted, count)[0]
+        runs = first_runs(self.streams, self.region)
+        drawn = self.region.draw(max(count - len(runs), 0), np.random.default_rng(1))
+        runs += [ShortRun(f"spread {n}", named(self.streams, own)) for n, own in enumerate(drawn, 101)]
+        return runs[:count]
 
     def _document(self) -> dict[str, Any]:
         rows = [{"name": run.name, "weights": dict(run.weights), "objective": value} for run, value in self.done]
@@ -235,7 +230,7 @@ class _Search:
             show(self.fitted, [])
         for path in document.get("recipes", []):
             print(f"mixer train {path}")  # noqa: T201
-        if not self.done:
+        if self.verdict is None:
             if "weights" in document:
                 print(how_to_train(document["weights"]))  # noqa: T201
             return

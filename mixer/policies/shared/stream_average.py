@@ -52,7 +52,3 @@ class StreamAverage(HasState):
         self._counts[new] += 1
         weight = (1.0 - self.decay) / (1.0 - self.decay ** self._counts[new])
         self._values[new] = (1.0 - weight) * self._values[new] + weight * values[new]
-
-    def set(self, place: int, value: float, num_values: int) -> None:
-        """Sets one average, as after `num_values` values."""
-        self._values[place], self._counts[place] = value, num_values
