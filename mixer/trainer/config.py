@@ -180,8 +180,8 @@ class MixingOptions:
             return own if given is None else given
         if type(given) is not type(own) or given != own:
             raise ValueError(
-                f"{name}={_shown(given)} and {own_name}={_shown(own)} of the training arguments ({type(self).__name__}) "
-                "are both given, and differ: leave one of the two out."
+                f"{name}={_shown(given)} and {own_name}={_shown(own)} of the training arguments "
+                f"({type(self).__name__}) are both given, and differ: leave one of the two out."
             )
         return given
 
