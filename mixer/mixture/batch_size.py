@@ -45,6 +45,7 @@ class BatchSize:
     def start(self) -> None:
         """Begins a new run; a size set by hand stays."""
         self._take(self.schedule.start(self.initial), step=0, previous=self.initial)
+        self.schedule.check_remembered()
 
     @property
     def value(self) -> int:

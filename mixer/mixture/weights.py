@@ -52,6 +52,7 @@ class MixtureWeights:
         """
         self._evaluation_losses: FloatArray | None = None
         self._decide(self.policy.start(replace(self._mixture, active=active)), 0)
+        self.policy.check_remembered()
 
     @property
     def value(self) -> FloatArray:

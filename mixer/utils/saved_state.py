@@ -40,6 +40,19 @@ class HasState:
         for name in self._remembered_names():
             setattr(self, name, _loaded(getattr(self, name), state[name.lstrip("_")]))
 
+    def check_remembered(self) -> None:
+        """Refuses names in `remembered` that are no attributes after `start`: no checkpoint could be written.
+
+        Raises:
+            TypeError: With the class and the names.
+        """
+        missing = [name for name in self._remembered_names() if not hasattr(self, name)]
+        if missing:
+            raise TypeError(
+                f"{type(self).__name__}: remembered must be a tuple of names of attributes that start sets, but "
+                f"{missing} are none."
+            )
+
     @classmethod
     def _remembered_names(cls) -> list[str]:
         return [name for kind in reversed(cls.__mro__) for name in vars(kind).get("remembered", ())]

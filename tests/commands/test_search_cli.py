@@ -103,3 +103,26 @@ def test_refusals(
         main(["headroom", write_recipe(tmp_path, NO_EVALUATION, **fields), "--share", share])
     assert ended.value.code == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--propose", "0", "--to", "swarm"], "--propose must be 1 or more"),
+        (["--worth", "-1"], "--worth must be 0.0 or more"),
+        (["--runs", "0"], "--runs must be 1 or more"),
+        (["--propose", "2", "--to", "swarm", "--most", "2"], "most: python must be in [0.0, 1.0]"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_before_a_run(
+    words: list[str], named: str, tmp_path: Path, refused: Runs
+) -> None:
+    assert named in refused("search", write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"]), *words)
+
+
+def test_where_runs_are_of_the_fewest_steps_streams_keep_as_large_a_share(tmp_path: Path, printed: Runs) -> None:
+    recipe = write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"])  # 40 steps: 10 of them are a quarter
+    words = ["search", recipe, "--share", "0.05", "--propose", "1", "--to", tmp_path / "swarm", "--json"]
+    (path,) = json.loads(printed(*words))["recipes"]
+    streams = yaml.safe_load(Path(path).read_text())["streams"].values()
+    assert [stream["rows_share"] for stream in streams] == [0.25, 0.25]

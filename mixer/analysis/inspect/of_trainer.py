@@ -37,7 +37,10 @@ def inspect_trainer(trainer: MixingMixin, num_samples: int = 50_000, seed: int =
 
     Raises:
         ValueError: If the trainer has no training data, an option is out of its range, or there are several ranks.
+        TypeError: If it is another trainer.
     """
+    if not hasattr(trainer, "streams"):
+        raise TypeError(f"inspect_trainer needs a MixingTrainer, got a {type(trainer).__name__}.")
     if trainer.train_dataset is None:
         raise ValueError("inspect_trainer needs a trainer with a train_dataset.")
     for option, value, least in (("num_samples", num_samples, 1), ("seed", seed, 0)):

@@ -25,6 +25,8 @@ def test_needs_are_requests(needs: Any) -> None:
     with pytest.raises(TypeError, match="mixing=Mine: needs"):
         check_requests("mixing=Mine", needs)
     check_requests("mixing=Mine", (Loss(), Gradients(variance=True)))
+    with pytest.raises(TypeError, match=r"got 'loss'\."):  # the word, not its first letter
+        check_requests("mixing=Mine", "loss")
 
 
 def test_a_wrapper_adds_its_own_to_those_of_the_inner_policy() -> None:

@@ -44,3 +44,8 @@ def test_the_task_is_that_of_the_models_class(tmp_path: Path) -> None:
     assert {name: task_of(build_model(name)) for name in names} == names
     with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
         inspect_trainer(_trainer(tmp_path), num_samples=0)
+
+
+def test_what_is_no_mixing_trainer_is_refused() -> None:
+    with pytest.raises(TypeError, match="needs a MixingTrainer, got a NoneType"):
+        inspect_trainer(None)  # type: ignore[arg-type]
