@@ -115,8 +115,9 @@ def check_requests(who: str, needs: object) -> None:
     Raises:
         TypeError: If they are no collection of measurements.
     """
-    several = needs if isinstance(needs, Collection) and not isinstance(needs, str) else (needs,)
-    wrong = [need for need in several if not isinstance(need, Measurement)]
+    wrong = [needs]
+    if isinstance(needs, Collection) and not isinstance(needs, str):
+        wrong = [need for need in needs if not isinstance(need, Measurement)]
     if wrong:
         raise TypeError(
             f"{who}: needs must be a tuple of measurements, such as (Loss(), Gradients(variance=True)), got "
