@@ -209,6 +209,10 @@ class Policy(KeepsArguments, HasState, ABC):
             The decision for step `observation.step`.
         """
 
+    def hold(self) -> None:
+        """Keeps the first decision from now on, as a simulation that measures nothing needs it."""
+        self.is_static = True
+
     def wrapped(self) -> "Wrapped | None":
         """Gives the policy inside this one with its last decision; `None` for a policy that wraps none."""
         return None

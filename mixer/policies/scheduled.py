@@ -1,5 +1,6 @@
 """Shares that follow a curriculum over the run, and phases with a policy each."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -12,6 +13,7 @@ from mixer.policies.contract import (
     Observation,
     Policy,
     PolicyWithOptions,
+    Weights,
     Wrapped,
     weights_array,
 )
@@ -47,7 +49,7 @@ class Scheduled(PolicyWithOptions):
 
     remembered: ClassVar[tuple[str, ...]] = ("_phase", "_active")
 
-    points: Sequence[tuple[float | str, Any]] | Mapping[str, Any]
+    points: Sequence[tuple[float | str, Weights]] | Mapping[str, Policy | str | Weights]
     interpolation: Literal["linear", "step", None] = None
 
     def __post_init__(self) -> None:
@@ -88,8 +90,17 @@ class Scheduled(PolicyWithOptions):
         phase = max(int(np.searchsorted(self._progresses, observation.progress, side="right")) - 1, 0)
         if phase != self._phase:
             return self._enter(phase, observation.active)
-        self._decision = self._active.update(observation)
+        if not self._active.is_static:
+            self._decision = self._active.update(observation)
         return self._decision
+
+    def hold(self) -> None:
+        """Lets each policy that measures keep its first decision; see `Policy.hold`."""
+        self._policies = [copy.copy(policy) for policy in self._policies]
+        for policy in self._policies:
+            if policy.needs:
+                policy.hold()
+        self._active = self._policies[self._phase]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a saved state into the policy of its phase; see `Policy`."""

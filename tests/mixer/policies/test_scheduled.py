@@ -83,3 +83,10 @@ def test_what_any_phase_needs_the_run_measures() -> None:
     inner = [*LossChange().needs, *Scheduled({"0": "auto"}).needs]
     assert policy.needs == tuple(dict.fromkeys(inner))
     assert policy.holds_bounds
+
+
+def test_a_simulation_holds_what_is_measured_and_still_goes_from_phase_to_phase() -> None:
+    policy = phases()
+    policy.start(MIXTURE)
+    policy.hold()
+    assert course(policy, [0.25, 0.5, 0.6, 0.7, 0.75]) == [[0.75, 0.25]] + [[0.5, 0.5]] * 3 + [[0.0, 1.0]]
