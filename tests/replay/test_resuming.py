@@ -15,7 +15,7 @@ from mixer import LossChange, MixingTrainer, Stream
 from mixer.checkpoint.choose import WriteError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, _llama_config
-from tests.mixer.trainer.checkpointing.test_resume import Killed, assert_same, end_of
+from tests.mixer.checkpoint.test_resume import Killed, assert_same, end_of
 from tests.replay.buffers import STORAGES, Classes, Masked, arrow, make, memory_of, snapshot
 from tests.replay.test_feeding import iterable
 

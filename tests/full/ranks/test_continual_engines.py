@@ -18,7 +18,7 @@ from tasks.sequences import pick
 from tasks.task import Task, TaskSequence
 from tests.full.ranks.test_engines import ENGINES
 from tests.helpers import arguments
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.ranks.engines import as_on_gpus, without_compiling
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, on_ranks

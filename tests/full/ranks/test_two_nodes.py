@@ -14,7 +14,7 @@ from mixer import Ledger, MixingTrainer
 from replay import ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tests.helpers import Tokens, arguments, build_model, three_streams
-from tests.mixer.trainer.checkpointing.test_resume import build, end_of
+from tests.mixer.checkpoint.test_resume import build, end_of
 from tests.ranks.launch import by_torchrun, message_of
 from tests.ranks.warm import Results, on_ranks
 
