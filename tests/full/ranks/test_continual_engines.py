@@ -66,8 +66,8 @@ def answering(folder: Path, **options: Any) -> ContinualRun:
 
 CASES = (replayed, masked, growing, adapted, answering)
 RUNS: dict[str, Callable[..., ContinualRun]] = {run.__name__: run for run in CASES}
-PARTS = {"fsdp-sharded": ("replayed",), "zero-1": ("replayed",)}  # the others train all of them
-NAMES = {"fsdp": "FSDP2", "fsdp-sharded": "FSDP2", "zero-1": "DeepSpeed ZeRO-1", "zero-2": "DeepSpeed ZeRO-2"}
+PARTS = {"fsdp-sharded": ("replayed",)}  # the others train all of them
+NAMES = {"fsdp": "FSDP2", "fsdp-sharded": "FSDP2", "zero-2": "DeepSpeed ZeRO-2"}
 
 
 def ended(engine: str, folder: Path) -> dict[str, Any]:
