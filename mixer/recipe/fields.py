@@ -94,6 +94,17 @@ def _options_in(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return [found for place in range(len(arguments)) if (found := option_at(arguments, place)) is not None]
 
 
+def trainer_in(arguments: Sequence[str]) -> str | None:
+    """Returns the trainer that a recipe's file names, or an option in its place; `None` for none."""
+    trainer: Any = None
+    for option, value in _options_in(arguments):
+        if option == "recipe" and Path(value).is_file():
+            trainer = read_recipe_file(value).get("trainer", trainer)
+        elif option == "trainer":
+            trainer = None if value in ("null", "None") else value
+    return None if trainer is None else str(trainer)
+
+
 def option_at(arguments: Sequence[str], place: int) -> tuple[str, str] | None:
     """Returns the option at a place of a command's arguments, and its value; `None` if there is none."""
     name, equals, value = arguments[place][2:].partition("=")
