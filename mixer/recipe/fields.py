@@ -30,6 +30,8 @@ _FRAMES = (
     *("Parser key", "Problem with given class_path", "Does not validate against", "Subtypes:", "Errors:"),
     *("Given value type:", "Expected a <class 'NoneType'>", "Expected <class 'NoneType'>"),
 )
+# Arguments of TRL's trainers that are looked for elsewhere.
+_OF_TRL = ("pack", "packing", "packing_strategy", "assistant_only_loss", "completion_only_loss", "dataset_text_field")
 # A class without arguments that it needs.
 _LACKING = re.compile(r"given class_path '([\w.]+)':\s+the following arguments are required: ([\w, ]+)")
 
@@ -233,7 +235,10 @@ def _parameters(kind: type) -> dict[str, Any] | None:
 
 
 def _unknown_field(field: str, name: str, known: Sequence[str]) -> str:
-    return f"{field}: there is no field {name!r}.{_nearest(name, known)}"
+    if name in _OF_TRL:
+        argument = "packing: true" if name == "pack" else f"{name}: ..."
+        way = f" It is an argument of TRL's trainers: give the recipe trainer, such as sft, and training: {{{argument}}}."
+    return f"{field}: there is no field {name!r}.{way if name in _OF_TRL else _nearest(name, known)}"
 
 
 def _field_with(recipe_class: type, name: str) -> str | None:

@@ -26,6 +26,7 @@ from mixer.schedules.base import Schedule
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.trainer import MixingTrainer
+from mixer.trainer.variants import stay_on_meta
 from mixer.utils.text import safe_names
 
 # Fields that are built or loaded; all others are passed on to the trainer.
@@ -117,9 +118,8 @@ class Recipe:
         if trainer not in KINDS:
             raise ValueError(f"trainer: there is no {trainer!r}; there are {', '.join(KINDS)}.")
         arguments = KINDS[trainer].load(KINDS[trainer].config)
-        return make_dataclass(
-            "Recipe", [("training", arguments)], bases=(Recipe,), namespace={"__doc__": Recipe.__doc__}
-        )
+        same = {"__doc__": Recipe.__doc__, "__module__": __name__}
+        return make_dataclass("Recipe", [("training", arguments)], bases=(Recipe,), namespace=same)
 
     def build(self) -> MixingTrainer:
         """Builds the model, the streams and the trainer.
@@ -172,30 +172,35 @@ class Recipe:
             {name: one.class_names for name, one in built.items() if one.class_names},
             {place: names for place, names in of_sets.items() if names},
         )
+        training: Any = copy.copy(self.training)
+        if not has_weights:
+            training.precompute_ref_log_probs = False  # of DPO
         with in_words_of_recipes():
             trainer = trainer_class(self.trainer, has_weights)(
                 model=model,
-                args=self.training,
+                args=training,
                 train_dataset=[one.stream for one in built.values()],
                 eval_dataset=evaluation or None,
                 objective=self._steered_by(rows_of(sets["targets"])),
                 processing_class=tokenizer,
-                **self._of_trainer(model, reference, tokenizer),
+                **self._of_trainer(model, reference, tokenizer, has_weights),
                 **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
             )
         return BuiltRecipe(trainer, built if self.trainer is None else _prepared(trainer, built))
 
-    def _of_trainer(self, model: Any, reference: Any, tokenizer: Any) -> dict[str, Any]:
+    def _of_trainer(self, model: Any, reference: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
         """Returns the arguments that only some trainers take; TRL's make their own collators, adapters and copies."""
         if self.trainer is None:
             collates = tokenizer is not None and self._reads_rows
             collator = collator_for(self.model.task, tokenizer) if collates else None
             return {"data_collator": collator, "reference_model": reference}
-        adapters = {} if self.model.lora is None else {"peft_config": self.model.adapters()}
+        adapters = {"peft_config": self.model.adapters()} if self.model.lora is not None and has_weights else {}
         if self.trainer != "dpo":
             return {**adapters, "reference_model": reference}
-        precomputes: bool = getattr(self.training, "precompute_ref_log_probs", False)
-        if reference is None and not adapters and not precomputes:
+        training: Any = self.training
+        if not has_weights:
+            return {"ref_model": stay_on_meta(reference or copy.deepcopy(model))}
+        if reference is None and not adapters and not training.precompute_ref_log_probs:
             reference = copy.deepcopy(model)  # TRL would load it by its name, which a new model does not have
         return {**adapters, "ref_model": reference}
 
@@ -272,10 +277,11 @@ class Recipe:
 
 
 def _prepared(trainer: MixingTrainer, built: Mapping[str, BuiltStream]) -> dict[str, BuiltStream]:
-    """Returns the streams with the data sets that TRL has made of them."""
+    """Returns the streams with the data sets that TRL has made of them; where it packs, rows are none of samples."""
     sets: Any = trainer.eval_dataset or {}
+    rows = {"rows": None} if getattr(trainer.args, "packing", False) else {}
     return {
-        stream.name: built[stream.name]._replace(stream=stream, evaluation=sets.get(stream.name))
+        stream.name: built[stream.name]._replace(stream=stream, evaluation=sets.get(stream.name), **rows)
         for stream in trainer.streams
     }
 

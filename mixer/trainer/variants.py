@@ -28,3 +28,9 @@ def weightless(kind: type[MixingMixin]) -> type[Any]:
         """Does nothing: meta tensors have no values to move."""
 
     return type(f"Weightless{kind.__name__}", (kind,), {"_move_model_to_device": stay})
+
+
+def stay_on_meta(model: Any) -> Any:
+    """Makes a model on torch's meta device stay there, whatever device it is sent to; returns it."""
+    model.to = lambda *_args, **_kwargs: model
+    return model
