@@ -213,6 +213,8 @@ class StreamRecipe:
         if isinstance(self.format, Dialogue | None):
             columns, text = column_names(rows), training.dataset_text_field
             if self.format is None and ("input_ids" in columns or (text in columns and not shapes_in(columns))):
+                if training.assistant_only_loss and "labels" not in columns:
+                    raise ValueError(f"{called}: assistant_only_loss: the columns {columns} are no conversation's.")
                 return None
             if self.format is None and text in columns:
                 raise ValueError(

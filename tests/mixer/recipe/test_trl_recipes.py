@@ -20,7 +20,7 @@ from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.mixer.recipe.test_chat import MARKED
 
 Rows = list[dict[str, Any]]
-OF_TRL = {"bf16": False, "gradient_checkpointing": False, "max_length": 96}
+OF_TRL = {"bf16": False, "gradient_checkpointing": False, "max_length": 256}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -138,7 +138,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_each_source_is_learned_as_by_sft_trainer_alone(name: str, tmp_path: Path, base: Path) -> None:
     options, recorder = OPTIONS[name], GradientRecorder()
     content = recipe(tmp_path, base, "sft", {name: rows for name, (rows, _) in TAKEN.items()}, max_steps=1, **options)
-    trainer = built({**content, "batch_size": 1})
+    trainer = built({**content, "batch_size": 4})
     trainer.add_callback(recorder)
     trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
     trainer.train()
@@ -227,7 +227,7 @@ WRONG: dict[str, tuple[str, Rows, Callable[[dict[str, Any]], None], Sequence[str
     "no value": ("sft", [*ALPACA, {**ALPACA[0], "output": None}], lambda _: None, ["streams.odd", "row 5", "'output'"]),
     "a format": ("reward", PAIRS, lambda c: c["streams"]["odd"].update(format="Chat"), ["streams.odd.format", "Chat"]),
     "another task": ("dpo", PAIRS, _put("model", task="masked-lm"), ["model.task"]),
-    "texts alone": ("sft", [{"text": "a"}], _put("training", assistant_only_loss=True), ["'odd'", "assistant_only"]),
+    "texts alone": ("sft", [{"text": "a"}], _put("training", assistant_only_loss=True), ["streams.odd", "assistant_only"]),
     "no completion": ("sft", CHATS, _put("training", completion_only_loss=True), ["'odd'", "completion_only_loss"]),
     "quantized": ("sft", CHATS, _put("model", quantization={"load_in_4bit": True}), ["quantization", "bitsandbytes"]),
     "misspelt": ("sft", CHATS, _put("model", quantization={"load_in_4bits": True}), ["model: quantization", "'load_in_4bit'"]),
