@@ -237,7 +237,9 @@ def _parameters(kind: type) -> dict[str, Any] | None:
 def _unknown_field(field: str, name: str, known: Sequence[str]) -> str:
     if name in _OF_TRL:
         argument = "packing: true" if name == "pack" else f"{name}: ..."
-        way = f" It is an argument of TRL's trainers: give the recipe trainer, such as sft, and training: {{{argument}}}."
+        way = (
+            f" It is an argument of TRL's trainers: give the recipe trainer, such as sft, and training: {{{argument}}}."
+        )
     return f"{field}: there is no field {name!r}.{way if name in _OF_TRL else _nearest(name, known)}"
 
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import nn
 from transformers import AutoConfig, BitsAndBytesConfig, PreTrainedModel
-from transformers.utils import is_bitsandbytes_available
+from transformers.utils.import_utils import is_bitsandbytes_available
 
 from mixer.models.class_names import NamedClasses, check_same_classes
 from mixer.models.heads import Head
@@ -126,7 +126,6 @@ class ModelRecipe:
             )
         return auto.from_config(config)  # type: ignore[no-any-return]
 
-
     def _quantized(self) -> dict[str, Any]:
         """Returns the argument of `from_pretrained` that quantizes, if any."""
         if self.quantization is None:
@@ -138,7 +137,7 @@ class ModelRecipe:
         if not is_bitsandbytes_available():
             raise ValueError("quantization needs bitsandbytes, which is not installed: pip install bitsandbytes.")
         try:
-            return {"quantization_config": BitsAndBytesConfig(**self.quantization)}
+            return {"quantization_config": BitsAndBytesConfig(**self.quantization)}  # type: ignore[no-untyped-call]
         except (ValueError, TypeError) as error:
             raise ValueError(f"quantization: {error}") from error
 
@@ -189,7 +188,7 @@ def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) 
 
     try:
         if getattr(model, "is_quantized", False):
-            model = peft.prepare_model_for_kbit_training(model)
+            model = peft.prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
         adapted: Any = peft.get_peft_model(model, config)
     except (ValueError, TypeError) as error:
         raise ValueError(f"lora: {error}") from error

@@ -203,24 +203,29 @@ class StreamRecipe:
         Raises:
             ValueError: If a format makes other rows.
         """
-        if trainer != "sft":
-            if self.format is not None and not isinstance(self.format, Dialogue):
-                raise ValueError(
-                    f"{called}.format: trainer {trainer} learns from pairs of answers, and {type(self.format).__name__} "
-                    "makes single ones: leave format out."
-                )
-            return replace(self.format or Dialogue(), is_pair=True)
-        if isinstance(self.format, Dialogue | None):
-            columns, text = column_names(rows), training.dataset_text_field
-            if self.format is None and ("input_ids" in columns or (text in columns and not shapes_in(columns))):
-                return None
-            if self.format is None and text in columns:
-                raise ValueError(
-                    f"{called}: the data have the columns {columns}, with texts in {text!r} and {' and '.join(shapes_in(columns))}: "
-                    "choose by data.columns which to read."
-                )
-            return replace(self.format or Dialogue(), as_turns=training.assistant_only_loss)
-        return self.format
+        is_pair, is_own = trainer != "sft", not isinstance(self.format, Dialogue | None)
+        if is_own and is_pair:
+            raise ValueError(
+                f"{called}.format: trainer {trainer} learns from pairs of answers, which {type(self.format).__name__} "
+                "does not make: leave format out."
+            )
+        if is_own or (self.format is None and not is_pair and self._is_ready(training, column_names(rows), called)):
+            return self.format
+        as_turns = not is_pair and training.assistant_only_loss
+        return replace(self.format or Dialogue(), is_pair=is_pair, as_turns=as_turns)  # type: ignore[type-var]
+
+    def _is_ready(self, training: Any, columns: Sequence[str], called: str) -> bool:
+        """Whether rows are tokens or texts, as SFTTrainer reads them."""
+        text, shapes = training.dataset_text_field, shapes_in(columns)
+        if "input_ids" not in columns and text in columns and shapes:
+            raise ValueError(
+                f"{called}: of the columns {columns}, {text!r} has texts and others are {' and '.join(shapes)}: choose "
+                "by data.columns which to read."
+            )
+        is_ready = "input_ids" in columns or text in columns
+        if is_ready and training.assistant_only_loss and "labels" not in columns:
+            raise ValueError(f"{called}: assistant_only_loss: the columns {columns} are no conversation's.")
+        return is_ready
 
     def _load(self, called: str) -> tuple[Any, Any]:
         if (self.factory is None) == (self.data is None):

@@ -1,9 +1,8 @@
 """The trainers of a recipe: ours, or one of TRL's on a mixture."""
 
-import functools
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from mixer.recipe.model import ModelRecipe, Task
@@ -71,4 +70,4 @@ def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
         raise ValueError(f"model.task: trainer {name} trains a model of the task {task}, got {model.task!r}.")
     if name != "reward":
         return model
-    return replace(model, task=task, config={"num_labels": 1, **model.config})  # type: ignore[arg-type]
+    return replace(model, task=task, config={"num_labels": 1, **model.config})

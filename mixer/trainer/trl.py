@@ -86,8 +86,8 @@ def check_sft(stream: Stream, args: Any, formats: bool) -> None:
         )
     if args.completion_only_loss and not columns & {"completion", "labels"}:
         raise ValueError(
-            f"completion_only_loss=True: stream {stream.name!r} has no completions (its columns are {sorted(columns)}), "
-            f"so its whole text would count for the loss. Convert it to 'prompt' and 'completion', or leave "
+            f"completion_only_loss=True: stream {stream.name!r} has no completions (its columns are {sorted(columns)}"
+            f"), so its whole text would count for the loss. Convert it to 'prompt' and 'completion', or leave "
             f"completion_only_loss out: each stream then decides for itself."
         )
     if not formats and "input_ids" not in columns and (dropped := _dropped(sample)):

@@ -20,7 +20,7 @@ from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.mixer.recipe.test_chat import MARKED
 
 Rows = list[dict[str, Any]]
-OF_TRL = {"bf16": False, "gradient_checkpointing": False, "max_length": 96}
+OF_TRL = {"bf16": False, "gradient_checkpointing": False, "max_length": 256}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -29,8 +29,16 @@ def _said(role: str, content: str) -> dict[str, str]:
 
 
 # By shape: rows as data sets have them, and as TRL takes them.
-CHATS: Rows = [{"messages": [_said("user", f"hi {n}"), _said("assistant", f"yes {n}!"), _said("user", "so?"),
-                             _said("assistant", "so" * n)], "id": n} for n in range(1, 8)]  # fmt: skip
+CHATS: Rows = [
+    {
+        "messages": [
+            *(_said("user", f"hi {n}"), _said("assistant", f"yes {n}!")),
+            *(_said("user", "so?"), _said("assistant", "so" * n)),
+        ],
+        "id": n,
+    }
+    for n in range(1, 8)
+]
 SHARED: Rows = [
     {
         "conversations": [{"from": "human", "value": f"sum {n}"}, {"from": "gpt", "value": str(n)}],
@@ -138,7 +146,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_each_source_is_learned_as_by_sft_trainer_alone(name: str, tmp_path: Path, base: Path) -> None:
     options, recorder = OPTIONS[name], GradientRecorder()
     content = recipe(tmp_path, base, "sft", {name: rows for name, (rows, _) in TAKEN.items()}, max_steps=1, **options)
-    trainer = built({**content, "batch_size": 1})
+    trainer = built({**content, "batch_size": 4})
     trainer.add_callback(recorder)
     trainer.mixing.set_batch_size(sum(len(stream.dataset) for stream in trainer.streams))
     trainer.train()
@@ -146,7 +154,9 @@ def test_each_source_is_learned_as_by_sft_trainer_alone(name: str, tmp_path: Pat
     gradient, items = torch.zeros(()), 0
     for stream in trainer.streams:
         rows = TURNED if options and stream.name == "answers" else TAKEN[stream.name][1]
-        stock = alone(SFTTrainer, SFTConfig, base, tmp_path / stream.name, rows, per_device_eval_batch_size=64, **options)
+        stock = alone(
+            SFTTrainer, SFTConfig, base, tmp_path / stream.name, rows, per_device_eval_batch_size=64, **options
+        )
         for column in ("input_ids", "labels"):
             assert list(stream.dataset[column]) == list(stock.train_dataset[column])
         assert logged[f"loss/{stream.name}"] == pytest.approx(stock.evaluate()["eval_loss"], abs=1e-6)
@@ -155,7 +165,10 @@ def test_each_source_is_learned_as_by_sft_trainer_alone(name: str, tmp_path: Pat
         learned = int((batch["labels"][:, 1:] != -100).sum())
         stock.model.zero_grad()
         (stock.compute_loss(stock.model, batch) * learned).backward()
-        gradient, items = gradient + torch.cat([one.grad.flatten() for one in stock.model.parameters()]), items + learned
+        gradient, items = (
+            gradient + torch.cat([one.grad.flatten() for one in stock.model.parameters()]),
+            items + learned,
+        )
     torch.testing.assert_close(recorder.gradients[0], gradient / items, rtol=0, atol=1e-6)
 
 
@@ -222,15 +235,16 @@ WRONG: dict[str, tuple[str, Rows, Callable[[dict[str, Any]], None], Sequence[str
     "two shapes": ("sft", [{**CHATS[0], **ANSWERS[0]}], lambda _: None, ["streams.odd", "data.columns"]),
     "a pair under sft": ("sft", PAIRS, lambda _: None, ["streams.odd", "'chosen'"]),
     "no pair": ("dpo", ANSWERS, lambda _: None, ["streams.odd", "chosen"]),
+    "texts and a shape": ("sft", [{**ALPACA[0], "text": "a"}], lambda _: None, ["streams.odd", "'text'", "Alpaca"]),
     "history": ("sft", [{**ALPACA[0], "history": [["a", "b"]]}], lambda _: None, ["streams.odd", "'history'"]),
     "a weight of 0": ("sft", WEIGHTED, lambda _: None, ["streams.odd", "row 0", "weight"]),
     "no value": ("sft", [*ALPACA, {**ALPACA[0], "output": None}], lambda _: None, ["streams.odd", "row 5", "'output'"]),
     "a format": ("reward", PAIRS, lambda c: c["streams"]["odd"].update(format="Chat"), ["streams.odd.format", "Chat"]),
     "another task": ("dpo", PAIRS, _put("model", task="masked-lm"), ["model.task"]),
-    "texts alone": ("sft", [{"text": "a"}], _put("training", assistant_only_loss=True), ["'odd'", "assistant_only"]),
+    "texts alone": ("sft", [{"text": "a"}], _put("training", assistant_only_loss=True), ["streams.odd", "assistant"]),
     "no completion": ("sft", CHATS, _put("training", completion_only_loss=True), ["'odd'", "completion_only_loss"]),
     "quantized": ("sft", CHATS, _put("model", quantization={"load_in_4bit": True}), ["quantization", "bitsandbytes"]),
-    "misspelt": ("sft", CHATS, _put("model", quantization={"load_in_4bits": True}), ["model: quantization", "'load_in_4bit'"]),
+    "misspelt": ("sft", CHATS, _put("model", quantization={"load_in_4bits": 1}), ["quantization", "'load_in_4bit'"]),
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ _TURNS = "turns"
 
 @dataclass(frozen=True)
 class Dialogue(Format):
-    """Rows of several shapes as TRL's trainers take them; the format of a recipe's streams if `trainer` is one of TRL's.
+    """Rows of several shapes as TRL's trainers take them; the format of streams if a recipe names such a trainer.
 
     It recognises `messages`, ShareGPT's `conversations`, Alpaca's `instruction`, `input` and `output`, `prompt` and
     `completion`, and for preferences `chosen` and `rejected` with the prompt in `prompt`, in Alpaca's or ShareGPT's
@@ -91,11 +91,11 @@ class Dialogue(Format):
         row = self._named(first)
         shape = _pair_in(row) if self.is_pair else _shape_in(row)
         is_text = all(isinstance(row[name], str) for name in shape if name != "margin")
-        as_turns = self.as_turns or not is_text or "instruction" in shape or any(row.get(name) for name in COLUMNS)
+        as_turns = self.as_turns or not is_text or "instruction" in shape or any(name in row for name in COLUMNS)
         if as_turns and not tokenizer.chat_template:
             raise ValueError(
-                f"the tokenizer ({type(tokenizer).__name__}) has no chat template to render turns by: take the tokenizer "
-                "of the model's chat or instruct variant, or give the recipe chat_template."
+                f"the tokenizer ({type(tokenizer).__name__}) has no chat template to render turns by: take that of the "
+                "model's chat or instruct variant, or give the recipe chat_template."
             )
         return replace(self, shape=shape, as_turns=as_turns)
 
@@ -114,7 +114,9 @@ class Dialogue(Format):
             texts = {**answers, **({"prompt": row["prompt"]} if "prompt" in self.shape else {})}
             wrong = next((name for name, value in texts.items() if not isinstance(value, str)), None)
             if wrong is not None:
-                raise ValueError(f"column {wrong!r} has {texts[wrong]!r:.80}, where a text is expected, as in the first row.")
+                raise ValueError(
+                    f"column {wrong!r} has {texts[wrong]!r:.80}, where a text is expected, as in the first row."
+                )
             return {**texts, **margin}
         prompt, sample, arguments = self._prompt(row), dict[str, Any](), dict[str, Any]()
         for name, answer in answers.items():
@@ -124,7 +126,12 @@ class Dialogue(Format):
             place = 0 if not self._has_prompt or self._is_whole else len(messages) - len(turns)
             sample |= {name: messages[place:], **({"prompt": messages[:place]} if place else {})}
         tools = arguments.pop("tools", None)
-        return {**sample, "tools": None if tools is None else json.dumps(tools), "chat_template_kwargs": arguments, **margin}
+        return {
+            **sample,
+            "tools": None if tools is None else json.dumps(tools),
+            "chat_template_kwargs": arguments,
+            **margin,
+        }
 
     def _prompt(self, row: Row) -> list[Message]:
         if self._is_whole or not self._has_prompt:
@@ -153,10 +160,12 @@ def _shape_in(row: Row) -> list[str]:
         return list(columns)
     has = f"the data have the columns {list(row)}"
     if found:
-        raise ValueError(f"{has}, which are {' and '.join(found)}: choose one by data.columns: {list(found.popitem()[1])}.")
+        raise ValueError(
+            f"{has}, which are {' and '.join(found)}: choose one by data.columns: {list(found.popitem()[1])}."
+        )
     raise ValueError(
-        f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and output, "
-        "prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: {question: "
+        f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and "
+        "output, prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: {question: "
         "prompt, answer: completion}}}, or choose another format, such as Prompt."
     )
 

@@ -32,7 +32,7 @@ def chat_template_of(given: str) -> str:
             raise ValueError(f"the tokenizer {given!r} has no chat template, or several.")
         return template
     raise ValueError(
-        f"there is no file {str(path.absolute())!r}, and no template {given!r} in TRL.{did_you_mean(given, list(known))} "
+        f"there is no file {str(path.absolute())!r}, and TRL has no template {given!r}.{did_you_mean(given, known)} "
         "A template in Jinja has {{ or {%."
     )
 
