@@ -60,8 +60,9 @@ def _template(source: Source, keys: Table, trainer: str) -> dict[str, Any]:
     given = source.content.get("datasets")
     kinds = {_name(part.get("type")) for part in given if isinstance(part, dict)} if isinstance(given, list) else {""}
     if "chat_template_jinja" in source.content:
-        name = source.take("chat_template_jinja")
-    elif name == "tokenizer_default" and trainer == "sft" and kinds <= keys["instructions"].keys():
+        source.take("chat_template")
+        return {"chat_template": source.take("chat_template_jinja")}
+    if name == "tokenizer_default" and trainer == "sft" and kinds <= keys["instructions"].keys():
         name = "alpaca"
     if name == "tokenizer_default" or name in templates:
         source.take("chat_template")
@@ -83,7 +84,7 @@ def _training(source: Source, keys: Table, trainer: str, validates: bool) -> dic
     for name in ("save", "eval") if validates else ("save",):
         count, strategy, steps = f"{name}s_per_epoch", f"{name}_strategy", f"{name}_steps"
         if count in source.content:  # below 1 steps are a share of the run
-            share = 1 / (max(source.number(count), 1) * float(training["num_train_epochs"]))
+            share = 1 / (max(source.number(count), 1) * source.number("num_epochs", 1))
             own |= {strategy: "steps", steps: share}
         elif strategy not in training:
             own[strategy] = "steps" if steps in training else "epoch"
@@ -144,7 +145,8 @@ def _format(part: Source, keys: Table, kind: Any, trainer: str, whole: bool) -> 
 
 def _chat(part: Source, keys: Table, column: str, whole: bool) -> dict[str, Any]:
     arguments = {"column": part.take("field_messages", column), **part.named({"chat_template_jinja": "chat_template"})}
-    roles = {*part.content.get("roles_to_train", ["assistant"])}
+    given = part.content.get("roles_to_train", ["assistant"])
+    roles = {str(role) for role in (given if isinstance(given, list) else [given])}
     if whole or roles in ({"assistant"}, {"user", "assistant"}, {"system", "user", "assistant"}):
         part.take("roles_to_train")
         arguments["train_on"] = "all" if whole or len(roles) > 1 else "assistant"

@@ -1,5 +1,6 @@
 """What configurations of other tools share: training arguments, models, adapters, data and shares."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -26,6 +27,7 @@ def training_of(source: Source, trainer: str, keys: Table) -> dict[str, Any]:
     training: dict[str, Any] = {}
     for key in sorted(source.open, key=lambda key: key in keys["training"]):
         ours, value = keys["training"].get(key, key), source.content[key]
+        value = "no" if value is False and ours.endswith("_strategy") else source.value(key)  # YAML reads no as false
         if key in keys["reasons"] or ours not in known:
             continue
         if ours in training:
@@ -33,7 +35,8 @@ def training_of(source: Source, trainer: str, keys: Table) -> dict[str, Any]:
         elif ours in _CHOICES and value not in {choice.value for choice in _CHOICES[ours]}:
             source.leave(key, f"the Trainer has no {value!r}, and takes its default")
         else:
-            training[ours] = source.take(key)
+            training[ours] = value
+            source.take(key)
     if source.take("group_by_length", False):
         training["train_sampling_strategy"] = "group_by_length"
     return {**keys["defaults"], **training}
@@ -109,9 +112,9 @@ def add_streams(streams: dict[str, Any], paths: Sequence[str], stream: Table, na
     """Adds a stream for each path, and returns their names, which come from the path unless one is given."""
     names = []
     for path in paths:
-        own = base = safe_name(name or Path(path).name.partition(".")[0].strip("*") or "data")
-        while own in streams:
-            own = f"{base}_{sum(other.startswith(base) for other in streams) + 1}"
+        base = safe_name(name or Path(path).name.partition(".")[0].strip("*") or "data")
+        numbered = (f"{base}_{number}" for number in itertools.count(2))
+        own = next(own for own in itertools.chain([base], numbered) if own not in streams)
         streams[own] = {**stream, "data": {"path": path, **stream.get("data", {})}}
         names.append(own)
     return names
@@ -136,10 +139,14 @@ def mixed(places: Sequence[Sequence[str]], shares: Sequence[Any], called: str) -
 
 def hold_out(source: Source, key: str, streams: Mapping[str, Any]) -> bool:
     """Takes the size of a validation set, of each stream; returns whether there is one."""
-    size = source.number(key)
+    size, reason = source.number(key), None
     if size >= 1 and len(streams) > 1:
-        source.left[key] = "it is a number of rows of all data together: give each stream its own validation"
-    if not size or (size >= 1 and len(streams) > 1):
+        reason = "it is a number of rows of all data together: give each stream its own validation"
+    elif size and any(stream["data"].get("streaming") for stream in streams.values()):
+        reason = "no rows can be held out of streamed data: name a split, streams.NAME.data.validation_split"
+    if reason is not None:
+        source.left[key] = reason
+    if reason is not None or not size:
         return False
     for stream in streams.values():
         stream["validation"] = size if size < 1 else int(size)

@@ -56,7 +56,10 @@ def convert(path: str, kind: str | None = None) -> Conversion:
     keys = {**shared, **tables[chosen]}
     keys |= {part: {**shared[part], **tables[chosen][part]} for part in ("training", "reasons")}
     tool, left = importlib.import_module(f"mixer.recipe.coming_from.{chosen}"), dict[str, str]()
-    made = Conversion(chosen, tool.recipe_of(Source(content, left), keys, Path(path).parent), left)
+    try:
+        made = Conversion(chosen, tool.recipe_of(Source(content, left), keys, Path(path).parent), left)
+    except TypeError as error:
+        raise ValueError(f"{path}: a value is of another type than {KINDS[chosen]} has there: {error}.") from None
     try:
         filled_in(made.text)
     except ValueError as error:

@@ -44,27 +44,31 @@ def _model(source: Source, keys: Table) -> dict[str, Any]:
     tuning, in_bf16 = source.take("finetuning_type", "lora"), bool(source.content.get("bf16"))
     dtype = "bfloat16" if in_bf16 and tuning == "lora" else "float32"
     model = common.model_of(source, "model_name_or_path", {"dtype": dtype})
-    rank = source.content.get("lora_rank", 8)
-    defaults = {"r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0}
-    model |= common.adapters(source, keys, "finetuning_type is not lora", tuning == "lora", defaults)
     if tuning == "lora":
+        defaults = {"r": 8, "lora_alpha": 2 * source.number("lora_rank", 8), "lora_dropout": 0.0}
+        model["lora"] = {**defaults, **source.named(keys["lora"])}
         targets = source.texts("lora_target")
         model["lora"]["target_modules"] = "all-linear" if targets in (["all"], [""]) else targets
         if "additional_target" in source.content:
             model["lora"]["modules_to_save"] = source.texts("additional_target")
-    elif tuning != "full":
+    for key in keys["lora"]:
+        source.leave(key, "finetuning_type is not lora")
+    if tuning not in ("lora", "full"):
         source.left["finetuning_type"] = f"there is no {tuning!r} here: the whole model is trained"
     kind, nested = source.take("quantization_type", "nf4"), source.take("double_quantization", True)
-    return model | common.quantized(source.take("quantization_bit"), kind, nested, dtype)
+    bits = source.content.get("quantization_bit")
+    if bits in (None, 4, 8):
+        source.take("quantization_bit")
+    return model | common.quantized(bits, kind, nested, dtype)
 
 
 def _training(source: Source, keys: Table, stage: str, trainer: str, validates: bool) -> dict[str, Any]:
     own: dict[str, Any] = {}
-    packs = source.take("packing", stage == "pt")
-    if trainer == "sft" and (source.take("neat_packing", False) or packs):
-        own = {"packing": True, "packing_strategy": "wrapped" if stage == "pt" else "bfd"}
-    if trainer == "sft" and source.content.get("train_on_prompt"):
-        own["completion_only_loss"] = False
+    if trainer == "sft":
+        own["packing"] = source.take("neat_packing", False) or source.take("packing", stage == "pt")
+        own |= {"packing_strategy": "wrapped"} if stage == "pt" else {}
+        own |= {"completion_only_loss": False} if source.take("train_on_prompt", False) else {}
+        source.take("packing")
     if stage == "dpo":
         own["loss_type"] = [loss := source.take("pref_loss", "sigmoid")]
         if loss not in keys["losses"]:
@@ -105,7 +109,7 @@ def _add(
 ) -> list[list[str]]:
     """Adds the streams of data sets, and returns their names."""
     streaming = {"streaming": True} if source.content.get("streaming") else {}
-    stage, whole, names = source.content.get("stage", "sft"), source.take("train_on_prompt", False), []
+    stage, whole, names = source.content.get("stage", "sft"), source.content.get("train_on_prompt", False), []
     for name in source.texts(key):
         if not name or (known is not None and name not in known):
             raise ValueError(f"{key}: there is no {name!r} in dataset_info.json; it has {list(known or ())!r:.200}.")
@@ -114,24 +118,30 @@ def _add(
         path = entry.take("hf_hub_url") or place / str(entry.take("file_name", ""))
         if path == place / "":
             raise ValueError(f"{entry.field}file_name: it has neither this nor hf_hub_url; other sources are not read.")
-        is_pair, is_chat = entry.take("ranking", False), entry.take("formatting", "alpaca") == "sharegpt"
+        is_pair, form = bool(entry.take("ranking", False)), entry.take("formatting", "alpaca")
+        if form not in keys["formattings"]:
+            raise ValueError(f"{entry.field}formatting: there is no {form!r}, but {', '.join(keys['formattings'])}.")
         if is_pair is (stage in ("sft", "pt")):
             raise ValueError(f"{entry.field}ranking: stage {stage} does not learn from such rows, got {is_pair!r}.")
         columns, tags = entry.part("columns"), entry.part("tags")
-        stream = {"data": data, **_format(columns, keys, stage, is_chat, whole)}
+        stream = {"data": data, **_format(columns, keys, stage, keys["formattings"][form], whole)}
         columns.close(keys["reasons"])
         tags.close(keys["messages"])
         entry.close(keys["reasons"])
-        names.append(common.add_streams(streams, [str(path)], stream, f"eval_{name}" if name in taken else name))
+        names.append(
+            common.add_streams(
+                streams, [str(path)], stream, f"eval_{name}" if common.safe_name(name) in taken else name
+            )
+        )
     return names
 
 
-def _format(columns: Source, keys: Table, stage: str, is_chat: bool, whole: bool) -> dict[str, Any]:
+def _format(columns: Source, keys: Table, stage: str, chats: str, whole: bool) -> dict[str, Any]:
     """Returns the format of a data set by its columns, if it is not the one that the trainer takes by itself."""
     if stage == "pt":
         return common.texts_in(columns.take("prompt", "text"))
-    if is_chat and stage == "sft":
-        column = columns.take("messages", "conversations")
+    if chats and stage == "sft":
+        column = columns.take("messages", chats)
         columns.close({**keys["reasons"], **keys["chats"]})
         return common.written("Chat", column=column, train_on="all" if whole else "assistant")
     rename = {columns.take(key): ours for key, ours in keys["columns"].items() if key in columns.content}

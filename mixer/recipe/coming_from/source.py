@@ -32,6 +32,10 @@ class Source:
     def take(self, key: str, default: Any = None) -> Any:
         """Returns the value of a key, or the default without one."""
         self._open.pop(key, None)
+        return self.value(key, default)
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Returns the value of a key, or the default without one, and takes nothing."""
         value = self.content.get(key, default)
         return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 

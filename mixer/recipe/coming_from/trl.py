@@ -55,6 +55,8 @@ def _mixture(source: Source) -> dict[str, Any]:
         places.append(common.add_streams(streams, common.paths_of(part), {"data": data}))
         shares.append(part.take("fraction"))
         part.close({})
+    if not streams:
+        raise ValueError("datasets: the configuration names no data: it is empty.")
     if not _evaluates(source):
         source.leave("test_split_size", "eval_strategy is no")
     elif not common.hold_out(source, "test_split_size", streams):
