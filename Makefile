@@ -82,7 +82,7 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS)
 
-# Every benchmark in its quick form, which takes some ten minutes.
+# Every benchmark in its quick form, before a release, in some ten minutes: the tests run few of them.
 quick-benchmarks: $(STAMP)
 	$(VENV_PYTHON) -m benchmarks --quick
 

@@ -51,6 +51,19 @@ def check_use(folder: Path) -> None:
     assert commands
     for words in commands:
         print(run(mixer, *words))
+    check_figures(quick_start, folder / commands[0][1])
+
+
+def check_figures(quick_start: str, folder: Path) -> None:
+    """The README shows the figures of its quick start."""
+    from mixer.ledger.summary import summarise
+
+    streams = summarise(folder).streams
+    shown = re.findall(r"│ (sums|mirrors) +│ +\S+ → (\S+) │ +(\S+) │", quick_start)
+    assert set(streams.index) == {row[0] for row in shown}
+    for name, last_loss, samples in shown:
+        assert abs(streams.loc[name, "last_loss"] - float(last_loss)) < 0.1, name
+        assert abs(streams.loc[name, "samples"] / int(samples.replace(",", "")) - 1) < 0.05, name
 
 
 if __name__ == "__main__":

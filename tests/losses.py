@@ -121,13 +121,6 @@ def attended_z_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None
     return token_mean(outputs, labels) + 0.1 * attended.square().mean()
 
 
-def focal_by_weights(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    """A focal loss that is divided by its weights."""
-    terms = _terms(outputs, labels)[labels[:, 1:].ne(_IGNORED)]
-    weights = (1 - terms.neg().exp()) ** 2
-    return (weights * terms).sum() / weights.sum()
-
-
 def hard_half(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
     """The mean over the half of the tokens with the largest terms."""
     terms = _terms(outputs, labels)[labels[:, 1:].ne(_IGNORED)].sort().values

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from safetensors.torch import load, load_file
 from torch.utils.data import Dataset
 
 from mixer import Ledger
-from tests.commands.recipes import LLAMA, ROOT, Runs, write_recipe
+from tests.commands.recipes import LLAMA, ROOT, Runs, on_a_rank, write_recipe
 from tests.helpers import Tokens
 from tests.ranks.launch import free_port
+from tests.ranks.warm import run_warm
 
 TRAINING = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "no", "eval_on_start": False}
 MODEL = {"config": {**LLAMA, "vocab_size": 64}}
@@ -52,24 +54,12 @@ def _command(folder: Path, run: str) -> list[str]:
     return ["mixer", "train", recipe, "--training.output_dir", str(folder / run)]
 
 
-def _start(*command: str, **variables: str) -> subprocess.Popen[str]:
+def _end(*command: str, **variables: str) -> str:
+    """Runs a command; gives what it wrote to the standard error, and its status."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
-    return subprocess.Popen(
-        [sys.executable, "-m", *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def _end(*processes: subprocess.Popen[str]) -> list[str]:
-    """Waits for the processes and gives what they wrote to the standard error, after their status."""
-    return [f"{process.communicate(timeout=300)[1]}\nstatus {process.returncode}" for process in processes]
-
-
-def _by_hand(*commands: list[str], **more: str) -> list[subprocess.Popen[str]]:
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **more}
-    return [
-        _start(*command, **shared, SLURM_PROCID=str(rank), RANK=str(rank), LOCAL_RANK=str(rank))
-        for rank, command in enumerate(commands)
-    ]
+    command = (sys.executable, "-m", *command)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return f"{done.stderr}\nstatus {done.returncode}"
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +70,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> bytes:
     """The model that two ranks end with, by variables set by hand, as a job script makes them of Slurm's."""
-    ends = _end(*_by_hand(*[_command(folder, "srun")] * 2, SLURM_STEP_NUM_TASKS="2"))
-    assert [end.splitlines()[-1] for end in ends] == ["status 0"] * 2, ends
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_STEP_NUM_TASKS", "2")
+        codes, output = run_warm(folder, partial(on_a_rank, _command(folder, "srun")[1:]), by_hand=True)
+    assert codes == [0, 0], output
     assert Ledger(folder / "srun" / "ledger").to_pandas().groupby("step")["count"].sum().tolist() == [6] * 6
     assert (folder / "srun" / "checkpoint-6" / "rng_state_1.pth").is_file()
     return (folder / "srun" / "model.safetensors").read_bytes()
@@ -97,7 +89,7 @@ def test_accelerate_launches_with_an_engine(folder: Path, model: bytes, engine: 
     command = [*_command(folder, engine)[1:], "--training.use_cpu", "false", "--training.max_grad_norm", "1.0"]
     port = ("--main_process_port", str(free_port()))
     module = ("-m", "tests.ranks.mixer_on_engines")
-    (end,) = _end(_start("accelerate.commands.launch", *options, *port, *module, *command))
+    end = _end("accelerate.commands.launch", *options, *port, *module, *command)
     assert end.endswith("status 0"), end[-4000:]
     expected, found = load(model), load_file(folder / engine / "model.safetensors")
     for name, weights in expected.items():  # whole, though checkpoints of FSDP are shards here
@@ -110,7 +102,7 @@ def test_a_rank_that_is_killed_is_started_anew_and_the_run_goes_on(folder: Path,
     (folder / "kill").touch()
     launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--max_restarts", "1", "-m")
     command = (*launcher, *_command(folder, "elastic"), "--resume", "auto")
-    (end,) = _end(_start(*command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
+    end = _end(*command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     assert end.endswith("status 0"), end[-4000:]
     assert not (folder / "kill").exists()
     assert "Resumes from" in end
@@ -119,12 +111,17 @@ def test_a_rank_that_is_killed_is_started_anew_and_the_run_goes_on(folder: Path,
     assert elastic.equals(whole)
 
 
+def _with_own_options(command: list[str], folder: Path) -> None:
+    options = (["--batch_size", "6"], ["--batch_size", "8", "--training.seed", "3"])
+    on_a_rank([*command, *options[int(os.environ["RANK"])]], folder)
+
+
 @pytest.mark.full
 def test_ranks_with_other_options_end_in_an_error_that_names_them(folder: Path) -> None:
-    own = (["--batch_size", "6"], ["--batch_size", "8", "--training.seed", "3"])
-    for end in _end(*_by_hand(*([*_command(folder, "different"), *options] for options in own))):
-        assert end.endswith("status 2"), end[-4000:]
-        assert "on rank 1 batch_size is 8 instead of 6, training.seed is 3 instead of 42" in end
+    codes, output = run_warm(folder, partial(_with_own_options, _command(folder, "different")[1:]))
+    assert codes == [2, 2], output
+    told = "on rank 1 batch_size is 8 instead of 6, training.seed is 3 instead of 42"
+    assert output.count(told) == 2, output
     assert not (folder / "different").exists()
 
 

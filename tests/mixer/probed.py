@@ -17,7 +17,6 @@ from mixer.gradients.records import rows_of
 from mixer.models.row_losses import items_per_row
 from tests.helpers import MODEL_DATA, arguments, build_model, mixing_trainer, three_streams
 
-NAMES = ("a", "b", "c")
 BIG = 10**4  # a sketch of at least so many rows and columns as a parameter has is exact
 
 RowLoss = Callable[[nn.Module, dict[str, Tensor]], Tensor]

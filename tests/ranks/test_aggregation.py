@@ -20,8 +20,6 @@ from tests.ranks.warm import Results, launched, some
 
 CASES: dict[str, dict[str, Any]] = {
     "pcgrad": {},
-    "cagrad": {},
-    "mgda": {},
     "nash-mtl": {},
     "upgrad": {"max_grad_norm": 0.1},
     # Fewer samples than streams: ranks without one of a stream, and streams that are absent.

@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from mixer import MixingTrainer
 from mixer.measurements import ExcessLoss, LossAfter
+from tests.mixer.checkpoint.test_resume import end_of
 from tests.mixer.comparing import Leaning, Tagger, Watching, build
-from tests.mixer.trainer.checkpointing.test_resume import end_of
-from tests.mixer.trainer.observers.test_comparing import Silent, compared_entries
+from tests.mixer.measure.test_comparing import Silent, compared_entries
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 

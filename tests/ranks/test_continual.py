@@ -13,7 +13,7 @@ from tasks.score import Score, accuracy
 from tasks.sequences import by_class
 from tasks.sources import Arrays
 from tasks.task import Task
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 from tests.tasks.generation.test_answers import answers

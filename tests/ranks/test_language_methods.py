@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.helpers import weights_of
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.ranks.warm import Results, launched, some
 from tests.tasks.methods.test_language_methods import RUNS, build_named
 

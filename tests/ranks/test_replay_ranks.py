@@ -211,7 +211,7 @@ def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(results: Results) -
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_run_goes_on_exactly_on_another_number_of_ranks(world_size: int, results: Results, tmp_path: Path) -> None:
-    names = ("disk",) if world_size == 1 else ("references", "memory", "disk", "on top")
+    names = ("disk",) if world_size == 1 else ("references", "on top")
     whole = {name: run(name, tmp_path / "whole") for name in names}
     begun = results[0]["folder"] if world_size == 1 else tmp_path / "whole"
     (begun / "names").write_text(",".join(names))

@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 from mixer import MixingTrainer
 from mixer.trainer import resume
-from tests.mixer.trainer.checkpointing.test_resume import Killed, build, end_of, go_on
+from tests.mixer.checkpoint.test_resume import Killed, build, end_of, go_on
 from tests.mixer.trainer.runs import make
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some

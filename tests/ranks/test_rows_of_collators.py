@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.helpers import build_model
-from tests.mixer.trainer.losses.test_rows_of_collators import marked_twice, streams, trained, without_marked
+from tests.mixer.losses.test_rows_of_collators import marked_twice, streams, trained, without_marked
 from tests.ranks.warm import Results, launched
 
 COLLATORS = {"fewer": without_marked, "more": marked_twice}

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback
 from mixer.checkpoint.files import step_of
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from tests.helpers import Tokens
-from tests.mixer.trainer.checkpointing.test_resume import KIND, build, end_of, go_on
+from tests.mixer.checkpoint.test_resume import KIND, build, end_of, go_on
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, run_warm
 

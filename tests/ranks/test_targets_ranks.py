@@ -7,8 +7,8 @@ import numpy as np
 
 from mixer import MarginalValue
 from mixer.measurements import Alignment, Branches
-from tests.mixer.trainer.observers.test_branches import Branching
-from tests.mixer.trainer.observers.test_targets import Aligned, train
+from tests.mixer.measure.test_branches import Branching
+from tests.mixer.measure.test_targets import Aligned, train
 from tests.ranks.warm import Results, launched
 
 

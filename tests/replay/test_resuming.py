@@ -15,8 +15,8 @@ from mixer import LossChange, MixingTrainer, Stream
 from mixer.checkpoint.choose import WriteError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, _llama_config
-from tests.mixer.trainer.checkpointing.test_resume import Killed, assert_same, end_of
-from tests.replay.buffers import STORAGES, Classes, Masked, arrow, make, memory_of, snapshot
+from tests.mixer.checkpoint.test_resume import Killed, assert_same, end_of
+from tests.replay.buffers import STORAGES, Classes, make, memory_of, snapshot
 from tests.replay.test_feeding import iterable
 
 ADAPTIVE = {"mixing": lambda: ReplayRatio(0.3, LossChange(num_warmup_observations=1))}
@@ -28,8 +28,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "losses": {"selection": "LossAware", "storage": "disk", **ADAPTIVE},
     "on top": {"mixing": lambda: ReplayRatio(0.3, "Uniform", additional=True)},
     "workers": {"args": {"dataloader_num_workers": 2}, **ADAPTIVE},
-    "random": {"streams": lambda: {"a": Masked(37, 1, length=8), "b": Tokens(23, 2, length=8)}, "storage": "memory"},
-    "arrow": {"streams": lambda: {"a": arrow(37, 1), "b": arrow(23, 2)}},
     "rows": {"streams": lambda: {"a": iterable(200), "b": Tokens(23, 2, length=5)}, "storage": "disk"},
     "tasks": {
         "streams": lambda: {
@@ -40,7 +38,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "mixing": lambda: ReplayRatio("tasks", "Uniform"),
     },
 }
-SLOW = ("on top", "random", "arrow", "losses")  # and much like others
+SLOW = ("on top", "losses")  # and much like others
 
 
 def build(folder: Path, name: str, callbacks: Any = (), **changes: Any) -> MixingTrainer:

@@ -34,7 +34,7 @@ from tasks.sequences import by_class, permuted
 from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence
 from tests.helpers import arguments, weights_of
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 
 
 class Anchor(Method):

@@ -16,7 +16,7 @@ from replay import ReplayBound, ReplayRatio
 from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence
 from tests.helpers import weights_of
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.tasks.test_continual import build
 
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
@@ -62,6 +62,7 @@ def test_learning_curves() -> None:
     assert matrix.learning_curves(0).shape == (3, 1)
 
 
+@settings(max_examples=20)
 @given(data=st.data(), higher_is_better=st.booleans(), metric=st.text())
 def test_everything_comes_back_to_the_bit(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, higher_is_better: bool, metric: str

@@ -1,9 +1,10 @@
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import listing, main, run_quick
+from benchmarks.__main__ import listing, main
 from benchmarks.commands import COMMANDS
 
 ROOT = Path(__file__).parents[3]
@@ -43,7 +44,7 @@ def test_a_name_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str])
     assert "invalid choice: 'overheads'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.quick is not None])
-def test_every_benchmark_runs_small(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    assert run_quick({name: COMMANDS[name]}) == []
+def test_every_benchmark_can_be_imported() -> None:
+    # Even the quick forms take over five seconds each: `make quick-benchmarks` runs them before a release.
+    for command in COMMANDS.values():
+        assert callable(importlib.import_module(f"benchmarks.{command.module}").main)

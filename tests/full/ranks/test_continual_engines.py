@@ -18,7 +18,7 @@ from tasks.sequences import pick
 from tasks.task import Task, TaskSequence
 from tests.full.ranks.test_engines import ENGINES
 from tests.helpers import arguments
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.ranks.engines import as_on_gpus, without_compiling
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, on_ranks
@@ -66,8 +66,8 @@ def answering(folder: Path, **options: Any) -> ContinualRun:
 
 CASES = (replayed, masked, growing, adapted, answering)
 RUNS: dict[str, Callable[..., ContinualRun]] = {run.__name__: run for run in CASES}
-PARTS = {"fsdp-sharded": ("replayed",), "zero-1": ("replayed",)}  # the others train all of them
-NAMES = {"fsdp": "FSDP2", "fsdp-sharded": "FSDP2", "zero-1": "DeepSpeed ZeRO-1", "zero-2": "DeepSpeed ZeRO-2"}
+PARTS = {"fsdp-sharded": ("replayed",)}  # the others train all of them
+NAMES = {"fsdp": "FSDP2", "fsdp-sharded": "FSDP2", "zero-2": "DeepSpeed ZeRO-2"}
 
 
 def ended(engine: str, folder: Path) -> dict[str, Any]:

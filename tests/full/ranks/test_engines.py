@@ -17,8 +17,7 @@ from tests.helpers import Tokens, arguments, build_model, three_streams
 from tests.mixer.comparing import Watching
 from tests.mixer.forms import multi_task, task_streams
 from tests.ranks.engines import as_on_gpus, deepspeed, fsdp, without_compiling
-from tests.ranks.launch import by_torchrun
-from tests.ranks.warm import Results
+from tests.ranks.warm import Results, on_ranks
 
 Arguments = Callable[..., Any]
 ENGINES: dict[str, Callable[[], dict[str, Any]]] = {
@@ -147,13 +146,13 @@ TOLERANCE = 1e-5  # float32, added up in another order
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return [rank["by_fsdp"] for rank in by_torchrun(tmp_path_factory.mktemp("fsdp"), by_fsdp)]
+    return [rank["by_fsdp"] for rank in on_ranks(tmp_path_factory.mktemp("fsdp"), by_fsdp)]
 
 
 @pytest.fixture(scope="module")
 def zero(tmp_path_factory: pytest.TempPathFactory) -> Results:
     pytest.importorskip("deepspeed")
-    return [rank["by_deepspeed"] for rank in by_torchrun(tmp_path_factory.mktemp("deepspeed"), by_deepspeed)]
+    return [rank["by_deepspeed"] for rank in on_ranks(tmp_path_factory.mktemp("deepspeed"), by_deepspeed)]
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -14,9 +14,9 @@ from mixer import Ledger, MixingTrainer
 from replay import ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tests.helpers import Tokens, arguments, build_model, three_streams
-from tests.mixer.trainer.checkpointing.test_resume import build, end_of
+from tests.mixer.checkpoint.test_resume import build, end_of
 from tests.ranks.launch import by_torchrun, message_of
-from tests.ranks.warm import Results
+from tests.ranks.warm import Results, on_ranks
 
 _ON_DISKS = ("streams", "losses", "clock", "evaluations")  # the ledger is the first node's
 
@@ -107,7 +107,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_two_nodes_train_as_two_ranks_of_one_node_and_both_go_on(results: Results, tmp_path: Path) -> None:
-    for result, one_node in zip(results, by_torchrun(tmp_path, shared), strict=True):
+    for result, one_node in zip(results, on_ranks(tmp_path, shared), strict=True):
         for part in ("weights", "logs"):
             assert result["shared"]["end"][part] == one_node["shared"]["end"][part]
         assert result["own"]["end"]["weights"] == result["shared"]["end"]["weights"]

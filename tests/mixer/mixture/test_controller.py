@@ -32,7 +32,6 @@ from mixer.policies import (
 )
 
 LENGTHS = {"a": 20, "b": 30, "c": 50}
-NO_TOKENS = np.zeros(3, dtype=np.int64)
 
 
 class Recording(Policy):

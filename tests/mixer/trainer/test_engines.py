@@ -18,7 +18,7 @@ from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from replay.feeding.features import extract_features
 from replay.methods import AGEM
-from tests.mixer.trainer.plans import planned
+from tests.mixer.run.run_plans import planned
 
 
 def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:

@@ -39,7 +39,7 @@ from mixer.trainer.search import Search
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.training import Training
-from tests.mixer.trainer.plans import planned
+from tests.mixer.run.run_plans import planned
 
 
 class _Model(nn.Module):

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from mixer.checkpoint.files import find_problem, list_checkpoints
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
-from tests.mixer.trainer.checkpointing.test_resume import Whole, assert_same, build, go_on
+from tests.mixer.checkpoint.test_resume import Whole, assert_same, build, go_on
 
 
 @pytest.fixture(autouse=True)

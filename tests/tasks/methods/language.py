@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.task import Task, TaskSequence
-from tests.mixer.trainer.checkpointing.test_resume import Instants
+from tests.mixer.checkpoint.test_resume import Instants
 from tests.tasks.test_continual import build
 
 NUM_TOKENS = 12

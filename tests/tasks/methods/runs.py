@@ -18,7 +18,7 @@ from tasks.methods import ERACE, SCR, SI, FromScratch, ICaRL, LwF, OnlineEWC, gd
 from tasks.sequences import by_class
 from tasks.sources import Arrays
 from tests.helpers import arguments
-from tests.mixer.trainer.checkpointing.test_resume import Instants
+from tests.mixer.checkpoint.test_resume import Instants
 from tests.tasks.test_continual import Recorder, new_model
 
 # For each method: what it is, and what else a run with it needs.

@@ -17,7 +17,7 @@ from tasks.mlp import mlp
 from tasks.sequences import by_class, permuted
 from tasks.sources import digits
 from tests.helpers import arguments, weights_of
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.ranks.warm import some
 from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
 

@@ -24,7 +24,7 @@ from tasks.methods.pseudo_samples import PseudoRows
 from tasks.methods.self_distillation import mean_divergences
 from tasks.methods.shared import load_tensors
 from tests.helpers import arguments, weights_of
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, run_of
 
 RUNS: dict[str, tuple[Callable[[int], Any], Callable[[], list[Any]], dict[str, Any]]] = {

@@ -10,7 +10,7 @@ from examples.own_methods import HoldWeights, KeepPredictions
 from replay import ReplayBuffer
 from tasks.methods import LwF, OnlineEWC
 from tests.helpers import run_page, weights_of
-from tests.mixer.trainer.checkpointing.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.tasks.methods.runs import build
 
 

@@ -12,7 +12,6 @@ from tasks.sequences import ORDERS, TRACE_SCORES, instructions
 from tests.mixer.recipe.small_tokenizers import byte_level
 
 TOKENIZER = byte_level()
-ROOT = Path(__file__).parents[3]
 
 
 def write(file: Path, rows: Iterable[dict[str, Any]], lines: bool = False) -> None:

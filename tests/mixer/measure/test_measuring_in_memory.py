@@ -15,7 +15,7 @@ from mixer import MixingTrainer, Objective
 from mixer.measure.targets import TargetProbe
 from mixer.measurements import Alignment
 from tests.helpers import Tokens, arguments, mixing_trainer
-from tests.mixer.trainer.observers.test_targets import Aligned
+from tests.mixer.measure.test_targets import Aligned
 
 STREAMS = {"a": Tokens(20, 1), "b": Tokens(20, 2)}
 TARGET = Tokens(28, 9)

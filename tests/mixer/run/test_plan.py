@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mixer import Budget, PiKE, Probing, Stream, schedules
 from mixer.measurements import ExcessLoss, GradientNorm
-from tests.mixer.trainer.plans import options_of, planned
+from tests.mixer.run.run_plans import options_of, planned
 
 
 def _collate(samples: list[Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict[str, Any], list[str]]]:
     """Gives the end of a run of `test_resume.RUNS`, and the instants at which it could have been killed."""
-    from tests.mixer.trainer.checkpointing.test_resume import Events, build, end_of, watched
+    from tests.mixer.checkpoint.test_resume import Events, build, end_of, watched
 
     ends: dict[str, tuple[dict[str, Any], list[str]]] = {}
 

@@ -7,8 +7,8 @@ import pytest
 
 from mixer import BalancedPiKE, MixingTrainer, PiKE, Probing, schedules
 from tests.helpers import build_model
+from tests.mixer.checkpoint.test_resume import assert_same, end_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
-from tests.mixer.trainer.checkpointing.test_resume import assert_same, end_of
 from tests.mixer.trainer.test_recovery import limit_memory
 
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": 7, "logging_steps": 4, "optim": "adamw_torch"}

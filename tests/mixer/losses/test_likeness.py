@@ -22,8 +22,8 @@ from mixer.run.hooks import ForwardResult
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from mixer.trainer.method import Method
 from tests.helpers import Tokens, arguments, build_model
+from tests.mixer.measure.test_probed_numbers import Opaque
 from tests.mixer.plans import make_plan
-from tests.mixer.trainer.observers.test_probed_numbers import Opaque
 
 
 def _ask(collator: Any, *samples: Any) -> bool:

@@ -26,8 +26,8 @@ from mixer.checkpoint.files import STATE_FILE
 from mixer.measure.reference import excess_of
 from mixer.measurements import ExcessLoss, Loss, LossAfter
 from tests.helpers import MODEL_DATA, build_model, three_streams, weights_of
+from tests.mixer.checkpoint.test_resume import assert_same, end_of
 from tests.mixer.comparing import Leaning, Tagger, Watching, build, cross_entropies, train_by_hand
-from tests.mixer.trainer.checkpointing.test_resume import assert_same, end_of
 from tests.mixer.trainer.test_recovery import limit_memory
 
 BOTH = (ExcessLoss(), LossAfter())

@@ -18,7 +18,7 @@ from mixer.run.argument_support import AS_BY_THE_TRAINER
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
 
 KIND = "sequence-classification"
-COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
+COMPILED = {"torch_compile": True, "torch_compile_backend": "eager", "torch_compile_mode": None}
 OLDER = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
 CASES: dict[str, dict[str, Any]] = {
@@ -30,7 +30,6 @@ CASES: dict[str, dict[str, Any]] = {
     "fp16": {"fp16_full_eval": True},
     "checkpointing": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}},
     "older words": OLDER,
-    "compiled": {**COMPILED, "torch_compile_mode": None},
     "resources": {"use_cache": True, "torch_empty_cache_steps": 2, "skip_memory_metrics": False},
     "logging": {"logging_strategy": "epoch", "log_level": "error", "include_num_input_tokens_seen": "all"},
     "first log": {"logging_first_step": True, "logging_steps": 4, "include_num_input_tokens_seen": "non_padding"},
@@ -77,9 +76,7 @@ def _is_time_or_memory(key: str) -> bool:
 
 
 @pytest.mark.usefixtures("_no_determinism_left")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if name == "compiled" else name for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_both_end_alike(name: str, tmp_path: Path) -> None:
     changes = CASES[name]
     if not changes.keys() <= set(option_names()):
@@ -100,7 +97,6 @@ BY_STREAM: list[Any] = [
     *((model, changes) for model in ("llama", "bert-classifier") for changes in ({}, CASES["loss"], {"bf16": True})),
     ("llama", {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}),
     ("llama", OLDER),
-    pytest.param("llama", COMPILED, marks=pytest.mark.full),
     # With the causal model the Trainer forgets to shift its labels here.
     ("bert-classifier", {**COMPILED, "label_smoothing_factor": 0.2}),
     ("llama", {"neftune_noise_alpha": 1e-6}),

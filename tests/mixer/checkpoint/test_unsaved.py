@@ -18,7 +18,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.table import Table
 from mixer.trainer import save
 from mixer.utils.files import warn_of_unsynced_folders
-from tests.mixer.trainer.checkpointing.test_resume import FULL, Whole, _names, assert_same, build, go_on
+from tests.mixer.checkpoint.test_resume import FULL, Whole, _names, assert_same, build, go_on
 
 
 def _full(*_: Any, **__: Any) -> None:

@@ -13,7 +13,7 @@ from mixer import MixingTrainer, Stream
 from mixer.models.inputs import check_columns, heads_of, takes_task
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.forms import HEADS, multi_task, task_streams
-from tests.mixer.trainer.observers.test_probed_numbers import Opaque
+from tests.mixer.measure.test_probed_numbers import Opaque
 
 _KIND = "sequence-classification"
 

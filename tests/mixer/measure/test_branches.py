@@ -20,7 +20,7 @@ from mixer.measurements import Branches, BranchStatistics
 from mixer.models.branches import AdapterBranches, WeightBranches
 from tests.helpers import Tokens, weights_of
 from tests.mixer.comparing import Tagger, Watching, build
-from tests.mixer.trainer.observers.test_targets import OUTSIDE
+from tests.mixer.measure.test_targets import OUTSIDE
 
 PLAN = Branches(stages=(0.3, 0.6), num_steps=2, num_mixtures=3)
 

@@ -39,7 +39,7 @@ def test_every_option_of_the_installed_version_has_its_place() -> None:
 @pytest.mark.skipif(INSTALLED < WRITTEN_FOR, reason="an older version lacks what came later")
 def test_the_page_is_what_is_written_now() -> None:
     assert sorted(KNOWN - set(option_names())) == []
-    path = Path(__file__).parents[4] / "docs" / "training_arguments.md"
+    path = Path(__file__).parents[3] / "docs" / "training_arguments.md"
     assert path.read_text(encoding="utf-8") == page(option_names()), f"python -m docs.site.options_page {path}"
 
 
