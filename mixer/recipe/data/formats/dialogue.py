@@ -165,8 +165,8 @@ def _shape_in(row: Row) -> list[str]:
         )
     raise ValueError(
         f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and "
-        "output, prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: {question: "
-        "prompt, answer: completion}}}, or choose another format, such as Prompt."
+        "output, prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: "
+        "{question: prompt, answer: completion}}}, or choose another format, such as Prompt."
     )
 
 
