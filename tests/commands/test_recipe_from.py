@@ -333,7 +333,7 @@ WRONG: dict[str, tuple[str, list[str]]] = {
     "two tools": (AXOLOTL + "stage: sft\n", ["Axolotl's", "base_model", "LLaMA-Factory's stage", "--kind"]),
     "a key twice": ("base_model: a\nbase_model: b\n", ["'base_model'", "twice"]),
     "no trainer": ("base_model: a\nrl: grpo\n", ["rl:", "'grpo'"]),
-    "no stage": ("stage: kto\n", ["stage:", "'kto'"]),
+    "no stage": ("stage: [kto]\n", ["stage:", "'kto'"]),
     "no model": ("dataset_name: a/b\n", ["model_name_or_path"]),
     "no data": ("base_model: a\n", ["datasets"]),
     "data of no format": ("base_model: a\ndatasets: [{path: b, type: input_output}]\n", ["datasets", "input_output"]),

@@ -56,7 +56,7 @@ def _model(source: Source, keys: Table) -> dict[str, Any]:
 
 def _template(source: Source, keys: Table, trainer: str) -> dict[str, Any]:
     """Takes the chat template: in Jinja, or by a name that TRL has, too; without one it is the tokenizer's own."""
-    templates, name = keys["templates"], source.content.get("chat_template", "tokenizer_default")
+    templates, name = keys["templates"], str(source.content.get("chat_template", "tokenizer_default"))
     given = source.content.get("datasets")
     kinds = {_name(part.get("type")) for part in given if isinstance(part, dict)} if isinstance(given, list) else {""}
     if "chat_template_jinja" in source.content:
@@ -68,7 +68,7 @@ def _template(source: Source, keys: Table, trainer: str) -> dict[str, Any]:
         source.take("chat_template")
         return {"chat_template": templates[name]} if name in templates else {}
     try:
-        chat_template_of(str(name))
+        chat_template_of(name)
     except ValueError:
         return {}
     source.take("chat_template")

@@ -1,5 +1,6 @@
 """What configurations of other tools share: training arguments, models, adapters, data and shares."""
 
+import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -115,7 +116,7 @@ def add_streams(streams: dict[str, Any], paths: Sequence[str], stream: Table, na
         base = safe_name(name or Path(path).name.partition(".")[0].strip("*") or "data")
         numbered = (f"{base}_{number}" for number in itertools.count(2))
         own = next(own for own in itertools.chain([base], numbered) if own not in streams)
-        streams[own] = {**stream, "data": {"path": path, **stream.get("data", {})}}
+        streams[own] = copy.deepcopy({**stream, "data": {"path": path, **stream.get("data", {})}})
         names.append(own)
     return names
 

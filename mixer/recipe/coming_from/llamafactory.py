@@ -22,7 +22,7 @@ def recipe_of(source: Source, keys: Table, folder: Path) -> dict[str, Any]:
         ValueError: If there is no such stage here, or the data or the model are not named.
         FileNotFoundError: If there is no dataset_info.json.
     """
-    stage = source.take("stage", "sft")
+    stage = str(source.take("stage", "sft"))
     if stage not in keys["stages"]:
         raise ValueError(f"stage: there is no trainer for {stage!r} here; there are {', '.join(keys['stages'])}.")
     trainer, streams, evaluation = keys["stages"][stage], dict[str, Any](), dict[str, Any]()
@@ -118,7 +118,7 @@ def _add(
         path = entry.take("hf_hub_url") or place / str(entry.take("file_name", ""))
         if path == place / "":
             raise ValueError(f"{entry.field}file_name: it has neither this nor hf_hub_url; other sources are not read.")
-        is_pair, form = bool(entry.take("ranking", False)), entry.take("formatting", "alpaca")
+        is_pair, form = bool(entry.take("ranking", False)), str(entry.take("formatting", "alpaca"))
         if form not in keys["formattings"]:
             raise ValueError(f"{entry.field}formatting: there is no {form!r}, but {', '.join(keys['formattings'])}.")
         if is_pair is (stage in ("sft", "pt")):
