@@ -155,9 +155,7 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
         (mixer.OPMix(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
         (
             MarginalValue(),
-            {
-                "objective": Objective(["outside"], steering_share=0.0, steering_sets=OWN),
-            },
+            {"objective": Objective(["outside"], steering_share=0.0, steering_sets=OWN)},
             {"outside": 9},
             {},
         ),
@@ -234,23 +232,11 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
         ({"objective": None}, "Policy MarginalValue needs an objective: set objective to the names"),
         ({"objective": ["x"]}, r"\['x'\] are none of \['a', 'b', 'c', 'outside'\]"),
         ({"eval_dataset": None}, r"its targets are evaluation sets by name, but eval_dataset is missing: pass a dict"),
-        (
-            {"objective": Objective(["outside"], steering_sets={"x": OUTSIDE["a"]})},
-            r"steering_sets: \['x'\] are no targets of the objective, which has \['outside'\]",
-        ),
+        ({"objective": Objective(["outside"], steering_sets={"x": OUTSIDE["a"]})}, r"steering_sets: \['x'\] are no"),
         ({"objective": Objective(["outside"], steering_sets={"outside": []})}, r"steering_sets\['outside'\] must have"),
-        (
-            {"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}},
-            r"\['outside'\] has 1 row, of which .* 0 aside",
-        ),
-        (
-            {"objective": Objective(["outside"], steering_sets={"outside": "rows.jsonl"})},
-            r"steering_sets\['outside'\] must be a data set .* got 'rows.jsonl'",
-        ),
-        (
-            {"objective": Objective(["outside"], steering_sets={"outside": iter([])})},
-            "got a list_iterator without length and places",
-        ),
+        ({"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}}, r"\['outside'\] has 1 row"),
+        ({"objective": Objective(["outside"], steering_sets={"outside": "rows.jsonl"})}, "got 'rows.jsonl'"),
+        ({"objective": Objective(["outside"], steering_sets={"outside": iter([])})}, "got a list_iterator"),
         ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' comes from compute_metrics, but there"),
         ({"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}}, "set greater_is_better=False"),
     ],

@@ -86,12 +86,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[pytest.MonkeyPa
     ("accelerator_config", {"accelerator_config": {"dispatch_batches": True}}, {}, None),
     ("accelerator_config", {"accelerator_config": {"split_batches": True}}, {}, None),
     ("parallelism_config", {}, {"trainer_class": SHARDED}, None),
-    (
-        "save_on_each_node",
-        {"save_on_each_node": True},
-        {"trainer_class": IN_PARTS},
-        None,
-    ),
+    ("save_on_each_node", {"save_on_each_node": True}, {"trainer_class": IN_PARTS}, None),
     ("dataloader_in_order", {"dataloader_in_order": False, "dataloader_num_workers": 1}, {}, None),
     ("train_sampling_strategy", {"train_sampling_strategy": "batch_rebalance"}, {}, None),
     ("ddp_static_graph", {"ddp_static_graph": True}, {"batch_size": 17}, _two_ranks),

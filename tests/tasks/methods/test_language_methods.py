@@ -231,16 +231,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (llama, {"methods": [PseudoSamples()]}, "there is no stream 'memory'"),
     (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6)}, r"Give ReplayBuffer\(6, is_online=False\)"),
     (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6, is_online=False)}, "Set labels to input_ids"),
-    (
-        llama,
-        {"methods": [PseudoSamples(start=5)], "memory": ReplayBuffer(6, is_online=False)},
-        "must begin with the start token 5, but the first one of task 'by_1' begins with 1",
-    ),
-    (
-        llama,
-        {"methods": [SelfDistillation()], "sequence": counting(0)},
-        "a sample has no prompt before its first label",
-    ),
+    (llama, {"methods": [PseudoSamples(start=5)], "memory": ReplayBuffer(6, is_online=False)}, "start token 5, .*by_1"),
+    (llama, {"methods": [SelfDistillation()], "sequence": counting(0)}, "a sample has no prompt"),
 ]
 
 
