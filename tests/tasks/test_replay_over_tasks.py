@@ -88,8 +88,7 @@ def test_a_run_resumed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: st
 
 
 @pytest.mark.parametrize(
-    ("name", "shares"),
-    [("tasks", [0, 1 / 2, 2 / 3, 3 / 4]), ("samples", [0, 40 / 60, 60 / 80, 80 / 160])],
+    ("name", "shares"), [("tasks", [0, 1 / 2, 2 / 3, 3 / 4]), ("samples", [0, 40 / 60, 60 / 80, 80 / 160])]
 )
 def test_what_is_old_counts_all_earlier_tasks(name: str, shares: list[float], whole: Any) -> None:
     run, _ = whole(name)

@@ -48,11 +48,7 @@ def resumed(folder: Path, checkpoint: Path, **changes: Any) -> MixingTrainer:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"gradient_accumulation_steps": 1},
-        {"per_device_train_batch_size": 4},
-        {"gradient_accumulation_steps": 4},
-    ],
+    [{"gradient_accumulation_steps": 1}, {"per_device_train_batch_size": 4}, {"gradient_accumulation_steps": 4}],
 )
 def test_another_total_batch_size_is_refused_with_its_parts(tmp_path: Path, checkpoint: Path, changes: Any) -> None:
     own = {**SAVED, **changes}

@@ -16,14 +16,7 @@ from mixer.losses.normalization import KindFound, Seen, find_kind
 from mixer.losses.trial_rows import rows_to_try
 from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import hides_rows
-from tests.helpers import (
-    MODEL_DATA,
-    GradientRecorder,
-    Tokens,
-    _bert_config,
-    arguments,
-    build_model,
-)
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, _bert_config, arguments, build_model
 from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
 
 _ROWS = ragged(13, 1)

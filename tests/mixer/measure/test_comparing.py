@@ -11,17 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from mixer import (
-    FAMO,
-    Decision,
-    DoReMi,
-    Ledger,
-    MixingDataLoader,
-    MixingTrainer,
-    Observation,
-    Policy,
-    Uniform,
-)
+from mixer import FAMO, Decision, DoReMi, Ledger, MixingDataLoader, MixingTrainer, Observation, Policy, Uniform
 from mixer.checkpoint.files import STATE_FILE
 from mixer.measure.reference import excess_of
 from mixer.measurements import ExcessLoss, Loss, LossAfter
@@ -68,10 +58,7 @@ def test_the_excess_of_items(mine: list[float], reference: list[float], expected
     np.testing.assert_equal(excess.mean().item(), expected)
 
 
-@pytest.mark.parametrize(
-    ("size", "changes"),
-    [(16, {}), (3, {}), (16, {"max_tokens_per_micro_batch": 40})],
-)
+@pytest.mark.parametrize(("size", "changes"), [(16, {}), (3, {}), (16, {"max_tokens_per_micro_batch": 40})])
 def test_both_are_those_of_a_loop_by_hand(tmp_path: Path, size: int, changes: dict[str, Any]) -> None:
     policy = Watching(Loss(), *BOTH)
     trainer = build(tmp_path, policy, args={"per_device_train_batch_size": size, "max_steps": 6}, **changes)

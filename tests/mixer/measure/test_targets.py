@@ -187,12 +187,7 @@ def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
 def test_a_policy_whose_targets_have_no_rows_to_steer_by_is_refused(tmp_path: Path) -> None:
     objective = Objective(["outside", "a"], steering_share=0.0, steering_sets=OWN)
     with pytest.raises(ValueError, match=r"eval_dataset\['a'\] .* Pass Objective\(steering_sets="):
-        build(
-            tmp_path,
-            MarginalValue(),
-            eval_dataset=OUTSIDE,
-            objective=objective,
-        )
+        build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=objective)
 
 
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:

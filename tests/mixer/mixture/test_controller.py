@@ -115,10 +115,7 @@ class TestPlan:
         mixing.clock.tick()
         assert mixing.next_plan().staleness == 1
 
-    @given(
-        weights=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3),
-        batch_size=st.integers(1, 70),
-    )
+    @given(weights=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3), batch_size=st.integers(1, 70))
     def test_the_realised_share_stays_within_a_sample_at_every_prefix(
         self, weights: list[float], batch_size: int
     ) -> None:

@@ -172,11 +172,7 @@ def test_processes_that_would_each_train_alone_are_refused(
     [
         ({"b": _rows("target")}, "bert-classifier", r"'b': a micro-batch of it has \['input_ids', 'attention_mask'\]"),
         ({"a": Unlabelled(5, 1)}, "llama", r"'a': .* the columns \['number', 'input_ids', 'attention_mask'\]"),
-        (
-            [Stream("a", _rows(), label_names=["value"])],
-            "bert-classifier",
-            r"'a': label_names contains .'value'",
-        ),
+        ([Stream("a", _rows(), label_names=["value"])], "bert-classifier", r"'a': label_names contains .'value'"),
         ({"a": _rows().select_columns(["text"])}, "bert-classifier", r"'a': the model takes none of the columns \['te"),
     ],
 )

@@ -40,8 +40,8 @@ def test_the_command_trains_it(name: str, data_dir: Path, tmp_path: Path, monkey
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(scenario.content, sort_keys=False))
     monkeypatch.chdir(data_dir.parent)  # recipes say `folder: data`
-    options = ["--training.output_dir", str(tmp_path / "run"), "--training.max_steps", "3", "--training.eval_steps", "3"]
-    cli(["train", str(recipe), "--mixing", "MarginalValue", *options])
+    steps = ["--training.max_steps", "3", "--training.eval_steps", "3"]
+    cli(["train", str(recipe), "--mixing", "MarginalValue", "--training.output_dir", str(tmp_path / "run"), *steps])
     ledger = Ledger(tmp_path / "run" / "ledger")
     assert set(ledger.to_pandas()["stream"]) == set(scenario.streams)
 
