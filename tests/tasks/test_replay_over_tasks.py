@@ -117,7 +117,7 @@ def test_a_memory_that_was_never_drawn_from_is_told(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("additional", [False, True])
-def test_new_samples_that_epochs_do_not_cover_are_told(
+def test_new_samples_left_uncovered_are_told(
     additional: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logging.getLogger("transformers").propagate = True

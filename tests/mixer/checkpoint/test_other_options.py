@@ -106,7 +106,7 @@ def _part(line: str, begins: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "value"), KEPT)
-def test_what_the_optimizer_holds_goes_on_and_is_told(
+def test_what_the_optimizer_holds_goes_on(
     tmp_path: Path, checkpoint: Path, told: list[str], name: str, value: Any
 ) -> None:
     trainer = resumed(tmp_path, checkpoint, **{name: value})

@@ -105,9 +105,7 @@ def test_gradient_is_the_one_of_the_whole_batch(tmp_path: Path, name: str, per_d
 
 
 @pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if not is_exact])
-def test_other_losses_are_named_once_with_what_is_computed(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_losses_are_named_once_and_computed(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     loss = LOSSES[name][0]
     gradient, _ = _run(tmp_path / "parts", 4, loss)
     said = [record.getMessage() for record in caplog.records if "neither a sum nor a mean" in record.getMessage()]

@@ -69,9 +69,7 @@ def mixed_loss(start: Any, ends: Sequence[Sequence[Tensor]], mixture: np.ndarray
         return float(model(**default_data_collator(rows))["loss"])
 
 
-def test_branches_are_trainings_by_hand_and_leave_the_run_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_branches_are_trainings_by_hand_and_leave_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, measure = [], BranchProbe._measure
 
     def both(probe: BranchProbe, step: int, num_steps: int) -> BranchStatistics:

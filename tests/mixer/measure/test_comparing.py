@@ -203,9 +203,7 @@ def test_a_loss_that_is_not_finite(tmp_path: Path, nonfinite: Any, broken_stream
     assert np.isfinite([other.seen[0][Loss], other.seen[0][LossAfter]]).all()
 
 
-def test_a_step_that_a_gradient_scaler_leaves_out_has_nothing_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_a_scaler_leaves_out_has_nothing_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Watching(*BOTH)
     trainer = build(tmp_path, policy, args={"max_steps": 2})
     accelerator = type(trainer.accelerator)
@@ -264,7 +262,7 @@ def test_the_ledger_and_the_log_have_what_the_policy_saw(tmp_path: Path, policy:
 
 
 @pytest.mark.parametrize("policy", [Uniform(), DoReMi(reference_losses={"a": 1.0, "b": 1.0, "c": 1.0})])
-def test_runs_that_compare_nothing_have_no_such_table(
+def test_runs_that_compare_nothing_have_no_table(
     tmp_path: Path, policy: Policy, caplog: pytest.LogCaptureFixture
 ) -> None:
     reference = Tagger()

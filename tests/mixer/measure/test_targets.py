@@ -243,7 +243,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str,
         build(tmp_path, policy, **options)
 
 
-def test_a_target_without_labels_is_refused_and_a_metric_that_does_not_come_is_told(
+def test_a_target_without_labels_is_refused_and_a_lacking_metric_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     args, model = arguments(tmp_path, max_steps=2, eval_strategy="epoch"), build_model("llama")

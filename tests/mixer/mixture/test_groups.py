@@ -67,7 +67,7 @@ class TestWeights:
         languages=st.lists(positive, min_size=2, max_size=2),
         domains=st.lists(positive, min_size=3, max_size=3),
     )
-    def test_language_and_domain_hold_together(
+    def test_two_groupings_hold_together(
         self, weights: list[float], languages: list[float], domains: list[float]
     ) -> None:
         groupings = [

@@ -167,9 +167,7 @@ def test_options_are_fixed_at_construction(tmp_path: Path) -> None:
         trainer.train()
 
 
-def test_training_arguments_without_the_options_have_the_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_arguments_without_them_have_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for args in (None, TrainingArguments("out", **QUIET)):
         trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams())

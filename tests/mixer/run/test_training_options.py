@@ -157,7 +157,7 @@ class Unlabelled(Tokens):
 
 
 @pytest.mark.parametrize("size", ["2", "1", "", "two"])
-def test_processes_that_would_each_train_alone_are_refused(
+def test_processes_that_would_train_alone_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     args = arguments(tmp_path)  # before: of a launch that it knows of it would wait for the other rank
@@ -248,9 +248,7 @@ def _collate(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
         ({"a": _rows().remove_columns("text")}, None),
     ],
 )
-def test_the_columns_that_were_removed_before_a_collator_are_named(
-    tmp_path: Path, streams: Any, removed: str | None
-) -> None:
+def test_the_columns_removed_before_a_collator_are_named(tmp_path: Path, streams: Any, removed: str | None) -> None:
     trainer = _trainer(tmp_path, streams, {"remove_unused_columns": removed is not None}, data_collator=_collate)
     with pytest.raises(KeyError, match="text") as caught:
         trainer.train()

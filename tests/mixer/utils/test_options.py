@@ -52,9 +52,7 @@ def test_what_nobody_observes_and_other_data_after_construction_are_refused(tmp_
         trainer.train()
 
 
-def test_a_batch_too_small_for_the_policy_to_decide_on_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_too_small_to_decide_on_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="mixer"):
         _trainer(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=7)
         assert not caplog.records

@@ -77,7 +77,7 @@ def test_wrong_values_are_refused(name: str) -> None:
         ("GDumb", {"head": "growing"}, "the model has grown since the first task.*head='whole'"),
     ],
 )
-def test_what_a_method_cannot_do_is_refused_when_a_task_begins(
+def test_what_a_method_cannot_do_is_refused_early(
     name: str, changes: dict[str, Any], match: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=match):

@@ -56,7 +56,7 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("split-mnist", "avalanche-a-gem", "needs Avalanche, which is not installed: `make peers`"),
     ],
 )
-def test_methods_that_a_protocol_has_no_place_for(
+def test_methods_without_a_place_are_refused(
     protocol: str, method: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
