@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mixer.ledger.ledger import Ledger as Ledger
     from mixer.loading.batch_sampler import AdaptiveBatchSampler as AdaptiveBatchSampler
     from mixer.loading.dataloader import MixingDataLoader as MixingDataLoader
+    from mixer.loading.token_file import TokenFile as TokenFile
     from mixer.measurements.gradients import GradientStatistics as GradientStatistics
     from mixer.mixture.clock import Budget as Budget
     from mixer.mixture.controller import Mixing as Mixing
@@ -44,6 +45,7 @@ else:
             "mixer.ledger.ledger": ["Ledger"],
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
             "mixer.loading.dataloader": ["MixingDataLoader"],
+            "mixer.loading.token_file": ["TokenFile"],
             "mixer.mixture.clock": ["Budget"],
             "mixer.mixture.controller": ["Mixing"],
             "mixer.mixture.groups": ["Grouping"],

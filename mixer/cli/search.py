@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -74,9 +74,10 @@ def search() -> Command:
     return recipe_command(
         Recipe,
         _run,
-        description="Trains the recipe for a short while on fixed mixtures: the streams' own weights, others spread "
-        "over what is allowed, then those that are expected to improve the objective. Says which is best, and checks "
-        "it against the own weights on another seed. Runs are kept in OUTPUT/search; OUTPUT is training.output_dir.",
+        description="Trains the recipe for a short while on fixed mixtures: the weights that it starts with, others "
+        "spread over what is allowed, then those that are expected to improve the objective. Says which is best, and "
+        "checks it against the own weights on another seed. Runs are kept in OUTPUT/search; OUTPUT is "
+        "training.output_dir.",
         usage="[--runs NUMBER] [--propose NUMBER --to DIR] [--results DIR] [--json]",
         example="mixer search recipes/demo.yaml --runs 16",
         options={**_OPTIONS, **_SEARCH},
@@ -88,9 +89,9 @@ def headroom() -> Command:
     return recipe_command(
         Recipe,
         _run,
-        description="The first runs of `mixer search`: the streams' own weights, more of each stream, and the best by "
-        "a fit to these, on another seed. Says whether there is anything to gain. Runs are in OUTPUT/search, where "
-        "`mixer search` goes on; OUTPUT is training.output_dir.",
+        description="The first runs of `mixer search`: the weights that the recipe starts with, more of each stream, "
+        "and the best by a fit to these, on another seed. Says whether there is anything to gain. Runs are in "
+        "OUTPUT/search, where `mixer search` goes on; OUTPUT is training.output_dir.",
         usage="[--share SHARE] [--json]",
         example="mixer headroom recipes/demo.yaml --share 0.1",
         options=_OPTIONS,
@@ -146,12 +147,21 @@ class _Search:
         # Where the least number of steps is a larger share, streams keep that share of their rows.
         self.share = max(self.options.share, min(1.0, _LEAST_STEPS / clock.max_steps))
         self.batch_size, self.streams = clock.batch_size, list(mixture.names)
-        self.is_more_better = bool(trainer.describe_run()["objective"]["greater_is_better"])
-        weights = dict(zip(self.streams, mixture.weights.tolist(), strict=True))
+        objective = trainer.describe_run()["objective"]
+        self.is_more_better = bool(objective["greater_is_better"])
+        bounds = objective.get("bounds")
+        if bounds and not self.options.bounds:
+            raise ValueError(
+                f"objective: bounds {bounds} are multiples of first losses, a search takes losses: give them as "
+                f"--bounds {','.join(f'{name}=LOSS' for name in bounds)}."
+            )
+        self.unit, weights = trainer.mixing.policy.unit, dict(trainer.mixing.weights)
         if sum(weight > 0.0 for weight in weights.values()) < 2:
             raise ValueError(f"A search compares mixtures of two or more streams, got the weights {weights}.")
         natural = Constraints(prior=weights, most={name: 0.0 for name, weight in weights.items() if weight == 0.0})
         if self.options.passes is not None:
+            if self.unit != "samples":
+                raise ValueError(f"--passes counts samples, and mixing has shares of {self.unit}: leave --passes out.")
             sizes = zip(self.streams, mixture.num_samples.tolist(), strict=True)
             known, budget = {name: float(size) for name, size in sizes if size > 0}, clock.max_steps * clock.batch_size
             natural = replace(natural, sizes=known, budget=float(budget), passes=self.options.passes)
@@ -162,7 +172,10 @@ class _Search:
     def online(self) -> dict[str, Any]:
         """Runs all, checks the best mixture, and gives the figures."""
         options, first = self.options, first_runs(self.streams, self.region)
+        if 0 < options.runs < len(first):
+            raise ValueError(f"--runs must be at least {len(first)}, those before a fit, got {options.runs}.")
         at_most = max(len(first), options.runs)
+        _say(f"Own weights, which the recipe starts with: {first[0].weights}.")
         _say(f"Up to {at_most} runs of {self.steps} steps of {self.batch_size:g} samples, and two to check.")
         self._train(first, at_most)
         while True:
@@ -232,13 +245,20 @@ class _Search:
             print(f"mixer train {path}")  # noqa: T201
         if self.verdict is None:
             if "weights" in document:
-                print(how_to_train(document["weights"]))  # noqa: T201
+                print(how_to_train(self._mixing(document["weights"])))  # noqa: T201
             return
         for sentence in self.verdict.sentences():
             screen.print(sentence, markup=False, highlight=False)
         if self.verdict.is_clear:
             path = self._folder_of(self.done[-1][0]) / RECIPE_FILE
-            print(f"Its short run, with the weights filled in, is {path}.\n{how_to_train(document['weights'])}")  # noqa: T201
+            told = how_to_train(self._mixing(document["weights"]))
+            print(f"Its short run, with the weights filled in, is {path}.\n{told}")  # noqa: T201
+
+    def _mixing(self, weights: Mapping[str, float]) -> dict[str, Any]:
+        """Gives the option `mixing` with these weights, in the unit of the recipe's policy."""
+        if self.unit == "samples":
+            return dict(weights)
+        return {"class_path": "mixer.Fixed", "init_args": {"weights": dict(weights), "unit": self.unit}}
 
     def _folder_of(self, run: ShortRun) -> Path:
         of_weights = zlib.crc32(json.dumps(dict(run.weights)).encode())  # other bounds make other runs of a name
@@ -254,7 +274,7 @@ class _Search:
         training.warmup_steps = training.warmup_steps if is_share else round(share * training.warmup_steps)
         training.eval_strategy, training.eval_steps, training.eval_delay = "steps", self.steps, 0
         training.save_strategy, training.load_best_model_at_end, training.eval_on_start = "no", False, False
-        config.mixing, config.budget = dict(run.weights), None
+        config.mixing, config.budget = self._mixing(run.weights), None
         training.budget_samples = training.budget_tokens = None
         for stream in config.streams.values():
             stream["rows_share"] = stream["rows_share"] * share

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from transformers import TrainingArguments
 
+from mixer.loading.learning_rate import decay_step
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.amounts import Amounts, amounts_of, budget_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
@@ -49,7 +51,11 @@ class MixtureOptions:
 
 
 def assemble(
-    args: TrainingArguments, streams: Sequence[Stream], options: MixtureOptions, saved_batch_size: int | None = None
+    args: TrainingArguments,
+    streams: Sequence[Stream],
+    options: MixtureOptions,
+    saved_batch_size: int | None = None,
+    scheduler: Any = None,
 ) -> tuple[Planner, Clock, BatchSize]:
     """Builds the parts of a mixture that start anew in every run.
 
@@ -59,6 +65,7 @@ def assemble(
         options: Mixture settings.
         saved_batch_size: Initial batch size of the run to resume. It holds for any number of ranks unless the user sets
             another.
+        scheduler: The user's own learning-rate schedule, or `None` for that of the arguments.
 
     Returns:
         Planner, clock and batch size.
@@ -87,8 +94,10 @@ def assemble(
         num_warmup_steps=int(args.warmup_steps) if args.warmup_steps >= 1 else 0,
         tokens_per_sample=1.0 if budget.tokens is None else guess_tokens(streams),
         is_constant=size.is_constant,
+        decay_step=partial(decay_step, args, scheduler),
     )
-    return Planner(streams, options.seed, options.groupings, options.drawing), clock, size
+    planner = Planner(streams, options.seed, options.groupings, options.drawing, decay_begins=clock.decay_begins)
+    return planner, clock, size
 
 
 def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:

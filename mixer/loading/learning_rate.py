@@ -1,10 +1,14 @@
 """The optimizer's learning rate: follows the run's clock, scaled for the batch size."""
 
+import warnings
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from transformers import TrainingArguments, get_scheduler
 from transformers.optimization import GreedyLR
+from transformers.trainer_utils import SchedulerType
 from transformers.utils import logging
 
 from mixer.measurements import check_requests
@@ -70,6 +74,45 @@ class LearningRate:
     def moved(self) -> None:
         """Records that the Trainer has advanced the schedule."""
         self._placed = None
+
+
+def new_learning_rate(args: TrainingArguments, num_steps: int) -> LearningRate:
+    """Creates the learning-rate schedule of the arguments, for a run of so many steps."""
+    options: Any = args.lr_scheduler_kwargs
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing is stepped here
+        num_warmup_steps = args.get_warmup_steps(num_steps)
+        scheduler = get_scheduler(args.lr_scheduler_type, optimizer, num_warmup_steps, num_steps, options)
+    return LearningRate(scheduler)
+
+
+def decay_step(args: TrainingArguments, scheduler: Any, num_steps: int) -> int:
+    """Finds the last step before the learning rate falls: where warmup-stable-decay begins to decay.
+
+    Args:
+        args: The training arguments.
+        scheduler: The user's own learning-rate schedule, or `None` for that of the arguments.
+        num_steps: Planned steps of the run.
+
+    Returns:
+        A step, from 0, whose rate is the highest of the run while that of the next is lower.
+
+    Raises:
+        ValueError: If the rate never falls, falls more than once, or is no function of the step.
+    """
+    own = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
+    rate = new_learning_rate(args, num_steps) if own is None else LearningRate(own)
+    rates = np.array([rate.at(float(step)) for step in range(num_steps + 1)])
+    falls = np.flatnonzero(np.diff(rates) < 0.0)
+    if not len(falls) or (np.diff(rates[falls[0] :]) > 0.0).any():
+        of_arguments = f"lr_scheduler_type={SchedulerType(args.lr_scheduler_type).value}"
+        name = of_arguments if own is None else type(own).__name__
+        raise ValueError(
+            f"'decay' is the moment at which the learning rate begins to fall for good, and that of {name} has none: "
+            "use warmup_stable_decay, cosine or linear, or give a share of the run in [0, 1]."
+        )
+    return int(falls[0])
 
 
 def follows_metric(scheduler: Any) -> bool:

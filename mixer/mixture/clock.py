@@ -2,11 +2,12 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from mixer.policies.contract import no_decay
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
@@ -77,6 +78,8 @@ class Clock:
         num_warmup_steps: Warm-up steps of the learning rate, if set in steps.
         tokens_per_sample: Estimate until tokens are counted.
         is_constant: Whether the batch size is constant until further notice.
+        decay_step: Gives the step at which the learning rate begins to fall in a run of so many steps; `None` if no
+            learning-rate schedule is known.
 
     Raises:
         ValueError: If a number is too small, or dropping the rest leaves nothing of an epoch.
@@ -93,6 +96,7 @@ class Clock:
         num_warmup_steps: int = 0,
         tokens_per_sample: float = 1.0,
         is_constant: bool = True,
+        decay_step: Callable[[int], int] | None = None,
     ):
         if epoch_size is not None and epoch_size < 1:
             raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
@@ -110,7 +114,7 @@ class Clock:
         self.dropped_samples = 0 if self.spans_run else int(whole - self.epoch_size)
         self.whole_epoch, self._laid_out = whole, self.epoch_size  # with and without dropped samples
         self._max_samples, self._num_warmup_steps = max_samples, num_warmup_steps
-        self._guessed_tokens = tokens_per_sample
+        self._guessed_tokens, self._decay_step = tokens_per_sample, decay_step
         self.step = self.step_in_epoch = self.num_epochs_done = 0
         self.num_samples = self.num_tokens = self.samples_in_epoch = 0
         self._warmup_share = self._least_progress = self._last_coverage = 0.0
@@ -126,6 +130,14 @@ class Clock:
         if self.is_step_based:
             return min(1.0, self.step / self.planned_steps)
         return min(1.0, max(self._least_progress, *(done / budget for done, budget in self._budgets())))
+
+    def decay_begins(self) -> float:
+        """Returns the progress at which the learning rate begins to fall.
+
+        Raises:
+            ValueError: If there is no such moment, or no learning-rate schedule is known.
+        """
+        return no_decay() if self._decay_step is None else self._decay_step(self.planned_steps) / self.planned_steps
 
     @property
     def epoch(self) -> float:

@@ -62,7 +62,8 @@ class Mixing:
         loss_units: LossUnits | None = None,
     ):
         self.policy, self.loss_units = policy, loss_units
-        self._mixture = replace(describe(planner.streams), objective=objective)
+        self.clock = clock
+        self._mixture = replace(describe(planner.streams), objective=objective, decay_begins=self._decay_begins)
         self.names = self._mixture.names
         self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
         self._batch_size = BatchSize(Constant(), clock.batch_size) if size is None else size
@@ -79,6 +80,7 @@ class Mixing:
         Raises:
             ValueError: If the policy's first decision does not match the streams.
         """
+        self.clock = clock
         self._weights.start(planner.active(0.0))
         size.manual, self._batch_size = self._batch_size.manual, size
         self._begin(planner, clock)
@@ -92,6 +94,9 @@ class Mixing:
         clock.resize(self._batch_size.value)
         if self.is_exhausted:
             raise ValueError("No stream that is active at the start of the run has a positive weight.")
+
+    def _decay_begins(self) -> float:
+        return self.clock.decay_begins()  # that of the present run
 
     # ---- Progress ----
 

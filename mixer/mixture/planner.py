@@ -1,7 +1,7 @@
 """Planner: converts shares to the samples of the next step, and keeps every stream's state."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from mixer.mixture.cursors import CursorLookup, IterableCursor, ShuffledCursor, 
 from mixer.mixture.groups import Grouping, Groups
 from mixer.mixture.plan import Plan
 from mixer.mixture.stream import Stream
+from mixer.policies.contract import no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
@@ -30,6 +31,7 @@ class Planner:
         groupings: Groups of streams with their own weights and caps.
         drawing: `"exact"` apportions counts and carries remainders over; `"multinomial"` draws them.
         cursors: Cursor of each stream; `None` for the default.
+        decay_begins: Returns the progress at which the learning rate begins to fall.
 
     Raises:
         ValueError: If the drawing is unknown, or streams and groupings are inconsistent.
@@ -42,6 +44,7 @@ class Planner:
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
         cursors: Sequence[Cursor] | None = None,
+        decay_begins: Callable[[], float] = no_decay,
     ):
         if drawing not in ("exact", "multinomial"):
             raise ValueError(f"drawing must be 'exact' or 'multinomial', got {drawing!r}.")
@@ -72,17 +75,15 @@ class Planner:
         self.deficit: FloatArray = np.zeros(len(self.streams))
         self._additional_deficit = np.zeros(len(self.streams))
         self._are_memories = np.array([stream.is_memory for stream in streams])
-        self._enters = np.array([stream.enters_at for stream in streams])
-        self._leaves = np.array([stream.leaves_at for stream in streams])
+        self._enters, self.leaves = _presence(streams, decay_begins)
         self._most_tokens = np.array([np.inf if stream.max_tokens is None else stream.max_tokens for stream in streams])
         self._left_by_tokens = np.full(len(self.streams), np.inf)
-        self._always_active = not self._enters.any() and bool((self._leaves == 1.0).all())
+        self._always_active = not self._enters.any() and bool((self.leaves == 1.0).all())
         self._counts_tokens = bool(np.isfinite(self._most_tokens).any())
         is_limited = bool(groupings) or self._has_rows or self._counts_tokens
         self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
         self._last_shares: tuple[FloatArray, FloatArray] | None = None  # of unlimited streams, and their weights
-        _check_presence(self.streams)
 
     def shares(self, weights: FloatArray, progress: float) -> tuple[FloatArray, FloatArray]:
         """Returns the shares of the active streams and their available samples.
@@ -150,7 +151,7 @@ class Planner:
             available = np.minimum(own, self._left_by_tokens)
         if self._always_active:
             return available
-        present = (self._enters <= progress) & ((progress < self._leaves) | (self._leaves == 1.0))
+        present = (self._enters <= progress) & ((progress < self.leaves) | (self.leaves == 1.0))
         return np.where(present, available, 0.0)
 
     def draw(
@@ -323,16 +324,28 @@ def _cursor(stream: Stream, seed: int) -> Cursor:
     return IterableCursor(stream) if stream.is_iterable else ShuffledCursor(stream, seed)
 
 
-def _check_presence(streams: Sequence[Stream]) -> None:
-    """Refuses streams that leave a part of the run without any."""
+def _presence(streams: Sequence[Stream], decay_begins: Callable[[], float]) -> tuple[FloatArray, FloatArray]:
+    """Gives the progress at which each stream enters and leaves; refuses a part of the run without any."""
+    moments = [[_progress(stream, name, decay_begins) for stream in streams] for name in ("enters_at", "leaves_at")]
     covered = 0.0
-    lasting = [stream for stream in streams if not stream.is_memory]
-    for stream in sorted(lasting, key=lambda stream: stream.enters_at):
-        if stream.enters_at > covered:
+    lasting = [span for *span, stream in zip(*moments, streams, strict=True) if not stream.is_memory]
+    for enters, leaves in sorted(lasting):
+        if enters > covered:
             break
-        covered = max(covered, stream.leaves_at)
+        covered = max(covered, leaves)
     if covered < 1.0:
         raise ValueError(
             f"No stream is active from progress {covered} of the run on; "
             "let one enter earlier (enters_at) or leave later (leaves_at)."
         )
+    return np.array(moments[0]), np.array(moments[1])
+
+
+def _progress(stream: Stream, name: str, decay_begins: Callable[[], float]) -> float:
+    share: float | str = getattr(stream, name)
+    if not isinstance(share, str):
+        return share
+    try:
+        return decay_begins()
+    except ValueError as error:
+        raise ValueError(f"Stream {stream.name!r}: {name}: {error}") from None

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,8 +40,9 @@ class Stream:
             integer for an iterable dataset.
         shuffle: Whether to shuffle each epoch anew; no effect on an iterable dataset.
         seed: Shuffling key; `None` derives one from the run's seed and the name.
-        enters_at: Progress of the run, in [0, 1], at which the stream joins the mixture.
-        leaves_at: Progress of the run at which it leaves.
+        enters_at: Progress of the run, in [0, 1], at which the stream joins the mixture; `"decay"` is the moment at
+            which the learning rate begins to fall.
+        leaves_at: Progress of the run at which it leaves, or `"decay"`.
         is_random: Whether reading a sample draws random numbers. `None` detects it; set `True` for a dataset that
             restores the global generators after drawing, or caches its draws.
         groups: Group of this stream in each grouping of the mixture, such as `{"language": "de", "domain": "code"}`.
@@ -78,8 +79,8 @@ class Stream:
     max_epochs: float | None = None
     shuffle: bool = True
     seed: int | None = None
-    enters_at: float = 0.0
-    leaves_at: float = 1.0
+    enters_at: float | Literal["decay"] = 0.0
+    leaves_at: float | Literal["decay"] = 1.0
     is_random: bool | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     preprocess: Callable[[Any], Any] | None = None
@@ -135,6 +136,8 @@ class Stream:
     def _check_types(self) -> None:
         for name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight"):
             value = getattr(self, name)
+            if value == "decay" and name in ("enters_at", "leaves_at"):
+                continue
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.number))):
                 raise self._error(f"{name} must be a number, got {value!r}.", TypeError)
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
@@ -156,9 +159,10 @@ class Stream:
                 raise self._error(f"{name} must be a finite number of 0 or more, got {value}.")
         if self.is_memory and self.preprocess is not None:
             raise self._error("a memory holds preprocessed samples, so preprocess must not be set.")
-        if not 0.0 <= self.enters_at < self.leaves_at <= 1.0:
+        at = [share for share in (self.enters_at, self.leaves_at) if not isinstance(share, str)]
+        if not (all(0.0 <= share <= 1.0 for share in at) and self.enters_at != self.leaves_at and at == sorted(at)):
             raise self._error(
-                "0 <= enters_at < leaves_at <= 1 must hold (shares of the run), "
+                "0 <= enters_at < leaves_at <= 1 must hold (shares of the run, or 'decay'), "
                 f"got {self.enters_at} and {self.leaves_at}."
             )
 

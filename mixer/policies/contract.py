@@ -2,7 +2,7 @@
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +22,15 @@ Unit = Literal["samples", "tokens"]
 Weights = Mapping[str, float] | Sequence[float] | FloatArray
 
 
+def no_decay() -> float:
+    """Refuses the moment `"decay"` where no learning-rate schedule is known.
+
+    Raises:
+        ValueError: Always.
+    """
+    raise ValueError("'decay' is a moment of the Trainer's learning-rate schedule; elsewhere, give a share of the run.")
+
+
 @dataclass(frozen=True)
 class Mixture:
     """The streams of a run, as a policy sees them at the start.
@@ -34,6 +43,8 @@ class Mixture:
         has_weights: Whether the user set weights; otherwise `weights` are uniform.
         active: bool `[num_streams]`: streams that are present in the first step, as in `Observation`; `None` for all.
         objective: What the run is to lower, with its targets by name; `None` if the user declared nothing.
+        decay_begins: Returns the progress at which the learning rate begins to fall; raises a `ValueError` if there is
+            no such moment.
     """
 
     names: tuple[str, ...]
@@ -43,6 +54,7 @@ class Mixture:
     has_weights: bool = True
     active: BoolArray | None = None
     objective: Objective | None = None
+    decay_begins: Callable[[], float] = field(default=no_decay, compare=False, repr=False)
 
     @property
     def is_active(self) -> BoolArray:
@@ -196,6 +208,10 @@ class Policy(KeepsArguments, HasState, ABC):
         Returns:
             The decision for step `observation.step`.
         """
+
+    def hold(self) -> None:
+        """Keeps the first decision from now on, as a simulation that measures nothing needs it."""
+        self.is_static = True
 
     def wrapped(self) -> "Wrapped | None":
         """Gives the policy inside this one with its last decision; `None` for a policy that wraps none."""

@@ -4,7 +4,7 @@ import inspect
 import pkgutil
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import datasets
 import numpy as np
@@ -135,8 +135,8 @@ class StreamRecipe:
     max_tokens: int | None = None
     shuffle: bool = True
     seed: int | None = None
-    enters_at: float = 0.0
-    leaves_at: float = 1.0
+    enters_at: float | Literal["decay"] = 0.0
+    leaves_at: float | Literal["decay"] = 1.0
     is_random: bool | None = None
     groups: dict[str, str] = field(default_factory=dict)
     head: str | None = None

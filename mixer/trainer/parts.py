@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.description import describe_run
@@ -83,7 +83,7 @@ class Parts:
         facts = Facts(rules.most_samples, self.differences.tasks, self.differences.share_batches, packs_rows)
         self.plan = plan = plan_run(streams, options, methods_of(streams, options.methods), args, facts)
         self.losses = losses = StreamLosses(trainer, step, plan)
-        mixing = _new_mixing(args, plan)
+        mixing = _new_mixing(trainer, plan)
         folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
         ledger = Ledger(folder, is_writer, config.ledger_interval_steps)
         self.run = run = Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once), step)
@@ -169,9 +169,9 @@ def check_options(
         check_best_of_each(trainer)
 
 
-def _new_mixing(args: TrainingArguments, plan: RunPlan) -> Mixing:
+def _new_mixing(trainer: Trainer, plan: RunPlan) -> Mixing:
     policy, streams, mixture = plan.policy, plan.streams, plan.mixture
-    planner, clock, size = assemble(args, streams, mixture)
+    planner, clock, size = assemble(trainer.args, streams, mixture, scheduler=trainer.lr_scheduler)
     check_samples(policy, len(streams), size.value)
     units = new_loss_units(plan.config.loss_units, policy, streams, plan.have_heads)
     mixing = Mixing(planner, policy, clock, size, mixture.objective, units)

@@ -189,7 +189,8 @@ class Training:
         self._parts.search.begin()
         # The first samples of one rank decide for all ranks.
         self._one_stream_each = bool(self._ranks.max_over_ranks(int(self._one_stream_each)))
-        progress, new_parts = None, partial(assemble, args, self._plan.streams, self._parts.mixture)
+        own = partial(assemble, args, self._plan.streams, self._parts.mixture)
+        progress, new_parts = None, partial(own, scheduler=self._trainer.lr_scheduler)
         if self._parts.resuming.checkpoint is None:
             run.mixing.restart(*new_parts(None))
         else:

@@ -94,6 +94,11 @@ def test_recipes_for_a_cluster_are_proposed_and_their_results_read_back(
         ({}, "0.1", "needs an objective: set objective"),
         ({"objective": ["cpp"]}, "2", "--share must be in [0.01, 1.0]"),
         ({"objective": ["java"]}, "0.1", "['java'] are none of"),
+        (
+            {"objective": {"class_path": "Objective", "init_args": {"targets": ["cpp"], "bounds": {"python": 1.1}}}},
+            "0.1",
+            "--bounds python=LOSS",
+        ),
     ],
 )
 def test_refusals(
@@ -111,6 +116,7 @@ def test_refusals(
         (["--propose", "0", "--to", "swarm"], "--propose must be 1 or more"),
         (["--worth", "-1"], "--worth must be 0.0 or more"),
         (["--runs", "0"], "--runs must be 1 or more"),
+        (["--runs", "2"], "--runs must be at least 4"),
         (["--propose", "2", "--to", "swarm", "--most", "2"], "most: python must be in [0.0, 1.0]"),
     ],
 )
@@ -126,3 +132,23 @@ def test_where_runs_are_of_the_fewest_steps_streams_keep_as_large_a_share(tmp_pa
     (path,) = json.loads(printed(*words))["recipes"]
     streams = yaml.safe_load(Path(path).read_text())["streams"].values()
     assert [stream["rows_share"] for stream in streams] == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("mixing", "expected"),
+    [
+        ({"python": 1, "cpp": 3}, {"python": 0.25, "cpp": 0.75}),
+        ("Proportional", {"python": 0.6, "cpp": 0.4}),  # 60 and 40 rows
+        (
+            {"class_path": "Fixed", "init_args": {"weights": [1, 3], "unit": "tokens"}},
+            {"class_path": "mixer.Fixed", "init_args": {"weights": {"python": 0.25, "cpp": 0.75}, "unit": "tokens"}},
+        ),
+    ],
+)
+def test_own_weights_are_those_that_the_recipe_starts_with(
+    mixing: object, expected: dict[str, float], tmp_path: Path, printed: Runs
+) -> None:
+    recipe = write_recipe(tmp_path, TRAINING, mixing=mixing, objective=["cpp"])
+    words = ["search", recipe, "--propose", "1", "--to", tmp_path / "swarm", "--json"]
+    (path,) = json.loads(printed(*words))["recipes"]
+    assert yaml.safe_load(Path(path).read_text())["mixing"] == expected

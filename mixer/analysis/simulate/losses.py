@@ -54,7 +54,7 @@ class NoLosses:
         needed = {rule: ", ".join(names_of(needs)) for rule, own in rules.items() if (needs := _measured(own))}
         held = " and ".join(f"{rule} (it needs {needs})" for rule, needs in needed.items())
         if _measured(policy.needs):
-            policy.is_static = True
+            policy.hold()
         if _measured(schedule.needs):
             schedule.is_constant = True
         self.note = (

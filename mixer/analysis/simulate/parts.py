@@ -2,16 +2,14 @@
 
 import copy
 import math
-import warnings
 from dataclasses import replace
 from typing import Any, cast
 
-import torch
-from transformers import TrainingArguments, get_scheduler, set_seed
+from transformers import TrainingArguments, set_seed
 
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.loading.build import assemble, resolve_budget, resolve_policy
-from mixer.loading.learning_rate import LearningRate, check_schedule
+from mixer.loading.learning_rate import check_schedule
 from mixer.loading.loss_units import new_loss_units
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
@@ -119,17 +117,6 @@ def of_ranks(args: TrainingArguments, num_ranks: int) -> TrainingArguments:
     if num_ranks < 1:
         raise ValueError(f"num_ranks must be at least 1, got {num_ranks}.")
     return cast(TrainingArguments, _Launched(args, num_ranks))
-
-
-def learning_rate_of(args: TrainingArguments, planned_steps: int) -> LearningRate:
-    """Gives the learning-rate schedule of a run with so many steps."""
-    options: Any = args.lr_scheduler_kwargs
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nothing is stepped here
-        num_warmup_steps = args.get_warmup_steps(planned_steps)
-        scheduler = get_scheduler(args.lr_scheduler_type, optimizer, num_warmup_steps, planned_steps, options)
-    return LearningRate(scheduler)
 
 
 def evaluates(args: TrainingArguments, clock: Clock, progress_before: float) -> bool:

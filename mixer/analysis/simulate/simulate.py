@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from mixer.analysis.simulate.losses import NoLosses, RecordedLosses
-from mixer.analysis.simulate.parts import Parts, evaluates, learning_rate_of
+from mixer.analysis.simulate.parts import Parts, evaluates
 from mixer.analysis.simulate.simulated import Row, Simulated
 from mixer.analysis.simulate.tokens import PlannedTokens
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
+from mixer.loading.learning_rate import new_learning_rate
 from mixer.loading.result import StepResult
 from mixer.loading.step import StepCounts
 from mixer.measurements import GradientNorm, Gradients, LearningRate, Loss, MeanLoss, Results
@@ -62,7 +63,7 @@ class PlannedRun:
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
         is_needed |= mixing.schedule.unit == "tokens" or any(one.max_tokens is not None for one in parts.streams)
         self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed)
-        self._rate_factor = learning_rate_of(parts.args, mixing.clock.planned_steps).at
+        self._rate_factor = new_learning_rate(parts.args, mixing.clock.planned_steps).at
         self._rows: list[Row] = []
         self._evaluation_steps: list[int] = []
         self._writer = None if output is None else _Writer(Path(output), parts, source.note)

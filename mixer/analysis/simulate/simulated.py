@@ -37,7 +37,8 @@ class StreamPlan(Result):
         mixing, stream, clock = parts.mixing, parts.streams[number], parts.mixing.clock
         steps = np.append(np.flatnonzero(counts) + 1, 0)
         places = np.concatenate([[np.nan, 0.0], positions])  # progress before each step; NaN for step 0
-        stays = stream.leaves_at == 1.0 or clock.progress < stream.leaves_at
+        leaves_at = float(mixing.planner.leaves[number])
+        stays = leaves_at == 1.0 or clock.progress < leaves_at
         is_active = bool(mixing.planner.active(clock.progress)[number])
         self.name = stream.name
         self.samples = int(mixing.seen[number])

@@ -62,13 +62,10 @@ def test_options_out_of_range_are_refused_with_what_they_must_be(make: str) -> N
 
 ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     *[
-        ("Scheduled", {"points": [(p, [1, 1]) for p in given]}, r"ascending progresses in \[0, 1\]")
+        ("Scheduled", {"points": [(p, [1, 1]) for p in given]}, "points must have")
         for given in ([], [0.5, 0.5], [-0.1, 1.0], [0.0, 1.1], [NAN])
     ],
-    *[
-        ("Scheduled", {"points": points}, r"points must be a list of \(progress, weights\), got .*; such as")
-        for points in (3, [0.0, 1.0], "ab")
-    ],
+    *[("Scheduled", {"points": points}, "points must be a list of") for points in (3, [0.0, 1.0], "ab")],
     ("TrustRegion", {"policy": Uniform(), "max_log_change": None}, "TrustRegion needs a limit, got None for both"),
     ("Aioli", {"probe_share": 1.0}, "probe_share=1 shows only the training loss of the probed stream"),
     ("DoGE", {"targets": "a"}, r"got a text: write \['a'\]"),
@@ -93,7 +90,7 @@ STREAMS: list[tuple[str, dict[str, Any], str]] = [
     ("Fixed", {"weights": {"a": 1}}, r"Fixed: .* missing: \['b'\], unknown: \[\]"),
     ("Fixed", {"weights": {"a": 1, "b": 1, "x": 1}}, r"missing: \[\], unknown: \['x'\]"),
     ("Fixed", {"weights": ["one", "two"]}, "Fixed: weights must be numbers"),
-    ("Scheduled", {"points": [(0.0, [1, 1]), (0.5, [1, -1])]}, "Scheduled at progress 0.5: .* 'b' has -1.0"),
+    ("Scheduled", {"points": [(0.0, [1, 1]), (0.5, [1, -1])]}, "Scheduled at 0.5: .* 'b' has -1.0"),
     ("ADO", {"floor": 0.6}, r"ADO: floor 0\.6 for each of 2 streams is more than 1 in all"),
     ("Floor", {"policy": Uniform(), "minimum": 0.51}, r"0\.51 for each of 2 .* more than 1 in all; give min.*=0\.25"),
     ("DoReMi", {"reference_losses": {"a": 1.0}}, r"DoReMi: reference_losses .* missing: \['b'\]"),

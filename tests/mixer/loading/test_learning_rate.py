@@ -1,0 +1,40 @@
+"""The moment at which the learning rate begins to fall, by hand from each schedule's formula."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import LambdaLR, StepLR
+from transformers import TrainingArguments
+
+from mixer.loading.learning_rate import decay_step
+
+
+@pytest.mark.parametrize(
+    ("kind", "warmup", "options", "expected"),
+    [
+        ("warmup_stable_decay", 4, {"num_decay_steps": 6}, 14),
+        ("warmup_stable_decay", 0.1, {"num_decay_steps": 2, "num_stable_steps": 5}, 7),
+        ("linear", 5, {}, 5),
+        ("cosine", 0, {}, 0),
+        ("constant_with_warmup", 3, {}, None),
+        ("cosine_with_restarts", 0, {"num_cycles": 2}, None),
+    ],
+)
+def test_of_the_arguments(
+    kind: str, warmup: float, options: dict[str, Any], expected: int | None, tmp_path: Path
+) -> None:
+    args = TrainingArguments(str(tmp_path), lr_scheduler_type=kind, warmup_steps=warmup, lr_scheduler_kwargs=options)
+    if expected is not None:
+        assert decay_step(args, None, 20) == expected
+        return
+    with pytest.raises(ValueError, match=f"decay.*{kind}"):
+        decay_step(args, None, 20)
+
+
+def test_of_a_schedule_of_the_users_own(tmp_path: Path) -> None:
+    args, optimizer = TrainingArguments(str(tmp_path)), torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    assert decay_step(args, LambdaLR(optimizer, lambda step: 1.0 if step <= 9 else 0.5), 20) == 9
+    with pytest.raises(ValueError, match="StepLR"):
+        decay_step(args, StepLR(optimizer, 5), 20)
