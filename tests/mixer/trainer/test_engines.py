@@ -64,14 +64,26 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (SHARDING, {"methods": [AGEM()]}, "AGEM: needs whole gradients, and under .* Use DDP"),
     (SHARDING, {"methods": [_HoldsTheModel()]}, "_HoldsTheModel: copies or changes the whole model, .* Use DDP"),
     (("fsdp2", "zero3"), {"policy": _FollowsTheModel()}, r"mixing=_FollowsTheModel .* keeps only a shard"),
-    (("zero3",), {"probe": Probing(interval_steps=1)}, "cannot be measured under DeepSpeed ZeRO-3"),
+    (
+        ("zero3",),
+        {"probe": Probing(interval_steps=1)},
+        "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP",
+    ),
     (ZERO, {"nonfinite": "skip"}, "nonfinite='skip' .* in the last backward"),
     (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),
     (("zero3",), HEADS, "first micro-batch"),
     (("fsdp2", "zero2"), {**HEADS, "max_tokens_per_micro_batch": 9}, "max_tokens_per_micro_batch cannot guarantee"),
     (("fsdp2",), {**HEADS, "streams": [Stream("rows", _Rows()), Stream("b", [3])]}, r"iterable streams \['rows'\]"),
-    (("zero2",), {"config": {"scheduler": {"type": "W"}}, "budget": Budget(samples=9)}, "lr_scheduler_type"),
-    (("zero2",), {"config": {"fp16": {"enabled": True}}, "probe": Probing(interval_steps=1)}, "in fp16, .* Use bf16"),
+    (
+        ("zero2",),
+        {"config": {"scheduler": {"type": "W"}}, "budget": Budget(samples=9)},
+        r"scheduler, .* lr_scheduler_type",
+    ),
+    (
+        ("zero2",),
+        {"config": {"fp16": {"enabled": True}}, "probe": Probing(interval_steps=1)},
+        r"under DeepSpeed in fp16, .* Use bf16",
+    ),
 ]
 
 
