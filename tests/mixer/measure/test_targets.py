@@ -155,9 +155,7 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
         (mixer.OPMix(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
         (
             MarginalValue(),
-            {
-                "objective": Objective(["outside"], steering_share=0.0, steering_sets=OWN),
-            },
+            {"objective": Objective(["outside"], steering_share=0.0, steering_sets=OWN)},
             {"outside": 9},
             {},
         ),
@@ -189,12 +187,7 @@ def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
 def test_a_policy_whose_targets_have_no_rows_to_steer_by_is_refused(tmp_path: Path) -> None:
     objective = Objective(["outside", "a"], steering_share=0.0, steering_sets=OWN)
     with pytest.raises(ValueError, match=r"eval_dataset\['a'\] .* Pass Objective\(steering_sets="):
-        build(
-            tmp_path,
-            MarginalValue(),
-            eval_dataset=OUTSIDE,
-            objective=objective,
-        )
+        build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=objective)
 
 
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
@@ -234,23 +227,11 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
         ({"objective": None}, "Policy MarginalValue needs an objective: set objective to the names"),
         ({"objective": ["x"]}, r"\['x'\] are none of \['a', 'b', 'c', 'outside'\]"),
         ({"eval_dataset": None}, r"its targets are evaluation sets by name, but eval_dataset is missing: pass a dict"),
-        (
-            {"objective": Objective(["outside"], steering_sets={"x": OUTSIDE["a"]})},
-            r"steering_sets: \['x'\] are no targets of the objective, which has \['outside'\]",
-        ),
+        ({"objective": Objective(["outside"], steering_sets={"x": OUTSIDE["a"]})}, r"steering_sets: \['x'\] are no"),
         ({"objective": Objective(["outside"], steering_sets={"outside": []})}, r"steering_sets\['outside'\] must have"),
-        (
-            {"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}},
-            r"\['outside'\] has 1 row, of which .* 0 aside",
-        ),
-        (
-            {"objective": Objective(["outside"], steering_sets={"outside": "rows.jsonl"})},
-            r"steering_sets\['outside'\] must be a data set .* got 'rows.jsonl'",
-        ),
-        (
-            {"objective": Objective(["outside"], steering_sets={"outside": iter([])})},
-            "got a list_iterator without length and places",
-        ),
+        ({"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}}, r"\['outside'\] has 1 row"),
+        ({"objective": Objective(["outside"], steering_sets={"outside": "rows.jsonl"})}, "got 'rows.jsonl'"),
+        ({"objective": Objective(["outside"], steering_sets={"outside": iter([])})}, "got a list_iterator"),
         ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' comes from compute_metrics, but there"),
         ({"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}}, "set greater_is_better=False"),
     ],
@@ -262,7 +243,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str,
         build(tmp_path, policy, **options)
 
 
-def test_a_target_without_labels_is_refused_and_a_metric_that_does_not_come_is_told(
+def test_a_target_without_labels_is_refused_and_a_lacking_metric_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     args, model = arguments(tmp_path, max_steps=2, eval_strategy="epoch"), build_model("llama")
