@@ -46,12 +46,14 @@ class Command:
         recipe_class: The dataclass of the recipe whose path is the first argument; the parser has its fields and an
             option `--recipe`. `None` for a command without a recipe.
         example: An example for the command's help.
+        of_recipe: Makes the command for a subclass of the recipe's class, whose training arguments differ.
     """
 
     parser: ArgumentParser
     run: Callable[[Namespace], int | None]
     recipe_class: type | None = None
     example: str = ""
+    of_recipe: "Callable[[type], Command] | None" = None
 
     def __post_init__(self) -> None:
         self.parser.formatter_class = HelpFormatter
@@ -82,7 +84,7 @@ def recipe_command(
         example: See `Command`.
         options: Arguments of `add_argument`, by option.
     """
-    name = example.split()[1]
+    name, own_usage = example.split()[1], usage
     usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
     parser = ArgumentParser(description=description, usage=usage, allow_abbrev=False)
     parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
@@ -98,7 +100,10 @@ def recipe_command(
                 config[name], config.training[name] = config.training[name], None
         return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
-    return Command(parser, split, recipe_class, example)
+    def of_recipe(other: type) -> Command:
+        return recipe_command(other, run, description, own_usage, example, options)
+
+    return Command(parser, split, recipe_class, example, of_recipe)
 
 
 def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:

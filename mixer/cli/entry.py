@@ -16,10 +16,11 @@ from typing import NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
+from mixer.cli.command import Command
 from mixer.cli.registry import command_names, load_command, summaries
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
-from mixer.recipe.fields import check_recipe, explained
+from mixer.recipe.fields import check_recipe, explained, trainer_in
 from mixer.recipe.overriding import overriding
 from mixer.utils.hidden_names import hidden
 from mixer.utils.text import did_you_mean, print_lines
@@ -64,7 +65,7 @@ def _run(words: list[str]) -> int | None:
     import_early()
     title = f"mixer {name}"
     try:
-        command = load_command(name)
+        command = _for_trainer(load_command(name), rest)
         command.parser.prog, recipe_class = title, command.recipe_class
         parse = command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
         status = command.run(parse(rest))
@@ -91,6 +92,19 @@ def _overview() -> argparse.ArgumentParser:
     return parser
 
 
+def _for_trainer(command: Command, words: list[str]) -> Command:
+    """Makes the command for recipes with the training arguments of the trainer that the recipe, or an option, names."""
+    of_trainer = getattr(command.recipe_class, "of_trainer", None)
+    trainer = None if of_trainer is None else trainer_in(_with_recipe(words))
+    if of_trainer is None or trainer is None or command.of_recipe is None:
+        return command
+    return command.of_recipe(of_trainer(trainer))
+
+
+def _with_recipe(words: list[str]) -> list[str]:
+    return ["--recipe", *words] if words and not words[0].startswith("-") else words
+
+
 def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Namespace:
     """Parses a command with a recipe.
 
@@ -98,8 +112,7 @@ def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Nam
         ValueError: If a field is wrong; names it.
         OSError: If the recipe cannot be read.
     """
-    if words and not words[0].startswith("-"):
-        words = ["--recipe", *words]
+    words = _with_recipe(words)
     recipe = check_recipe(recipe_class, words, parser._option_string_actions)  # noqa: SLF001 argparse
     parser.exit_on_error = False
     try:

@@ -41,6 +41,7 @@ from mixer.recipe.recipe import Recipe
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.ranges import check_range
+from mixer.utils.yaml_files import load_yaml
 
 _LEAST_STEPS = 10
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -313,7 +314,7 @@ def _trainings(parallel: int, is_quiet: bool) -> Iterator[Any]:
 
 def _trained(text: str, is_quiet: bool) -> None:
     parser = ArgumentParser()
-    parser.add_class_arguments(Recipe)
+    parser.add_class_arguments(Recipe.of_trainer(load_yaml(text).get("trainer")))
     recipe = build_recipe(Recipe, parser, parser.parse_string(text))
     level = logging.root.manager.disable
     logging.disable(logging.WARNING if is_quiet else level)

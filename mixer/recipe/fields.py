@@ -30,6 +30,8 @@ _FRAMES = (
     *("Parser key", "Problem with given class_path", "Does not validate against", "Subtypes:", "Errors:"),
     *("Given value type:", "Expected a <class 'NoneType'>", "Expected <class 'NoneType'>"),
 )
+# Arguments of TRL's trainers that are looked for elsewhere.
+_OF_TRL = ("pack", "packing", "packing_strategy", "assistant_only_loss", "completion_only_loss", "dataset_text_field")
 # A class without arguments that it needs.
 _LACKING = re.compile(r"given class_path '([\w.]+)':\s+the following arguments are required: ([\w, ]+)")
 
@@ -92,6 +94,17 @@ def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable
 
 def _options_in(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return [found for place in range(len(arguments)) if (found := option_at(arguments, place)) is not None]
+
+
+def trainer_in(arguments: Sequence[str]) -> str | None:
+    """Returns the trainer that a recipe's file names, or an option in its place; `None` for none."""
+    trainer: Any = None
+    for option, value in _options_in(arguments):
+        if option == "recipe" and Path(value).is_file():
+            trainer = read_recipe_file(value).get("trainer", trainer)
+        elif option == "trainer":
+            trainer = None if value in ("null", "None") else value
+    return None if trainer is None else str(trainer)
 
 
 def option_at(arguments: Sequence[str], place: int) -> tuple[str, str] | None:
@@ -222,7 +235,12 @@ def _parameters(kind: type) -> dict[str, Any] | None:
 
 
 def _unknown_field(field: str, name: str, known: Sequence[str]) -> str:
-    return f"{field}: there is no field {name!r}.{_nearest(name, known)}"
+    if name in _OF_TRL:
+        argument = "packing: true" if name == "pack" else f"{name}: ..."
+        way = (
+            f" It is an argument of TRL's trainers: give the recipe trainer, such as sft, and training: {{{argument}}}."
+        )
+    return f"{field}: there is no field {name!r}.{way if name in _OF_TRL else _nearest(name, known)}"
 
 
 def _field_with(recipe_class: type, name: str) -> str | None:

@@ -30,6 +30,7 @@ _BEST = ("training", "load_best_model_at_end")
 _TEXTS = frozenset(
     {"factory", "path", "name", "split", "train_split", "validation_split", "revision", "name_or_path"}
     | {"reference_model", "output_dir", "run_name", "head", "groups", "arguments", "config", "lora", "layers"}
+    | {"chat_template", "chat_template_path", "quantization", "model_init_kwargs", "eos_token", "pad_token", "rename"}
 )
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -47,9 +48,10 @@ def filled_in(text: str) -> dict[Field, Any]:
         ValueError: If the text is no recipe, or names a class of a package that is not imported yet: a recipe in a
             run's folder must not import packages.
     """
-    parser = _parser()
     try:
-        _refuse_unknown_packages(load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        content = load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        _refuse_unknown_packages(content)
+        parser = _parser(content.get("trainer") if isinstance(content, dict) else None)
         config = parser.parse_string(text)
     except (ArgumentError, TypeError, yaml.YAMLError) as error:
         raise ValueError(str(error)) from error
@@ -73,10 +75,10 @@ def _is_of_unknown_package(name: str) -> bool:
 
 
 @functools.cache
-def _parser() -> ArgumentParser:
+def _parser(trainer: str | None) -> ArgumentParser:
     policy_classes()  # those of other packages are known by their names once they are imported
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Recipe)
+    parser.add_class_arguments(Recipe.of_trainer(trainer))
     return parser
 
 

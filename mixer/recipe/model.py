@@ -1,6 +1,7 @@
 """A recipe's model: loaded or new, with heads or adapters, and with the names of its classes."""
 
 import contextlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,7 +11,8 @@ import huggingface_hub
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, BitsAndBytesConfig, PreTrainedModel
+from transformers.utils.import_utils import is_bitsandbytes_available
 
 from mixer.models.class_names import NamedClasses, check_same_classes
 from mixer.models.heads import Head
@@ -47,6 +49,8 @@ class ModelRecipe:
             stream or of its `head`, such as `{"topic": {"num_labels": 6}}`. A saved `MultiTaskModel` has its own.
         lora: Arguments of `peft.LoraConfig`, such as `{"r": 8, "target_modules": ["q_proj", "v_proj"]}`, to train
             adapters instead of the model. `task_type` follows from the task. Needs the extra `peft`.
+        quantization: Arguments of `transformers.BitsAndBytesConfig` to load the model by, such as
+            `{"load_in_4bit": true, "bnb_4bit_quant_type": "nf4"}`; with `lora` this is QLoRA. Needs bitsandbytes.
     """
 
     task: Task = "causal-lm"
@@ -56,13 +60,15 @@ class ModelRecipe:
     arguments: dict[str, Any] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
     lora: dict[str, Any] | None = None
+    quantization: dict[str, Any] | None = None
 
-    def build(self, has_weights: bool = True) -> PreTrainedModel:
+    def build(self, has_weights: bool = True, adapts: bool = True) -> PreTrainedModel:
         """Loads the model, or creates a new one.
 
         Args:
             has_weights: `False` creates it from its configuration on torch's meta device: without weights, memory or
                 adapters.
+            adapts: Whether to add the adapters here; TRL's trainers add them themselves.
 
         Raises:
             ValueError: If neither a model nor the type of a new one is named, or two of them are, the function fails,
@@ -70,11 +76,19 @@ class ModelRecipe:
         """
         with contextlib.nullcontext() if has_weights else torch.device("meta"):
             model = self._with_heads(has_weights)
-        if self.lora is None or not has_weights:
+        if self.lora is None or not (has_weights and adapts):
             return model
         # The heads of several tasks are trained fully, beside the adapters.
         heads = [f"heads.{name}" for name in heads_of(model) or ()]
         return with_lora(model, {**({"modules_to_save": heads} if heads else {}), **self.lora}, self.task)
+
+    def adapters(self) -> Any:
+        """Returns the configuration of the adapters, a `peft.LoraConfig`.
+
+        Raises:
+            ValueError: If peft is not installed, or an argument is wrong.
+        """
+        return lora_config(self.lora or {}, self.task)
 
     def _with_heads(self, has_weights: bool) -> PreTrainedModel:
         if self.heads and self.task != "encoder":
@@ -99,8 +113,9 @@ class ModelRecipe:
         if self.arguments:
             raise ValueError("arguments are those of factory, a function that gives the model: name it.")
         auto: Any = getattr(transformers, _AUTO_CLASSES[self.task][0])
+        quantized = self._quantized()
         if self.name_or_path is not None and has_weights:
-            return load_pretrained(auto, self.name_or_path, **self.config)  # type: ignore[no-any-return]
+            return load_pretrained(auto, self.name_or_path, **self.config, **quantized)  # type: ignore[no-any-return]
         if self.name_or_path is not None:
             config = load_pretrained(AutoConfig, self.name_or_path, **self.config)
         elif "model_type" in self.config:
@@ -110,6 +125,27 @@ class ModelRecipe:
                 "give name_or_path, or a config with a model_type (such as 'llama') for a new model, or factory."
             )
         return auto.from_config(config)  # type: ignore[no-any-return]
+
+    def _quantized(self) -> dict[str, Any]:
+        """Returns the argument of `from_pretrained` that quantizes, if any."""
+        if self.quantization is None:
+            return {}
+        if self.name_or_path is None:
+            raise ValueError("quantization is of a trained model: give name_or_path.")
+        known = list(inspect.signature(BitsAndBytesConfig).parameters)
+        _check_known(self.quantization, known, "quantization", "transformers.BitsAndBytesConfig")
+        if not is_bitsandbytes_available():
+            raise ValueError("quantization needs bitsandbytes, which is not installed: pip install bitsandbytes.")
+        try:
+            return {"quantization_config": BitsAndBytesConfig(**self.quantization)}  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"quantization: {error}") from error
+
+
+def _check_known(arguments: Mapping[str, Any], known: Sequence[str], called: str, kind: str) -> None:
+    for name in arguments:
+        if name not in known:
+            raise ValueError(f"{called}: {name!r} is no argument of {kind}.{did_you_mean(name, known)}")
 
 
 def load_pretrained(kind: Any, name: str, **options: Any) -> Any:
@@ -147,19 +183,37 @@ def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) 
     Raises:
         ValueError: If peft is not installed, or an argument is wrong.
     """
+    config = lora_config(arguments, task)
+    import peft
+
+    try:
+        if getattr(model, "is_quantized", False):
+            model = peft.prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
+        adapted: Any = peft.get_peft_model(model, config)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"lora: {error}") from error
+    return adapted  # type: ignore[no-any-return]
+
+
+def lora_config(arguments: Mapping[str, Any], task: Task) -> Any:
+    """Makes a `peft.LoraConfig`, with the type of a task.
+
+    Args:
+        arguments: Its arguments.
+        task: The model's task.
+
+    Raises:
+        ValueError: If peft is not installed, or an argument is wrong.
+    """
     try:
         import peft
     except ModuleNotFoundError:
         raise ValueError("lora needs peft, which is not installed: pip install 'adaptive-mixer[peft]'.") from None
-    known = [field.name for field in fields(peft.LoraConfig)]
-    for name in arguments:
-        if name not in known:
-            raise ValueError(f"lora: {name!r} is no argument of peft.LoraConfig.{did_you_mean(name, known)}")
+    _check_known(arguments, [field.name for field in fields(peft.LoraConfig)], "lora", "peft.LoraConfig")
     try:
-        adapted: Any = peft.get_peft_model(model, peft.LoraConfig(**{"task_type": _AUTO_CLASSES[task][1], **arguments}))
+        return peft.LoraConfig(**{"task_type": _AUTO_CLASSES[task][1], **arguments})
     except (ValueError, TypeError) as error:
         raise ValueError(f"lora: {error}") from error
-    return adapted  # type: ignore[no-any-return]
 
 
 def note_class_names(

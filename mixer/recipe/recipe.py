@@ -1,8 +1,10 @@
 """A recipe: a whole training run as typed data, from which model, streams and trainer are built."""
 
 import contextlib
+import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import Any, NamedTuple
 
 from transformers import AutoTokenizer, TrainingArguments, set_seed
@@ -14,23 +16,28 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
 from mixer.recipe.checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
+from mixer.recipe.data.formats.template import chat_template_of
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
+from mixer.recipe.trainers import KINDS, TrainerName, fitted_model, trainer_class
 from mixer.run.config import MixingConfig, options_in
 from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.trainer import MixingTrainer
-from mixer.trainer.variants import WeightlessTrainer
+from mixer.trainer.variants import stay_on_meta
 from mixer.utils.text import safe_names
 
 # Fields that are built or loaded; all others are passed on to the trainer.
-_BUILT = ("model", "streams", "training", "reference_model", "evaluation", "targets", "tokenizer", "objective")
+_BUILT = (
+    *("model", "streams", "training", "reference_model", "evaluation", "targets", "tokenizer", "objective"),
+    *("trainer", "chat_template"),
+)
 
 
 class BuiltRecipe(NamedTuple):
-    """A recipe's trainer and its streams by name."""
+    """A recipe's trainer and its streams by name, with the data sets that it is trained and evaluated on."""
 
     trainer: MixingTrainer
     streams: dict[str, BuiltStream]
@@ -43,7 +50,8 @@ class Recipe:
     Args:
         model: The model.
         streams: The data sources by name.
-        training: The training arguments: `MixingConfig`, with all options of the mixture that are not below.
+        training: The training arguments: `MixingConfig`, with all options of the mixture that are not below. With a
+            `trainer` of TRL also all of its `SFTConfig`, `DPOConfig` or `RewardConfig`.
         mixing: The mixing policy: a class of `mixer policies` with its arguments, a name, or weights by stream.
         batch_size: Samples per step over all ranks: a number, or a class of `mixer schedules` with its arguments.
         budget: Length of the run in epochs, samples, tokens or steps, whichever ends first.
@@ -62,6 +70,11 @@ class Recipe:
         targets: Rows that steer, by the name of a target, in place of a part of its evaluation set; written likewise.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
             streams' rows and pads batches.
+        trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
+            on pairs of a chosen and a rejected answer. Without a `tokenizer` it takes that of the model, without a
+            `reference_model` (for `dpo`) a copy of the model.
+        chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
+            that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
     """
 
     model: ModelRecipe
@@ -79,10 +92,34 @@ class Recipe:
     evaluation: dict[str, StreamRecipe] = field(default_factory=dict)
     targets: dict[str, StreamRecipe] = field(default_factory=dict)
     tokenizer: str | Factory | None = None
+    trainer: TrainerName | None = None
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("streams", "evaluation", "targets", "objective"):
             setattr(self, name, safe_names(getattr(self, name), name))
+        if self.trainer is not None:
+            self.model = fitted_model(self.trainer, self.model)
+            self.tokenizer = self.tokenizer or self.model.name_or_path
+
+    @staticmethod
+    @functools.cache
+    def of_trainer(trainer: str | None) -> "type[Recipe]":
+        """Returns the class of recipes with the training arguments of a trainer.
+
+        Args:
+            trainer: The recipe's field `trainer`.
+
+        Raises:
+            ValueError: If there is no such trainer, or TRL is not installed.
+        """
+        if trainer is None:
+            return Recipe
+        if trainer not in KINDS:
+            raise ValueError(f"trainer: there is no {trainer!r}; there are {', '.join(KINDS)}.")
+        arguments = KINDS[trainer].load(KINDS[trainer].config)
+        same = {"__doc__": Recipe.__doc__, "__module__": __name__}
+        return make_dataclass("Recipe", [("training", arguments)], bases=(Recipe,), namespace=same)
 
     def build(self) -> MixingTrainer:
         """Builds the model, the streams and the trainer.
@@ -126,7 +163,7 @@ class Recipe:
         evaluation |= rows_of(sets["evaluation"])
         check_evaluation(self.streams, evaluation, self.training)
         with _naming("model"):
-            model = self.model.build(has_weights)
+            model = self.model.build(has_weights, adapts=self.trainer is None)
         heads = {name: one.stream.head or name for name, one in built.items()}
         of_sets = {(field, name): one.class_names for field, own in sets.items() for name, one in own.items()}
         note_class_names(
@@ -135,20 +172,37 @@ class Recipe:
             {name: one.class_names for name, one in built.items() if one.class_names},
             {place: names for place, names in of_sets.items() if names},
         )
-        collator = None if tokenizer is None or not self._reads_rows else collator_for(self.model.task, tokenizer)
+        training: Any = copy.copy(self.training)
+        if not has_weights:
+            training.precompute_ref_log_probs = False  # of DPO
         with in_words_of_recipes():
-            trainer = (MixingTrainer if has_weights else WeightlessTrainer)(
+            trainer = trainer_class(self.trainer, has_weights)(
                 model=model,
-                args=self.training,
-                data_collator=collator,
+                args=training,
                 train_dataset=[one.stream for one in built.values()],
                 eval_dataset=evaluation or None,
                 objective=self._steered_by(rows_of(sets["targets"])),
                 processing_class=tokenizer,
-                reference_model=reference,
+                **self._of_trainer(model, reference, tokenizer, has_weights),
                 **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
             )
-        return BuiltRecipe(trainer, built)
+        return BuiltRecipe(trainer, built if self.trainer is None else _prepared(trainer, built))
+
+    def _of_trainer(self, model: Any, reference: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
+        """Returns the arguments that only some trainers take; TRL's make their own collators, adapters and copies."""
+        if self.trainer is None:
+            collates = tokenizer is not None and self._reads_rows
+            collator = collator_for(self.model.task, tokenizer) if collates else None
+            return {"data_collator": collator, "reference_model": reference}
+        adapters = {"peft_config": self.model.adapters()} if self.model.lora is not None and has_weights else {}
+        if self.trainer != "dpo":
+            return {**adapters, "reference_model": reference}
+        training: Any = self.training
+        if not has_weights:
+            return {"ref_model": stay_on_meta(reference or copy.deepcopy(model))}
+        if reference is None and not adapters and not training.precompute_ref_log_probs:
+            reference = copy.deepcopy(model)  # TRL would load it by its name, which a new model does not have
+        return {**adapters, "ref_model": reference}
 
     def _steered_by(self, rows: Mapping[str, Any]) -> Any:
         """Returns the objective with data sets that steer, by name of their target.
@@ -175,7 +229,7 @@ class Recipe:
         """
 
         def build() -> dict[str, BuiltStream]:
-            return {name: stream.build(name, tokenizer, self.model.task) for name, stream in self.streams.items()}
+            return {name: self._build(name, stream, tokenizer) for name, stream in self.streams.items()}
 
         return _on_first_ranks_first(self.training, build) if self._reads_rows else build()
 
@@ -194,7 +248,10 @@ class Recipe:
         if twice:
             raise ValueError(f"evaluation: {twice} are streams, whose evaluation sets are their own validation rows.")
         with _naming(called):
-            return {name: own.build(name, tokenizer, self.model.task) for name, own in sets.items()}
+            return {name: self._build(name, own, tokenizer) for name, own in sets.items()}
+
+    def _build(self, name: str, stream: StreamRecipe, tokenizer: Any) -> BuiltStream:
+        return stream.build(name, tokenizer, self.model.task, self.trainer, self.training)
 
     def load_tokenizer(self) -> Any:
         """Loads the tokenizer, with a pad token if the recipe reads rows; `None` for a recipe without one.
@@ -202,12 +259,31 @@ class Recipe:
         Raises:
             ValueError: If it cannot be loaded.
         """
-        return load_tokenizer(self.tokenizer, self.model.task, self._reads_rows)
+        if self.trainer is not None and self.tokenizer is None:
+            raise ValueError(f"tokenizer: trainer {self.trainer} needs one: give a folder or a name on the hub.")
+        # TRL pads by itself.
+        tokenizer = load_tokenizer(self.tokenizer, self.model.task, self.trainer is None and self._reads_rows)
+        if self.chat_template is not None:
+            if tokenizer is None:
+                raise ValueError("chat_template: it is a tokenizer's: give tokenizer, too.")
+            with _naming("chat_template"):
+                tokenizer.chat_template = chat_template_of(self.chat_template)
+        return tokenizer
 
     @property
     def _reads_rows(self) -> bool:
         """Whether the recipe itself reads or formats rows of some stream, beside data sets from functions."""
         return any(stream.data is not None or stream.format is not None for stream in self.streams.values())
+
+
+def _prepared(trainer: MixingTrainer, built: Mapping[str, BuiltStream]) -> dict[str, BuiltStream]:
+    """Returns the streams with the data sets that TRL has made of them; where it packs, rows are none of samples."""
+    sets: Any = trainer.eval_dataset or {}
+    rows = {"rows": None} if getattr(trainer.args, "packing", False) else {}
+    return {
+        stream.name: built[stream.name]._replace(stream=stream, evaluation=sets.get(stream.name), **rows)
+        for stream in trainer.streams
+    }
 
 
 def rows_of(sets: Mapping[str, BuiltStream]) -> dict[str, Any]:

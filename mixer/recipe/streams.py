@@ -3,7 +3,7 @@
 import inspect
 import pkgutil
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import datasets
@@ -11,7 +11,8 @@ import numpy as np
 
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.stream import Stream, selected
-from mixer.recipe.data.formats import Format
+from mixer.recipe.data.formats import Dialogue, Format
+from mixer.recipe.data.formats.dialogue import shapes_in
 from mixer.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.validation import Validation
@@ -143,13 +144,22 @@ class StreamRecipe:
     loss_weight: float = 1.0
     on_sample_error: OnSampleError | None = None
 
-    def build(self, name: str, tokenizer: Any = None, task: str = "causal-lm") -> BuiltStream:
+    def build(
+        self,
+        name: str,
+        tokenizer: Any = None,
+        task: str = "causal-lm",
+        trainer: str | None = None,
+        training: Any = None,
+    ) -> BuiltStream:
         """Loads the data, holds rows out for evaluation and formats both.
 
         Args:
             name: The stream's name.
             tokenizer: The recipe's tokenizer.
             task: The model's task.
+            trainer: TRL's trainer, by its name in recipes; `None` for `MixingTrainer`.
+            training: Its arguments.
 
         Raises:
             ValueError: If a part is wrong, or parts do not fit together; names the stream.
@@ -164,17 +174,20 @@ class StreamRecipe:
             train, evaluation = own.carve(train, f"{called}.validation")
         train = _part_of(train, self.rows_share, f"{called}.rows_share")
         rows, names, chosen = (None, None), None, None
-        if self.format is not None:
+        own_format = self.format if trainer is None else self._format_of(trainer, training, train, called)
+        if isinstance(own_format, Dialogue) and trainer is None:
+            raise ValueError(f"{called}.format: Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
+        if own_format is not None:
             if tokenizer is None:
                 raise ValueError(
-                    f"{called}.format: {type(self.format).__name__} needs a tokenizer: give the recipe one."
+                    f"{called}.format: {type(own_format).__name__} needs a tokenizer: give the recipe one."
                 )
             rows = train, evaluation
-            chosen = fitted(train, self.format, tokenizer, task, called)
+            chosen = fitted(train, own_format, tokenizer, task, called)
             names, train = chosen.class_names(train), formatted(train, chosen, tokenizer, task, called)
             if evaluation is not None:
                 evaluation = formatted(evaluation, chosen, tokenizer, task, f"{called} (validation)")
-        elif self.data is not None and "input_ids" not in (columns := column_names(train)):
+        elif trainer is None and self.data is not None and "input_ids" not in (columns := column_names(train)):
             raise ValueError(
                 f"{called}: the data have the columns {columns} and no tokens (input_ids): give format, one of Text, "
                 "Prompt, Chat and Labelled."
@@ -183,6 +196,36 @@ class StreamRecipe:
         content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
         options = {option.name: getattr(self, option.name) for option in fields(self) if option.name not in _OF_DATA}
         return BuiltStream(Stream(name, train, content=content, **options), evaluation, names, *rows, chosen)
+
+    def _format_of(self, trainer: str, training: Any, rows: Any, called: str) -> Format | None:
+        """Returns the format that makes rows as one of TRL's trainers takes them; `None` for rows that it reads itself.
+
+        Raises:
+            ValueError: If a format makes other rows.
+        """
+        is_pair, is_own = trainer != "sft", not isinstance(self.format, Dialogue | None)
+        if is_own and is_pair:
+            raise ValueError(
+                f"{called}.format: trainer {trainer} learns from pairs of answers, which {type(self.format).__name__} "
+                "does not make: leave format out."
+            )
+        if is_own or (self.format is None and not is_pair and self._is_ready(training, column_names(rows), called)):
+            return self.format
+        as_turns = not is_pair and training.assistant_only_loss
+        return replace(self.format or Dialogue(), is_pair=is_pair, as_turns=as_turns)  # type: ignore[type-var]
+
+    def _is_ready(self, training: Any, columns: Sequence[str], called: str) -> bool:
+        """Whether rows are tokens or texts, as SFTTrainer reads them."""
+        text, shapes = training.dataset_text_field, shapes_in(columns)
+        if "input_ids" not in columns and text in columns and shapes:
+            raise ValueError(
+                f"{called}: of the columns {columns}, {text!r} has texts and others are {' and '.join(shapes)}: choose "
+                "by data.columns which to read."
+            )
+        is_ready = "input_ids" in columns or text in columns
+        if is_ready and training.assistant_only_loss and "labels" not in columns:
+            raise ValueError(f"{called}: assistant_only_loss: the columns {columns} are no conversation's.")
+        return is_ready
 
     def _load(self, called: str) -> tuple[Any, Any]:
         if (self.factory is None) == (self.data is None):

@@ -84,6 +84,12 @@ def check_sft(stream: Stream, args: Any, formats: bool) -> None:
             f"so its whole text would count for the loss. Convert it to 'messages', or leave assistant_only_loss at "
             f"False."
         )
+    if args.completion_only_loss and not columns & {"completion", "labels"}:
+        raise ValueError(
+            f"completion_only_loss=True: stream {stream.name!r} has no completions (its columns are {sorted(columns)}"
+            f"), so its whole text would count for the loss. Convert it to 'prompt' and 'completion', or leave "
+            f"completion_only_loss out: each stream then decides for itself."
+        )
     if not formats and "input_ids" not in columns and (dropped := _dropped(sample)):
         logger.warning(
             "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "
@@ -250,10 +256,10 @@ class StreamPreparation:
         with self._completions_learned_as_by(stream, arguments):
             try:
                 prepared = prepare(*call.args, **call.kwargs)
-            except RuntimeError as error:  # it may come from another rank, without a word about this stream
-                error.add_note(f"While preparing the stream {stream.name!r}.")
-                raise
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+                if isinstance(error, RuntimeError) and arguments["args"].world_size > 1:
+                    error.add_note(f"While preparing the stream {stream.name!r}.")
+                    raise  # it may come from another rank, without a word about this stream
                 raise ValueError(
                     f"Stream {stream.name!r}: {name} cannot prepare the columns {sorted(first_sample(stream))}: "
                     f"{type(error).__name__}: {str(error).rstrip('.')}. If the format is the reason, convert the "

@@ -1,4 +1,4 @@
-"""MixingSeq2SeqTrainer, and a trainer without weights that only plans and loads."""
+"""MixingSeq2SeqTrainer, and trainers without weights that only plan and load."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from mixer.run.config import MixingOptions
-from mixer.trainer.trainer import MixingMixin, MixingTrainer
+from mixer.trainer.trainer import MixingMixin
 
 
 @dataclass
@@ -21,8 +21,16 @@ class MixingSeq2SeqTrainer(MixingMixin, Seq2SeqTrainer):
     """
 
 
-class WeightlessTrainer(MixingTrainer):
-    """A `MixingTrainer` for a model on torch's meta device, to inspect the batches of a run; it cannot train."""
+def weightless(kind: type[MixingMixin]) -> type[Any]:
+    """Makes a trainer for a model on torch's meta device, to inspect the batches of a run; it cannot train."""
 
-    def _move_model_to_device(self, model: Any, device: Any) -> None:
+    def stay(_self: Any, _model: Any, _device: Any) -> None:
         """Does nothing: meta tensors have no values to move."""
+
+    return type(f"Weightless{kind.__name__}", (kind,), {"_move_model_to_device": stay})
+
+
+def stay_on_meta(model: Any) -> Any:
+    """Makes a model on torch's meta device stay there, whatever device it is sent to; returns it."""
+    model.to = lambda *_args, **_kwargs: model
+    return model

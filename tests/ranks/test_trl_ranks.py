@@ -2,17 +2,49 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
+from accelerate import PartialState
 
+from mixer.recipe.data import DataSource
+from mixer.recipe.model import ModelRecipe
+from mixer.recipe.recipe import Recipe
+from mixer.recipe.streams import StreamRecipe
 from tests.helpers import GradientRecorder
-from tests.mixer.trainer.trl.cases import preferences, sft_mixture
+from tests.mixer.trainer.trl.cases import chats, model_of, preferences, sft_arguments, sft_mixture, tokenizer
 from tests.ranks.warm import Results, launched
+
+
+def from_recipe(folder: Path, name: str, per_device: int, callbacks: Any = ()) -> Any:
+    """Makes a run of three steps by a recipe, of packed chats of two shapes."""
+    datasets.config.HF_DATASETS_CACHE = folder / "cache"
+    own_options = {"max_steps": 3, "packing": True, "max_length": 24, "assistant_only_loss": True}
+    training = sft_arguments(folder / "run", per_device_train_batch_size=per_device, **own_options)
+    roles = {"user": "human", "assistant": "gpt"}
+    shared = [
+        {"conversations": [{"from": roles[turn["role"]], "value": turn["content"]} for turn in row]}
+        for row in chats(12, 2)["messages"]
+    ]
+    rows = {"a": chats(20, 1), "b": datasets.Dataset.from_list(shared)}
+    if PartialState().is_main_process:
+        tokenizer().save_pretrained(folder / "base")
+        model_of().save_pretrained(folder / "base")
+        for stream, own in rows.items():
+            own.to_json(folder / f"{stream}.jsonl")
+    PartialState().wait_for_everyone()
+    streams = {stream: StreamRecipe(data=DataSource(str(folder / f"{stream}.jsonl"))) for stream in rows}
+    model = ModelRecipe(name_or_path=str(folder / "base"))
+    trainer = Recipe(model, streams, training, mixing="Uniform", batch_size=5, trainer="sft").build()
+    for callback in callbacks:
+        trainer.add_callback(callback)
+    return trainer
 
 
 def trained(name: str, folder: Path, size: int = 2) -> list[Any]:
     """Gradients, logs and sizes of steps with several micro-batches, and one of which a rank has no samples."""
-    make, recorder = preferences if name in PAIRS else sft_mixture, GradientRecorder()
+    make = {"recipe": from_recipe, **dict.fromkeys(PAIRS, preferences)}.get(name, sft_mixture)
+    recorder = GradientRecorder()
     trainer = make(folder / name, name, per_device=size, callbacks=[recorder])
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
@@ -22,7 +54,7 @@ def trained(name: str, folder: Path, size: int = 2) -> list[Any]:
 
 pytestmark = pytest.mark.full
 PAIRS = ("dpo", "reward")
-NAMES = ("llama", "gpt2", *PAIRS)
+NAMES = ("llama", "gpt2", *PAIRS, "recipe")
 results = launched(*(partial(trained, name) for name in NAMES))
 
 
@@ -35,6 +67,8 @@ def test_two_ranks_train_as_one_process(name: str, results: Results, tmp_path: P
     for mine, theirs in zip(logs, alone, strict=True):
         names = [key for key in theirs if key.startswith(("loss", "count/", "num_tokens"))]
         assert [mine[key] for key in names] == pytest.approx([theirs[key] for key in names], rel=1e-5)
+    if name == "recipe":
+        return
     # Of one sample both see the same metrics, although one rank has none, or two have run its pair.
     single = totals.index(1)
     own = {"dpo": ["rewards/margins"], "reward": ["margin"]}.get(name, ["entropy", "mean_token_accuracy"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.analysis.inspect.measures import class_of, labels_by_token, labels_of, tokens_of
+from mixer.analysis.inspect.measures import class_of, labels_by_token, labels_of, pair_in, tokens_of
 from mixer.analysis.inspect.reading import SampleReading
 from mixer.recipe.data.formats.tokens import IGNORED
 from mixer.utils.arrays import BoolArray, Int64Array
@@ -45,6 +45,9 @@ class Decoder:
             The input with its learned parts between ⟦ and ⟧. A label that is not part of the input, such as a class or
             a target sequence, follows an arrow. A sample without tokens is shown by its `repr`.
         """
+        if (pair := pair_in(sample)) is not None:
+            prompt, chosen, rejected = (shortened(self._text(part), _MOST_CHARACTERS // 3) for part in pair)
+            return f"{prompt}⟦{chosen}⟧ rather than ⟦{rejected}⟧"
         tokens, labels = tokens_of(sample), labels_of(sample)
         if tokens is None:
             return shortened(repr(sample), _MOST_CHARACTERS)

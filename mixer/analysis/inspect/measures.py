@@ -5,6 +5,7 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ class Measures(Result):
             self.columns = [str(name) for name in sample]
         self.unit = self.unit or unit
         self._lengths.append(length if unit == self.unit else -1)
-        self._learned.append(num_learned(tokens, labels, self._limits.task))
+        self._learned.append(-1 if pair_in(sample) else num_learned(tokens, labels, self._limits.task))
         has_tokens = isinstance(sample, Mapping) and "input_ids" in sample
         self._digests.append(digest({"input_ids": sample["input_ids"], "labels": labels} if has_tokens else sample))
         if tokens is not None:
@@ -179,8 +180,22 @@ def _check(faults: Faults, index: int, numbers: Int64Array, limit: int | None) -
 
 
 def tokens_of(sample: Any) -> Int64Array | None:
-    """Returns the tokens of a sample, int64 `[num_tokens]`; `None` without `input_ids`."""
+    """Returns the tokens of a sample, or of a pair of answers, int64 `[num_tokens]`; `None` without any."""
+    if (pair := pair_in(sample)) is not None:
+        prompt, *answers = pair
+        return np.array([token for answer in answers for token in (*prompt, *answer)], np.int64)
     return _integers(sample["input_ids"]) if isinstance(sample, Mapping) and "input_ids" in sample else None
+
+
+def pair_in(sample: Any) -> tuple[list[int], list[int], list[int]] | None:
+    """Returns prompt, chosen and rejected answer of a sample that TRL has tokenized; `None` for another sample."""
+    if not isinstance(sample, Mapping) or not {"chosen_ids", "rejected_ids"} <= sample.keys():
+        return None
+    chosen, rejected = list(sample["chosen_ids"]), list(sample["rejected_ids"])
+    if "prompt_ids" in sample:
+        return list(sample["prompt_ids"]), chosen, rejected
+    length = len(commonprefix([chosen, rejected]))  # noqa: RUF071 of lists, not paths
+    return chosen[:length], chosen[length:], rejected[length:]
 
 
 def labels_of(sample: Any) -> Any:
@@ -261,7 +276,7 @@ def truncation_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int,
         The truncated rows; `None` if there is no format, or it packs or has no limit.
     """
     chosen: Any = built.format
-    if chosen is None or chosen.packs or not hasattr(chosen, "max_length"):
+    if chosen is None or chosen.packs or built.rows is None or not hasattr(chosen, "max_length"):
         return None
     limit = length_limit(chosen.max_length, tokenizer)
     if limit is None:

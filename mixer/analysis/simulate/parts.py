@@ -51,16 +51,12 @@ class Parts:
         args = self.args = of_ranks(recipe.training, num_ranks)
         config = options_in(recipe.training)
         self.ledger_interval_steps = config.ledger_interval_steps
-        tokenizer = recipe.load_tokenizer()
         with seeded(args.seed):  # leaves the caller's random state as it was
-            set_seed(args.seed)
-            built = recipe.build_streams(tokenizer)
-        self.evaluated = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
-        self.evaluated |= rows_of(recipe.build_sets("evaluation", recipe.evaluation, tokenizer))
+            built, self.evaluated = _data(recipe)
         check_evaluation(recipe.streams, self.evaluated, recipe.training)
         objective = config.chosen_objective(recipe.objective)
         objective = None if objective is None else objective.of_sets(list(self.evaluated))
-        streams, self.stand_ins = _stand_ins(as_streams([one.stream for one in built.values()]))
+        streams, self.stand_ins = _stand_ins(as_streams(built))
         self.streams = streams
         seed = args.seed if args.data_seed is None else args.data_seed
         options = config.mixture(recipe.batch_size, recipe.budget, recipe.groupings, seed, objective)
@@ -79,6 +75,19 @@ class Parts:
         check_own_weights(policy, describe(streams), self.mixing.weights)
         memories = [stream for stream in streams if stream.is_memory]
         self.followers = [one.dataset.follow(one.name, streams, lambda: self.mixing.planner) for one in memories]
+
+
+def _data(recipe: Recipe) -> tuple[list[Stream], dict[str, Any]]:
+    """Returns the streams and the evaluation sets; those of TRL's trainers as these prepare, filter and pack them."""
+    if recipe.trainer is not None:
+        trainer = recipe.build_parts(has_weights=False).trainer
+        return trainer.streams, cast(dict[str, Any], trainer.eval_dataset or {})
+    tokenizer = recipe.load_tokenizer()
+    set_seed(recipe.training.seed)
+    built = recipe.build_streams(tokenizer)
+    evaluated = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
+    evaluated |= rows_of(recipe.build_sets("evaluation", recipe.evaluation, tokenizer))
+    return [one.stream for one in built.values()], evaluated
 
 
 def _stand_ins(streams: list[Stream]) -> tuple[list[Stream], tuple[str, ...]]:

@@ -59,7 +59,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     """
     chosen = fitted(dataset, chosen, tokenizer, task, called)
     encode = _Encoding(chosen, tokenizer, task, called, dataset.features)
-    options = {"batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset)}
+    options = {"batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset), "features": chosen.features}
     encode_all = partial(dataset.map, encode, batched=True, with_indices=True, **options)
     if isinstance(dataset, datasets.IterableDataset):
         return encode_all()
@@ -296,6 +296,8 @@ class _Encoding:
         return "", error
 
     def _is_learned(self, sample: Sample) -> bool:
+        if "input_ids" not in sample:  # TRL tokenizes it
+            return True
         num_cut, labels = sample.pop(NUM_CUT, 0), sample.get("labels")
         is_learned = bool(sample["input_ids"])
         if isinstance(labels, list):

@@ -59,6 +59,12 @@ def test_only_adapters_are_trained_and_saved(world: Path, train: Train) -> None:
     assert PeftModel.from_pretrained(base, world / "out").peft_config["default"].lora_alpha == 32
 
 
+def test_conversations_are_packed_and_shared_by_tokens(world: Path, train: Train) -> None:
+    train("sft_packed", training__max_steps=12, **NOT_EVALUATED)
+    tokens = Ledger(world / "out").to_pandas().groupby("stream")["tokens"].sum()
+    assert (tokens / tokens.sum())["pandas"] == pytest.approx(0.2, abs=0.02)
+
+
 def test_a_twentieth_is_replayed(world: Path, train: Train) -> None:
     changes = _changes(train("continued_pretraining", training__max_steps=20, training__eval_steps=20))
     assert changes["new"] < -0.5

@@ -2,8 +2,9 @@
 
 from mixer.recipe.data.formats.base import Format
 from mixer.recipe.data.formats.chat import Chat
+from mixer.recipe.data.formats.dialogue import Dialogue
 from mixer.recipe.data.formats.labelled import Labelled
 from mixer.recipe.data.formats.prompt import Prompt
 from mixer.recipe.data.formats.text import Text
 
-__all__ = ["Chat", "Format", "Labelled", "Prompt", "Text"]
+__all__ = ["Chat", "Dialogue", "Format", "Labelled", "Prompt", "Text"]

@@ -22,6 +22,11 @@ class Format(ABC):
     reads_objects: ClassVar[bool] = False  # whether a field that Arrow filled with None in an object is left out
 
     @property
+    def features(self) -> Any:
+        """The features of its samples; `None` leaves them to `datasets`."""
+        return None
+
+    @property
     def packs(self) -> bool:
         """Whether a sample may hold parts of several rows."""
         return False
