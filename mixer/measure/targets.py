@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.gradients.metric import OptimizerMetric
-from mixer.gradients.per_source import product
 from mixer.measurements import Alignment, TargetStatistics
 from mixer.run.hooks import StepHook
 
@@ -136,7 +135,7 @@ class TargetProbe(StepHook):
         with self._runs.without_gradients(training=False):
             for target in self._targets:
                 own_rows = (self._rank, self._world_size, _LOSS_ROWS)
-                own = self._runs.on_all_ranks(partial(target.summed_loss, self._runs, *own_rows))
+                own = target.summed_loss(self._runs, *own_rows)
                 total, num_items = self._runs.ranks.add_up(torch.tensor(own, dtype=torch.float64)).tolist()
                 losses.append(total / num_items if num_items else math.nan)
         if statistics is not None:
@@ -157,14 +156,14 @@ class TargetProbe(StepHook):
                 sums.append(own)
                 del direction  # before the next gradient
         name = "plain" if metric is None else metric.name(parameters)
-        self._warn_of_plain(name)
+        self._warn_of_plain(name, metric)
         totals = self._runs.ranks.add_up(torch.stack(sums))  # [num_directions, 5, num_streams]
         alignment, error = _means_and_errors(totals.cpu().numpy())
         return TargetStatistics(losses, alignment, error, name)
 
-    def _warn_of_plain(self, name: str) -> None:
-        optimizer = type(self._runs.optimizer).__name__
-        if name == "plain" and not self._is_plain and optimizer != "SGD" and not self._has_warned:
+    def _warn_of_plain(self, name: str, metric: OptimizerMetric | None) -> None:
+        optimizer = "SGD" if metric is None else type(metric.optimizer).__name__
+        if name == "plain" and optimizer != "SGD" and not self._has_warned:
             logger.warning(
                 "%s has no running squares of gradients that could be read, so streams are compared by plain products "
                 "of gradients, as for SGD.",
@@ -210,7 +209,7 @@ class TargetProbe(StepHook):
         if metric is not None:
             direction = [None if part is None else part.clone() for part in gradient]
             metric.scale(parameters, direction)
-        loss, fall = float(weights[chosen] @ losses[chosen]), float(product(direction, gradient))
+        loss, fall = float(weights[chosen] @ losses[chosen]), self._runs.product(direction, gradient)
         return direction, _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
 
     def _backward(
@@ -224,8 +223,10 @@ class TargetProbe(StepHook):
         runs, ranks, positions = self._runs, self._runs.ranks, self._positions(0, step)
         targets = [self._targets[index] for index in chosen.tolist()]
         rows = runs.on_all_ranks(lambda: [target.micro_batches(positions, step, runs) for target in targets])
-        micros, places = [micro for own in rows for micro in own], np.repeat(np.arange(len(rows)), list(map(len, rows)))
-        items = np.array([int(runs.items(micro).sum()) for micro in micros])
+        micros = runs.evened([micro for own in rows for micro in own])
+        places = np.repeat(np.arange(len(rows)), list(map(len, rows)))
+        places = np.pad(places, (0, len(micros) - len(places)))
+        items = np.array([0 if micro.is_padding else int(runs.items(micro).sum()) for micro in micros])
         num_items = ranks.all_reduce_sum(np.bincount(places, items).astype(np.int64))
         shares = items / np.maximum(num_items, 1)[places]
         factors = (weights[chosen][places] * shares).tolist()
@@ -251,11 +252,13 @@ class TargetProbe(StepHook):
         if self._are_separate is None:
             firsts = {int(micro.stream_ids[0]): micro for micro in reversed(micros)}  # streams may have other losses
             with torch.no_grad():
-                rows = runs.on_all_ranks(lambda: [runs.summed_row_losses(micro) for micro in firsts.values()])
+                rows = runs.together(
+                    lambda: [runs.summed_row_losses(micro) for micro in runs.evened([*firsts.values()])]
+                )
             self._are_separate = bool(self._runs.ranks.max_over_ranks(int(None in rows)))
             if self._are_separate:
                 micros = runs.on_all_ranks(partial(runs.samples, wanted, 1))
-        return micros
+        return runs.evened(micros)
 
     def _differences(
         self,
@@ -288,6 +291,8 @@ class TargetProbe(StepHook):
                 for parameter, before in zip(moved, kept, strict=True):
                     parameter.copy_(before)
         for micro, above, below in zip(micros, *rows, strict=True):
+            if micro.is_padding:
+                continue
             d = ((above - below) / (2.0 * length)).cpu()
             n = self._runs.items(micro).double().cpu()
             terms = torch.stack([d, n, d * d, d * n, n * n])

@@ -2,16 +2,19 @@
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
+from torch.nn.utils.rnn import pad_sequence
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from mixer import LossChange, MixingTrainer, PiKE, Stream, schedules
-from mixer.measurements import ExcessLoss, LossAfter
+from mixer import Decision, LossChange, MarginalValue, MixingTrainer, Objective, Observation, PiKE, Stream, schedules
+from mixer.measurements import Alignment, ExcessLoss, LossAfter
 from replay import DER, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model, three_streams
 from tests.mixer.comparing import Watching
@@ -80,7 +83,51 @@ def compared(args: Arguments) -> MixingTrainer:
     return MixingTrainer(build_model("llama"), args(), train_dataset=three_streams(), **rules)
 
 
-CASES = (changing, probed, heads, replayed, compared)
+class Seeing(MarginalValue):
+    """Keeps what it sees of the targets."""
+
+    def update(self, observation: Observation) -> Decision:
+        self.seen = [*getattr(self, "seen", []), observation[Alignment]]
+        return super().update(observation)
+
+
+def steered(args: Arguments, model: Any = None, rows_of: Callable[..., Any] = Tokens, **rules: Any) -> MixingTrainer:
+    """Streams against targets in Adam's metric; a bound, by losses of rows of which one rank has more."""
+    return MixingTrainer(
+        model or build_model("llama"),
+        args(save_strategy="steps", save_steps=3),
+        train_dataset={"a": rows_of(20, 1), "b": rows_of(11, 2), "c": rows_of(6, 3)},
+        eval_dataset={name: rows_of(20, seed) for seed, name in enumerate("abt")},
+        objective=Objective(["t", "a"], bounds={"b": 1.01}),
+        mixing=Seeing(rate=1.0),
+        batch_size=9,
+        **rules,
+    )
+
+
+def ragged(num_samples: int, seed: int) -> list[dict[str, Any]]:
+    return [
+        {name: own[: int(row["attention_mask"].sum())] for name, own in row.items()}
+        for row in Tokens(num_samples, seed)
+    ]
+
+
+def padded(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        name: pad_sequence([one[name] for one in samples], True, -100.0 if name == "labels" else 0.0)
+        for name in samples[0]
+    }
+
+
+def adapted(args: Arguments) -> MixingTrainer:
+    """The same with adapters, in micro-batches by tokens: ranks have different numbers of them, and uneven shards."""
+    config = LoraConfig(r=3, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
+    torch.manual_seed(1)
+    model = get_peft_model(build_model("llama"), config)
+    return steered(partial(args, max_tokens_per_micro_batch=24), model, ragged, data_collator=padded)
+
+
+CASES = (changing, probed, heads, replayed, compared, steered, adapted)
 RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {case.__name__: case for case in CASES}
 # The others train all of them. ZeRO-3 refuses a probe, and heads of streams.
 PARTS = {"fsdp-sharded": ("changing",), "zero-1": ("changing", "heads"), "zero-3": ("changing", "replayed", "compared")}
