@@ -33,7 +33,8 @@ _LEAST_ROWS, _MOST_ROWS = 4, 64  # of each stream and target in a measurement
 _ALWAYS = (2, 4, 8, 16, 32)  # steps that a measurement follows, whatever it costs: the mixture matters most then
 _SHARE, _EARLY_SHARE = 0.03, 0.08  # of a run's work that measurements take
 _EARLY_STEPS = 256  # a mixture matters most while the model learns most
-_FORWARDS = 2 / 3  # work of two forwards in that of a forward and a backward
+_FORWARD = 1 / 3  # of the work of a forward and a backward
+_COUNTED_STEPS = 10_000  # of a long run, whose cost is told
 _LOSS_ROWS = 64  # of each target, whose losses are compared over time
 _FALL = 0.02  # of a target's loss: length of the step along its gradient
 
@@ -85,14 +86,17 @@ class TargetProbe(StepHook):
         is_joined = request.joined and objective.kind == "average" and not objective.bounds
         unknown = np.full(len(targets), np.nan)
         self._directions = objective.weights(unknown, 1.0)[None] if is_joined else np.eye(len(targets))
-        work = np.count_nonzero(self._directions) + len(self._directions) * _FORWARDS * int(self._are_measured.sum())
-        self._rows_per_step = _SHARE * mixing.initial_batch_size / work
+        num_forwards = 2 * len(self._directions) * int(self._are_measured.sum())
+        self._work = float(np.count_nonzero(self._directions) + _FORWARD * num_forwards)  # of a row of each
+        self._rows_per_step = _SHARE * mixing.initial_batch_size / self._work
         self.interval_steps = request.interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
         self._early = [0]
         for step in (math.floor(2 ** (number / 2)) for number in range(2, 64)):
             is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
             if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
                 self._early.append(step)
+        # From one measurement to the next, or with each other.
+        self._compares_losses = bool(objective.bounds) or objective.kind == "worst"
         self._has_warned = self._has_warned_of_bits = False
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
 
@@ -115,6 +119,20 @@ class TargetProbe(StepHook):
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
         self._runs.check_own_gradients(model, "measures gradients of targets on each rank")
+        if self._rank == 0:
+            logger.warning(
+                "Measuring what the streams are worth for the objective takes about %.1f %% of the work of training.",
+                100.0 * self._expected_cost(),
+            )
+
+    def _expected_cost(self) -> float:
+        """Returns the work of the run's measurements as a part of its steps', both in rows that go back and forth."""
+        mixing, interval = self._mixing, self.interval_steps
+        num_steps = min(mixing.clock.max_steps, _COUNTED_STEPS + 10 * interval)
+        due = {*(step for step in self._early[1:] if step <= num_steps), *range(interval, num_steps + 1, interval)}
+        compared = sum(min(_LOSS_ROWS, target.num_rows) for target in self._targets) * self._compares_losses
+        work = sum(self._work * self.num_rows(step) + _FORWARD * compared for step in due)
+        return work / (num_steps * mixing.initial_batch_size)
 
     def observe(self, result: StepResult) -> Results:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
@@ -124,7 +142,7 @@ class TargetProbe(StepHook):
             return {}
         started = time.perf_counter()
         statistics = self._measure(step) if is_due else None
-        if objective.bounds or objective.kind == "worst":  # compared from one measurement to the next, or with others
+        if self._compares_losses:
             statistics = self._with_losses_of_same_rows(statistics)
         self.seconds_after = time.perf_counter() - started
         return {Alignment: statistics}

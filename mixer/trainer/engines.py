@@ -174,7 +174,8 @@ def _check_deepspeed(trainer: Trainer, plan: RunPlan) -> None:
             "Gradients of streams and targets cannot be measured under DeepSpeed in fp16, which scales losses "
             "internally. Use bf16, or leave out the option that needs them (mixing, batch_size or probe)."
         )
-    if is_steered and (trainer.args.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+    checkpointing: Any = trainer.args.gradient_checkpointing_kwargs or {}
+    if is_steered and checkpointing.get("use_reentrant"):
         raise ValueError(
             f"gradient_checkpointing_kwargs: use_reentrant=True cannot compute the gradients of targets that "
             f"mixing={plan.policy.name} needs beside DeepSpeed's own. Use False, the default, or FSDP2 or DDP."

@@ -71,7 +71,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP",
     ),
     (SHARDING, {"policy": OPMix()}, "mixing=OPMix needs Branches.* whole gradients .* Use DDP"),
-    (("zero3",), {"policy": MarginalValue()}, "mixing=MarginalValue needs Alignment.* stage 2 and FSDP2 .*Use DDP"),
+    (("zero3",), {"policy": MarginalValue()}, "mixing=MarginalValue needs Alignment.*stage 2 and FSDP2 .*Use DDP"),
     (
         ("zero2",),
         {"policy": MarginalValue(), "config": {"checkpointing": {"use_reentrant": True}}},

@@ -1,11 +1,14 @@
 """Losses and gradients of an objective's targets, on rows of their own."""
 
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from datasets import IterableDataset
 from torch import Tensor
 from transformers import default_data_collator
 
@@ -296,6 +299,34 @@ def test_bounds_that_a_policy_does_not_act_on_are_told(tmp_path: Path, caplog: p
 def test_weights_of_few_bits_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(tmp_path, MarginalValue(), model=Tagger().to(torch.bfloat16), args={"max_steps": 4})
     assert caplog.text.count("Most trained weights have 16 bits") == 1
+
+
+class _Counting(Tagger):
+    """Counts rows by whether they go back too, and whether a step trains on them."""
+
+    def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
+        self.rows = getattr(self, "rows", Counter())
+        self.rows[torch.is_grad_enabled(), self.training] += len(input_ids)
+        return super().forward(input_ids, labels, attention_mask)
+
+
+@pytest.mark.parametrize("objective", [["outside", "a"], Objective(["outside", "a"], kind="worst")])
+def test_the_cost_of_measuring_is_told_before_the_run(
+    tmp_path: Path, objective: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, data = _Counting(), {"a": Tokens(20, 1, KIND), "b": Tokens(10, 2, KIND), "c": Tokens(6, 3, KIND)}
+    train(tmp_path, MarginalValue(), model=model, objective=objective, train_dataset=data, args={"max_steps": 16})
+    [told] = re.findall(r"for the objective takes about ([\d.]+) % of the work", caplog.text)
+    work = model.rows[True, False] + model.rows[False, False] / 3
+    assert float(told) == pytest.approx(100 * work / model.rows[True, True], rel=0.05)
+
+
+def test_streams_that_are_not_measured_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [OUTSIDE["c"][index] for index in range(6)]
+    data = {"a": OUTSIDE["a"], "flow": IterableDataset.from_generator(lambda: iter(rows))}
+    options = {"eval_dataset": OUTSIDE, "objective": ["outside"], "train_dataset": data}
+    build(tmp_path, MarginalValue(), **options)
+    assert caplog.text.count("mixing=MarginalValue does not measure the streams ['flow']") == 1
 
 
 def test_rows_of_their_own_leave_the_evaluation_sets_whole(tmp_path: Path) -> None:
