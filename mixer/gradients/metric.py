@@ -8,8 +8,14 @@ from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import add_up
 
-# The entry of a parameter's state with the running mean of its squared gradient, by the optimizers that have it.
-_SQUARES = {"adam": "exp_avg_sq", "rmsprop": "square_avg"}
+# Optimizers with a running mean of squared gradients: the entry of a parameter's state, and options of its group. The
+# second are those of bitsandbytes, paged or not.
+_KINDS = (
+    ("adam", "exp_avg_sq", {"betas", "eps"}),
+    ("adam", "state2", {"betas", "eps"}),
+    ("rmsprop", "square_avg", {"alpha", "eps"}),
+)
+_BLOCK = 256  # numbers that have one scale in an 8-bit state of bitsandbytes
 
 
 class OptimizerMetric:
@@ -39,7 +45,7 @@ class OptimizerMetric:
         """Names the metric of most of the parameters: `"adam"`, `"rmsprop"` or `"plain"`."""
         sizes: dict[str, int] = {}
         for parameter in parameters:
-            kind = self._kind(parameter)
+            kind, _ = self._kind(parameter)
             sizes[kind] = sizes.get(kind, 0) + parameter.numel()
         return max(sizes, key=lambda kind: sizes[kind], default="plain")
 
@@ -59,29 +65,42 @@ class OptimizerMetric:
         if group is None:  # the optimizer does not move it
             gradient.zero_()
             return
-        kind, state = self._kind(parameter), self._state_of(parameter)
+        (kind, name), state = self._kind(parameter), self._state_of(parameter)
         if kind != "plain":
-            is_adam, name = kind == "adam", _SQUARES[kind]
+            is_adam = kind == "adam"
             decay = float(group["betas"][1] if is_adam else group["alpha"])
-            running = _gathered(parameter, state[name]) if self._is_divided else state[name]
+            running = _gathered(parameter, state[name]) if self._is_divided else _read(state, name)
             squares = torch.lerp(gradient.square(), running.to(gradient), decay)
             correction = 1.0 - decay ** (float(state["step"]) + 1.0) if is_adam else 1.0
             gradient.div_(squares.div_(correction).sqrt_().add_(float(group["eps"])))
         if self._largest_rate > 0.0:
             gradient.mul_(float(group["lr"]) / self._largest_rate)
 
-    def _kind(self, parameter: nn.Parameter) -> str:
+    def _kind(self, parameter: nn.Parameter) -> tuple[str, str]:
+        """Returns the optimizer's kind, and the entry with the squares."""
         state, group = self._state_of(parameter), self._group_of.get(id(parameter), {})
-        for kind, needed in (("adam", {"betas", "eps"}), ("rmsprop", {"alpha", "eps"})):
-            squares = state.get(_SQUARES[kind])
+        for kind, name, needed in _KINDS:
+            squares = state.get(name)
             is_its = isinstance(squares, Tensor) and (self._is_divided or squares.shape == parameter.shape)
+            if is_its and not squares.is_floating_point():
+                is_its = not self._is_divided and len(state.get("absmax2", ())) == -(-squares.numel() // _BLOCK)
             if is_its and needed <= group.keys() and (kind != "adam" or "step" in state):
-                return kind
-        return "plain"
+                return kind, name
+        return "plain", ""
 
     def _state_of(self, parameter: nn.Parameter) -> Any:
         group = self._group_of.get(id(parameter))
         return self.optimizer.state.get(group["params"][0] if self._is_divided and group else parameter, {})
+
+
+def _read(state: Any, name: str) -> Tensor:
+    """Returns an entry of a parameter's state, from 8 bits if need be: places in a table, scaled by block."""
+    entry: Tensor = state[name]
+    if entry.is_floating_point():
+        return entry
+    scales = state["absmax2"].repeat_interleave(_BLOCK)[: entry.numel()]
+    numbers: Tensor = state["qmap2"][entry.flatten().long()] * scales
+    return numbers.view_as(entry)
 
 
 def _gathered(parameter: Any, state: Tensor) -> Tensor:

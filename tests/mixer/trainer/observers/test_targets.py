@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -355,6 +356,26 @@ def test_the_metric_is_that_of_the_next_step() -> None:
     optimizer.step()  # without momentum, a step is the rate times the scaled gradient
     torch.testing.assert_close(before - parameter.detach(), 0.1 * scaled)
     assert OptimizerMetric(optimizer).name([parameter]) == "adam"
+
+
+def test_squares_of_bitsandbytes_are_read_in_32_and_8_bits() -> None:
+    parameter, places, table = torch.nn.Parameter(torch.zeros(300)), torch.arange(300) % 256, torch.linspace(0, 1, 256)
+    scales = torch.tensor([2.0, 0.5])
+    squares = torch.cat([2.0 * table, 0.5 * table[:44]])
+    whole = {"state2": squares, "step": 3}
+    eight = {"state2": places.byte(), "qmap2": table, "absmax2": scales, "step": 3}
+    group = {"params": [parameter], "lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8}
+    expected = 1.0 / (((0.99 * squares + 0.01) / (1 - 0.99**4)).sqrt() + 1e-8)
+    for state in (whole, eight):
+        metric = OptimizerMetric(SimpleNamespace(state={parameter: state}, param_groups=[group]))
+        gradient = torch.ones(300)
+        metric.scale([parameter], [gradient])
+        assert metric.name([parameter]) == "adam"
+        torch.testing.assert_close(gradient, expected)
+    unknown = {**eight, "absmax2": scales[:1]}  # blocks of another length
+    assert (
+        OptimizerMetric(SimpleNamespace(state={parameter: unknown}, param_groups=[group])).name([parameter]) == "plain"
+    )
 
 
 def test_losses_that_bounds_go_by_are_of_the_same_rows_from_the_first_step_on(tmp_path: Path) -> None:
