@@ -189,11 +189,19 @@ class AuxiliaryPasses:
         return result
 
     def evened(self, micros: list[MicroBatch]) -> list[MicroBatch]:
-        """Adds padding to a rank's micro-batches, one or more, where all ranks have to run as many."""
+        """Adds padding to a rank's micro-batches where all ranks have to run as many.
+
+        Raises:
+            ValueError: On all ranks, if one has none at all.
+        """
         if not self.is_sharded:
             return micros
-        most = self.ranks.max_over_ranks(len(micros))
-        return [*micros, *[replace(micros[-1], is_padding=True)] * (most - len(micros))]
+        most, fewest = self.ranks.all_reduce_max(np.array([len(micros), -len(micros)])).tolist()
+        if most and not fewest:
+            raise ValueError(
+                "A measurement between steps found no row on one of the ranks: all of its samples are broken."
+            )
+        return [*micros, *[replace(micro, is_padding=True) for micro in micros[-1:]] * (most - len(micros))]
 
     def fitted(self, work: Callable[[], Result], micros: Sequence[MicroBatch]) -> Result | None:
         """Runs work on every rank, unless it does not fit into memory.

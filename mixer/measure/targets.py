@@ -195,7 +195,8 @@ class TargetProbe(StepHook):
             logger.warning(
                 "Most trained weights have 16 bits, in which the short steps that measure the targets are rounded away "
                 "for most of them: what streams are worth is measured less well. Load the model in float32 and set "
-                "bf16=True, which computes in 16 bits, or train adapters."
+                "bf16=True, which computes in 16 bits (with FSDP2 or DDP: DeepSpeed's bf16 stores 16 bits too), or "
+                "train adapters."
             )
             self._has_warned_of_bits = True
 
