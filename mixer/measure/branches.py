@@ -137,7 +137,7 @@ class BranchProbe(StepHook):
     def _losses(self, branches: ModelBranches, mixture: FloatArray) -> list[float]:
         """Returns the mean loss of each target under a mixture of the branches, over all ranks."""
         with branches.mixed(mixture.tolist()):
-            sums = [self._runs.on_all_ranks(partial(self._own_sum, target)) for target in self._targets]
+            sums = [self._own_sum(target) for target in self._targets]
         totals = self._runs.ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
         return [total / num_items if num_items else math.nan for total, num_items in totals]
 

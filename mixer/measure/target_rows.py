@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,7 +165,7 @@ class TargetRows:
         return MicroBatch(inputs, np.full(len(samples), self._stream_id), False)
 
     def summed_loss(self, runs: AuxiliaryPasses, rank: int, world_size: int, most: int) -> tuple[float, float]:
-        """Returns the sum of a rank's losses and its items.
+        """Returns the sum of a rank's losses and its items; all ranks have to call it.
 
         Args:
             runs: Runs the model.
@@ -172,9 +174,19 @@ class TargetRows:
             most: Rows over all ranks, the first of the target's order: the same whenever this is called.
         """
         positions = np.arange(rank, min(most, self.num_rows), world_size, dtype=np.int64)
-        total, num_items = 0.0, 0.0
-        for part in np.array_split(positions, max(1, -(-len(positions) // runs.cap.max_samples))):
-            for micro in self.micro_batches(part, 0, runs):
-                if items := float(runs.items(micro).sum()):
-                    total, num_items = total + items * float(runs.mean_loss(micro)), num_items + items
-        return total, num_items
+        rows = positions if len(positions) else np.zeros(1, dtype=np.int64)  # to keep in step with the others
+        parts = np.array_split(rows, -(-len(rows) // runs.cap.max_samples))
+        micros = runs.on_all_ranks(lambda: [micro for part in parts for micro in self.micro_batches(part, 0, runs)])
+        if not len(positions):
+            micros = [replace(micro, is_padding=True) for micro in micros]
+        return runs.together(partial(_summed_loss, runs, runs.evened(micros)))
+
+
+def _summed_loss(runs: AuxiliaryPasses, micros: Sequence[MicroBatch]) -> tuple[float, float]:
+    total, num_items = 0.0, 0.0
+    for micro in micros:
+        items = 0.0 if micro.is_padding else float(runs.items(micro).sum())
+        loss = float(runs.mean_loss(micro)) if items or runs.is_sharded else 0.0
+        if items:
+            total, num_items = total + items * loss, num_items + items
+    return total, num_items

@@ -77,7 +77,7 @@ class Alignment(Measurement[TargetStatistics]):
         joined: Whether the gradient of the whole objective will do where it is an average without bounds.
     """
 
-    requires = frozenset({"objective"})
+    requires = frozenset({"objective", "gradients between steps"})
     costs = "a few rows of each stream and target every so often, about 3 % of the run's work"
 
     metric: Literal["optimizer", "plain"] = "optimizer"

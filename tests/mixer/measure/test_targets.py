@@ -1,11 +1,15 @@
 """Losses and gradients of an objective's targets, on rows of their own."""
 
+import re
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from datasets import IterableDataset
 from torch import Tensor
 from transformers import default_data_collator
 
@@ -279,6 +283,34 @@ def test_weights_of_few_bits_are_told_once(tmp_path: Path, caplog: pytest.LogCap
     assert caplog.text.count("Most trained weights have 16 bits") == 1
 
 
+class _Counting(Tagger):
+    """Counts rows by whether they go back too, and whether a step trains on them."""
+
+    def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
+        self.rows = getattr(self, "rows", Counter())
+        self.rows[torch.is_grad_enabled(), self.training] += len(input_ids)
+        return super().forward(input_ids, labels, attention_mask)
+
+
+@pytest.mark.parametrize("objective", [["outside", "a"], Objective(["outside", "a"], kind="worst")])
+def test_the_cost_of_measuring_is_told_before_the_run(
+    tmp_path: Path, objective: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, data = _Counting(), {"a": Tokens(20, 1, KIND), "b": Tokens(10, 2, KIND), "c": Tokens(6, 3, KIND)}
+    train(tmp_path, MarginalValue(), model=model, objective=objective, train_dataset=data, args={"max_steps": 16})
+    [told] = re.findall(r"for the objective takes about ([\d.]+) % of the work", caplog.text)
+    work = model.rows[True, False] + model.rows[False, False] / 3
+    assert float(told) == pytest.approx(100 * work / model.rows[True, True], rel=0.05)
+
+
+def test_streams_that_are_not_measured_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [OUTSIDE["c"][index] for index in range(6)]
+    data = {"a": OUTSIDE["a"], "flow": IterableDataset.from_generator(lambda: iter(rows))}
+    options = {"eval_dataset": OUTSIDE, "objective": ["outside"], "train_dataset": data}
+    build(tmp_path, MarginalValue(), **options)
+    assert caplog.text.count("mixing=MarginalValue does not measure the streams ['flow']") == 1
+
+
 def test_rows_of_their_own_leave_the_evaluation_sets_whole(tmp_path: Path) -> None:
     trainer = build(
         tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=Objective(["outside"], steering_sets=OWN)
@@ -305,6 +337,26 @@ def test_the_metric_is_that_of_the_next_step() -> None:
     optimizer.step()  # without momentum, a step is the rate times the scaled gradient
     torch.testing.assert_close(before - parameter.detach(), 0.1 * scaled)
     assert OptimizerMetric(optimizer).name([parameter]) == "adam"
+
+
+def test_squares_of_bitsandbytes_are_read_in_32_and_8_bits() -> None:
+    parameter, places, table = torch.nn.Parameter(torch.zeros(300)), torch.arange(300) % 256, torch.linspace(0, 1, 256)
+    scales = torch.tensor([2.0, 0.5])
+    squares = torch.cat([2.0 * table, 0.5 * table[:44]])
+    whole = {"state2": squares, "step": 3}
+    eight = {"state2": places.byte(), "qmap2": table, "absmax2": scales, "step": 3}
+    group = {"params": [parameter], "lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8}
+    expected = 1.0 / (((0.99 * squares + 0.01) / (1 - 0.99**4)).sqrt() + 1e-8)
+    for state in (whole, eight):
+        metric = OptimizerMetric(SimpleNamespace(state={parameter: state}, param_groups=[group]))
+        gradient = torch.ones(300)
+        metric.scale([parameter], [gradient])
+        assert metric.name([parameter]) == "adam"
+        torch.testing.assert_close(gradient, expected)
+    unknown = {**eight, "absmax2": scales[:1]}  # blocks of another length
+    assert (
+        OptimizerMetric(SimpleNamespace(state={parameter: unknown}, param_groups=[group])).name([parameter]) == "plain"
+    )
 
 
 def test_losses_that_bounds_go_by_are_of_the_same_rows_from_the_first_step_on(tmp_path: Path) -> None:
