@@ -34,6 +34,8 @@ class Mixture:
         has_weights: Whether the user set weights; otherwise `weights` are uniform.
         active: bool `[num_streams]`: streams that are present in the first step, as in `Observation`; `None` for all.
         objective: What the run is to lower, with its targets by name; `None` if the user declared nothing.
+        ends: `[num_streams]`: samples after which each stream is used up, infinite for one that is repeated without
+            end; `None` if all are.
     """
 
     names: tuple[str, ...]
@@ -43,6 +45,7 @@ class Mixture:
     has_weights: bool = True
     active: BoolArray | None = None
     objective: Objective | None = None
+    ends: FloatArray | None = None
 
     @property
     def is_active(self) -> BoolArray:
