@@ -181,7 +181,7 @@ class _Search:
         sign = -1.0 if self.is_more_better else 1.0
         values = [sign * value for _, value in self.done]
         before = sign * objective_of(self._folder_of(self.done[0][0]), is_start=True)
-        self.verdict = Headroom.of(values, *values[-2:], before)
+        self.verdict = Headroom.of(values, values[-2], values[-1], before)
         return self._document() | {
             "gain": self.verdict.gain,
             "noise": self.verdict.noise,

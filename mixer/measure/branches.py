@@ -143,4 +143,5 @@ class BranchProbe(StepHook):
 
     def _own_sum(self, target: TargetRows) -> list[float]:
         args = self._trainer.args
-        return target.loss_sums(self._runs, args.process_index, args.world_size, _TARGET_ROWS)[:2].tolist()
+        sums = target.loss_sums(self._runs, args.process_index, args.world_size, _TARGET_ROWS)
+        return [float(sums[0]), float(sums[1])]

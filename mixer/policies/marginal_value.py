@@ -42,14 +42,15 @@ class MarginalValue(AlignmentPolicy):
     the worth of a stream changes while the model learns, and falls with each one by its noise. That noise is the mean
     squared standard error over the streams, and a third more for the rows of the targets. What neither explains counts
     half as change, half as noise: a surprise makes the estimate uncertain until the next measurement. Streams that
-    differ by less than two standard errors share their score. β is multiplied by the *trust*, the share of the scores'
-    differences that noise does not explain, after James and Stein: without evidence the goal is the prior.
+    differ by less than two standard errors share their score. β is multiplied by the least of three numbers up to 1:
 
-    *Trust region.* A right gradient is the worth at today's mixture, so following it overshoots; that the next scores
-    still say the same is the evidence that a further step pays. β is multiplied by the *agreement* too, the mean
-    correlation of successive scores over the last five measurements, and by no more than the *reach*: it begins at 0.3,
-    grows by half of what the agreement leaves of the way to 1, and falls when the objective's loss rises between two
-    measurements.
+    - the *trust*: the share of the scores' differences that noise does not explain, after James and Stein. Without
+      evidence the goal is the prior;
+    - the *agreement*: the mean correlation of successive scores over the last five measurements. A gradient is the
+      worth at today's mixture, so following a right one overshoots; that the next scores still say the same is the
+      evidence that a further step pays;
+    - the *reach*: it begins at 0.3, grows by half of what the agreement leaves of the way to 1, and falls when the
+      objective's loss rises between two measurements.
 
     *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
     positive score falls by `e^(−r/R)` for r passes over its stream after the first, in the whole run at the pace so
@@ -115,7 +116,7 @@ class MarginalValue(AlignmentPolicy):
         self._follow(worth, known)
         scores, least = self._scores[known], math.exp(_LEAST_LOG)
         self._trust = signal_share(scores, self._variance)
-        sharpness = self.sharpness * self._trust * self._agreement.reach
+        sharpness = self.sharpness * min(self._trust, self._agreement.reach)
         goal = np.log(np.maximum(self._own[known], least)) + sharpness * pooled(scores, self._variance)
         goal -= np.logaddexp.reduce(goal)
         return softmax((1.0 - self.rate) * np.log(np.maximum(weights, least)) + self.rate * goal)
