@@ -141,6 +141,7 @@ class BranchProbe(StepHook):
         totals = self._runs.ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
         return [total / num_items if num_items else math.nan for total, num_items in totals]
 
-    def _own_sum(self, target: TargetRows) -> tuple[float, float]:
+    def _own_sum(self, target: TargetRows) -> list[float]:
         args = self._trainer.args
-        return target.summed_loss(self._runs, args.process_index, args.world_size, _TARGET_ROWS)
+        sums = target.loss_sums(self._runs, args.process_index, args.world_size, _TARGET_ROWS)
+        return [float(sums[0]), float(sums[1])]

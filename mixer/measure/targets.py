@@ -36,6 +36,7 @@ _EARLY_STEPS = 256  # a mixture matters most while the model learns most
 _FORWARD = 1 / 3  # of the work of a forward and a backward
 _COUNTED_STEPS = 10_000  # of a long run, whose cost is told
 _LOSS_ROWS = 64  # of each target, whose losses are compared over time
+_JUDGED_ROWS, _LEAST_COMPARED = 32, 8  # of all targets where they are an average, and of each
 _FALL = 0.02  # of a target's loss: length of the step along its gradient
 
 
@@ -56,9 +57,12 @@ class TargetProbe(StepHook):
     checkpointing stays on. Beside a micro-batch, two copies of the trained parameters are in memory at a time.
 
     Losses of an objective with bounds or of the worst target are those of the same up to 64 rows each time, others
-    those of the measurement's rows; with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16
-    and 32, then grow apart by √2 or more. Each takes as many rows as 3 % of the work since the last one pays for (8 %
-    of the first 256 steps), 4 to 64 of each stream and target; in the end, measurements of 64 are regular.
+    those of the measurement's rows; with bounds, the first ones follow step 1. Where losses of rows that judge are
+    asked for, up to 32 rows of either kind, at least 8 of each target, are the same each time.
+
+    Measurements follow steps 2, 4, 8, 16 and 32, then grow apart by √2 or more. Each takes as many rows as 3 % of the
+    work since the last one pays for (8 % of the first 256 steps), 4 to 64 of each stream and target; in the end,
+    measurements of 64 are regular.
 
     Args:
         targets: The rows of each target, in order.
@@ -68,6 +72,7 @@ class TargetProbe(StepHook):
         world_size: Number of ranks.
         request: What is asked for.
         objective: The objective, with its targets by name.
+        judging: The rows of each target that judge, in order; empty if they are not asked for.
     """
 
     def __init__(
@@ -79,7 +84,9 @@ class TargetProbe(StepHook):
         world_size: int,
         request: Alignment,
         objective: Objective,
+        judging: Sequence[TargetRows] = (),
     ):
+        self._judging = judging
         self._targets, self._mixing, self._runs, self._rank, self._world_size = targets, mixing, runs, rank, world_size
         self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
         self._objective, self._is_plain = objective, request.metric == "plain"
@@ -95,8 +102,9 @@ class TargetProbe(StepHook):
             is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
             if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
                 self._early.append(step)
-        # From one measurement to the next, or with each other.
-        self._compares_losses = bool(objective.bounds) or objective.kind == "worst"
+        # Losses are compared from one measurement to the next, with each other, or with those of rows that judge.
+        is_compared, most = bool(objective.bounds) or objective.kind == "worst", _JUDGED_ROWS // len(targets)
+        self._num_compared = _LOSS_ROWS if is_compared else max(_LEAST_COMPARED, most) if judging else 0
         self._has_warned = self._has_warned_of_bits = False
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
 
@@ -130,7 +138,7 @@ class TargetProbe(StepHook):
         mixing, interval = self._mixing, self.interval_steps
         num_steps = min(mixing.clock.max_steps, _COUNTED_STEPS + 10 * interval)
         due = {*(step for step in self._early[1:] if step <= num_steps), *range(interval, num_steps + 1, interval)}
-        compared = sum(min(_LOSS_ROWS, target.num_rows) for target in self._targets) * self._compares_losses
+        compared = sum(min(self._num_compared, rows.num_rows) for rows in (*self._targets, *self._judging))
         work = sum(self._work * self.num_rows(step) + _FORWARD * compared for step in due)
         return work / (num_steps * mixing.initial_batch_size)
 
@@ -142,24 +150,28 @@ class TargetProbe(StepHook):
             return {}
         started = time.perf_counter()
         statistics = self._measure(step) if is_due else None
-        if self._compares_losses:
+        if self._num_compared:
             statistics = self._with_losses_of_same_rows(statistics)
         self.seconds_after = time.perf_counter() - started
         return {Alignment: statistics}
 
     def _with_losses_of_same_rows(self, statistics: TargetStatistics | None) -> TargetStatistics:
         """Replaces the losses by those of each target's first rows: other rows differ by more than a bound allows."""
-        losses = []
+        own_rows, count = (self._rank, self._world_size, self._num_compared), len(self._targets)
         with self._runs.without_gradients(training=False):
-            for target in self._targets:
-                own_rows = (self._rank, self._world_size, _LOSS_ROWS)
-                own = target.summed_loss(self._runs, *own_rows)
-                total, num_items = self._runs.ranks.add_up(torch.tensor(own, dtype=torch.float64)).tolist()
-                losses.append(total / num_items if num_items else math.nan)
-        if statistics is not None:
-            return replace(statistics, losses=np.array(losses))
-        unknown = np.full((len(losses), len(self._are_measured)), np.nan)
-        return TargetStatistics(np.array(losses), unknown, unknown)
+            sums = [rows.loss_sums(self._runs, *own_rows) for rows in (*self._targets, *self._judging)]
+        totals = self._runs.ranks.add_up(torch.from_numpy(np.array(sums))).numpy()
+        losses, errors = _means_and_errors(totals.T[None])
+        losses, errors = losses[0], errors[0]
+        if statistics is None:
+            unknown = np.full((count, len(self._are_measured)), np.nan)
+            statistics = TargetStatistics(losses[:count], unknown, unknown)
+        if not self._judging:
+            return replace(statistics, losses=losses[:count])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = (errors / losses).reshape(2, count)
+        own, judged = losses.reshape(2, count)
+        return replace(statistics, losses=own, judged=judged, gap_error=np.sqrt((relative**2).sum(axis=0)))
 
     def _measure(self, step: int) -> TargetStatistics:
         losses, sums = np.full(len(self._targets), np.nan), []

@@ -29,8 +29,8 @@ OWN = {"outside": Tokens(9, 3, KIND)}
 
 
 class Aligned(Watching):
-    def __init__(self, metric: Any = "optimizer", interval_steps: int = 2, joined: bool = False):
-        super().__init__(Alignment(metric, interval_steps, joined))
+    def __init__(self, metric: Any = "optimizer", interval_steps: int = 2, joined: bool = False, judged: bool = False):
+        super().__init__(Alignment(metric, interval_steps, joined, judged))
 
 
 def train(folder: Path, policy: Any, optim: str = "adamw_torch", **changes: Any) -> MixingTrainer:
@@ -367,3 +367,21 @@ def test_losses_that_bounds_go_by_are_of_the_same_rows_from_the_first_step_on(tm
     assert np.isnan(policy.seen[0][Alignment].alignment).all()
     for own in losses[1:]:
         np.testing.assert_allclose(own, losses[0], rtol=1e-12)
+
+
+def test_rows_that_judge_and_rows_that_steer_are_those_of_the_evaluation_set_by_hand(tmp_path: Path) -> None:
+    sets, policy = {**streams(), "outside": Tokens(8, 9, KIND)}, Aligned(judged=True)
+    aim = Objective(["outside"], steering_sets={"outside": Tokens(7, 3, KIND)})
+    trainer = train(tmp_path, policy, eval_dataset=sets, objective=aim, args={"max_steps": 2, "learning_rate": 0.0})
+    seen = policy.seen[-1][Alignment]
+
+    def mean_and_error(dataset: Any) -> np.ndarray:
+        items = np.array([(row["labels"] != -100).sum() for row in dataset])
+        with torch.no_grad():
+            means = [trainer.model(**default_data_collator([row]))["loss"].item() for row in dataset]
+        mean = items @ means / items.sum()
+        return np.array([mean, np.sqrt(((items * (means - mean)) ** 2).sum()) / items.sum() / mean])
+
+    steering, judging = mean_and_error(aim.steering_sets["outside"]), mean_and_error(sets["outside"])
+    np.testing.assert_allclose([seen.losses[0], seen.judged[0]], [steering[0], judging[0]])
+    np.testing.assert_allclose(seen.gap_error, np.hypot(steering[1], judging[1]))
