@@ -132,7 +132,7 @@ RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {case.__name__: case for
 # The others train all of them. ZeRO-3 refuses a probe, and heads of streams.
 PARTS = {
     "fsdp-sharded": ("changing",),
-    "zero-1": ("changing", "heads", "steered"),
+    "zero-1": ("changing", "steered"),
     "zero-3": ("changing", "replayed", "compared"),
 }
 RESUMED = {"changing": "resumed", "steered": "steered-resumed"}
