@@ -114,6 +114,11 @@ class AuxiliaryPasses:
         """Whether each rank has a shard of the weights, so that forwards and backwards are collectives (FSDP2)."""
         return bool(self._trainer.accelerator.distributed_type == DistributedType.FSDP)
 
+    @property
+    def _has_engine(self) -> bool:
+        """Whether FSDP2 or DeepSpeed trains the model; what they cannot do is refused at construction."""
+        return bool(self.is_sharded or self._trainer.is_deepspeed_enabled)
+
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
         if not self._run.present_loader.by_stream:
@@ -374,8 +379,7 @@ class AuxiliaryPasses:
         model = self._trainer.model_wrapped
         kept = contextlib.nullcontext() if training else checkpointing_kept(model)
         reshard(model)
-        has_engine = self.is_sharded or self._trainer.is_deepspeed_enabled
-        alone = contextlib.nullcontext() if has_engine else self._trainer.accelerator.no_sync(model=model)
+        alone = contextlib.nullcontext() if self._has_engine else self._trainer.accelerator.no_sync(model=model)
         with self._aside(training), kept, gradients_stashed(self.parameters) as parameters:
             settle(model)
             with alone:
@@ -469,9 +473,8 @@ class AuxiliaryPasses:
         Raises:
             ValueError: If `own_gradients` cannot run it.
         """
-        has_engine = self.is_sharded or self._trainer.is_deepspeed_enabled  # those were checked at construction
-        reason = None if has_engine else obstacle(model, self._trainer.args.world_size)
-        if reason is not None:
+        reason = obstacle(model, self._trainer.args.world_size)
+        if reason is not None and not self._has_engine:
             raise ValueError(
                 f"mixing={self._plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
             )
