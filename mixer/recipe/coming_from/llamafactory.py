@@ -7,6 +7,7 @@ from typing import Any
 from mixer.recipe.coming_from import common
 from mixer.recipe.coming_from.common import Table
 from mixer.recipe.coming_from.source import Source
+from mixer.utils.text import safe_name
 from mixer.utils.validation import load_json
 
 
@@ -129,9 +130,7 @@ def _add(
         tags.close(keys["messages"])
         entry.close(keys["reasons"])
         names.append(
-            common.add_streams(
-                streams, [str(path)], stream, f"eval_{name}" if common.safe_name(name) in taken else name
-            )
+            common.add_streams(streams, [str(path)], stream, f"eval_{name}" if safe_name(name) in taken else name)
         )
     return names
 
