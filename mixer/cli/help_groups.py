@@ -11,9 +11,16 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 _FIRST = (
-    *("training.output_dir", "resume", "mixing", "trainer", "objective", "batch_size"),
-    *("training.per_device_train_batch_size", "training.max_steps", "training.learning_rate"),
-    *("training.logging_steps", "training.seed"),
+    *(
+        "trainer",
+        "training.output_dir",
+        "resume",
+        "mixing",
+        "objective",
+        "batch_size",
+        "training.per_device_train_batch_size",
+    ),
+    *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
 )
 _GROUPS: dict[str, Sequence[str]] = {
     "Data": ("streams", "tokenizer", "chat_template"),

@@ -194,11 +194,13 @@ class _Search:
         self._train([again, best], at_most + 2)
         sign = -1.0 if self.is_more_better else 1.0
         values = [sign * value for _, value in self.done]
-        self.verdict = Headroom.of(values, *values[-2:])
+        before = sign * objective_of(self._folder_of(self.done[0][0]), is_start=True)
+        self.verdict = Headroom.of(values, values[-2], values[-1], before)
         return self._document() | {
             "gain": self.verdict.gain,
             "noise": self.verdict.noise,
             "is_clear": self.verdict.is_clear,
+            "is_too_short": self.verdict.is_too_short,
             "weights": dict(best.weights),
         }
 
@@ -274,7 +276,8 @@ class _Search:
         is_share = training.warmup_steps < 1
         training.warmup_steps = training.warmup_steps if is_share else round(share * training.warmup_steps)
         training.eval_strategy, training.eval_steps, training.eval_delay = "steps", self.steps, 0
-        training.save_strategy, training.load_best_model_at_end, training.eval_on_start = "no", False, False
+        training.save_strategy, training.load_best_model_at_end = "no", False
+        training.eval_on_start = run.name == PRIOR  # how much a run learns
         config.mixing, config.budget = self._mixing(run.weights), None
         training.budget_samples = training.budget_tokens = None
         for stream in config.streams.values():

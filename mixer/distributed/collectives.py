@@ -137,7 +137,7 @@ class RankSync:
         if self.world_size > 1:
             message = values.detach().clone()
             held_until_let_go(message)
-            dist.all_reduce(message)
+            dist.all_reduce(message, group=self._group if message.device.type == "cpu" else None)  # NCCL has no CPU
             values.copy_(message)
         return values
 

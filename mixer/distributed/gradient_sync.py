@@ -1,12 +1,13 @@
-"""Averages gradients over ranks that DDP did not synchronise."""
+"""Averages gradients over ranks that DDP did not synchronise; what of a model is on which rank."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -69,8 +70,7 @@ def average_gradients(
 ) -> None:
     """Averages gradients over ranks, in place of the last backward pass of a step.
 
-    A gradient present on some ranks only counts as zero on the others; one present on none stays `None`. DDP
-    communication hooks are bypassed.
+    DDP communication hooks are bypassed.
 
     Args:
         model: Model as trained; without DDP, nothing happens.
@@ -81,7 +81,20 @@ def average_gradients(
     ddp = _ddp(model)
     if ddp is None:
         return
-    parameters = _averaged(ddp) if parameters is None else parameters
+    average_whole(_averaged(ddp) if parameters is None else parameters, ranks, world_size)
+    ddp.require_forward_param_sync = True
+
+
+def average_whole(parameters: Sequence[nn.Parameter], ranks: RankSync, world_size: int) -> None:
+    """Averages gradients over ranks, of which each has a whole one of its own.
+
+    A gradient present on some ranks only counts as zero on the others; one present on none stays `None`.
+
+    Args:
+        parameters: What has the gradients.
+        ranks: Collectives.
+        world_size: Number of ranks.
+    """
     are_present = np.array([parameter.grad is not None for parameter in parameters], dtype=np.int64)
     for parameter, is_anywhere in zip(parameters, ranks.all_reduce_sum(are_present).tolist(), strict=True):
         if is_anywhere and parameter.grad is None:
@@ -90,7 +103,6 @@ def average_gradients(
     for gradient in gradients:
         gradient.div_(world_size)
     add_up(gradients)
-    ddp.require_forward_param_sync = True
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
@@ -144,3 +156,23 @@ def shards_of(model: nn.Module) -> str | None:
     if parameters and not any(parameter.numel() for parameter in parameters):  # empty outside of a forward pass
         return "DeepSpeed ZeRO-3"
     return None
+
+
+def reshard(model: nn.Module) -> None:
+    """Has FSDP2 gather the weights anew in the next forward: those of the root stay gathered after one alone."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def own_part(tensor: Tensor, world_size: int) -> tuple[Tensor, int]:
+    """Returns what this rank has of a tensor, and how many ranks have the same.
+
+    Args:
+        tensor: A tensor, whole or sharded.
+        world_size: Number of ranks.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor, world_size
+    sizes = zip(tensor.device_mesh.shape, tensor.placements, strict=True)
+    return tensor.to_local(), world_size // math.prod(size for size, placement in sizes if placement.is_shard())

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from accelerate.utils import DistributedType
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
+from mixer.distributed.gradient_sync import average_gradients, average_whole, obstacle, own_part, reshard, settle
+from mixer.gradients.per_source import product
 from mixer.loading.collate import batch_mapping
 from mixer.loading.memory import MicroBatchCap, Size, is_out_of_memory
 from mixer.loading.step import MicroBatch, StepBatch
@@ -107,6 +109,16 @@ class AuxiliaryPasses:
         """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
         return self._plan.config.max_tokens_per_micro_batch is not None
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each rank has a shard of the weights, so that forwards and backwards are collectives (FSDP2)."""
+        return bool(self._trainer.accelerator.distributed_type == DistributedType.FSDP)
+
+    @property
+    def _has_engine(self) -> bool:
+        """Whether FSDP2 or DeepSpeed trains the model; what they cannot do is refused at construction."""
+        return bool(self.is_sharded or self._trainer.is_deepspeed_enabled)
+
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
         if not self._run.present_loader.by_stream:
@@ -173,6 +185,29 @@ class AuxiliaryPasses:
         """Runs work on every rank; an error on one of them is raised on all."""
         return self.ranks.run_on_all(work)
 
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Runs forwards or backwards on every rank, as many on each; an error on one of them ends all."""
+        if not self.is_sharded:
+            return self.on_all_ranks(work)
+        result = work()
+        reshard(self._trainer.model_wrapped)
+        return result
+
+    def evened(self, micros: list[MicroBatch]) -> list[MicroBatch]:
+        """Adds padding to a rank's micro-batches where all ranks have to run as many.
+
+        Raises:
+            ValueError: On all ranks, if one has none at all.
+        """
+        if not self.is_sharded:
+            return micros
+        most, fewest = self.ranks.all_reduce_max(np.array([len(micros), -len(micros)])).tolist()
+        if most and not fewest:
+            raise ValueError(
+                "A measurement between steps found no row on one of the ranks: all of its samples are broken."
+            )
+        return [*micros, *[replace(micro, is_padding=True) for micro in micros[-1:]] * (most - len(micros))]
+
     def fitted(self, work: Callable[[], Result], micros: Sequence[MicroBatch]) -> Result | None:
         """Runs work on every rank, unless it does not fit into memory.
 
@@ -181,8 +216,11 @@ class AuxiliaryPasses:
             micros: Its micro-batches.
 
         Returns:
-            Its result; `None` on all ranks if memory ran out on one. It can be tried again: `cap` is smaller now.
+            Its result; `None` on all ranks if memory ran out on one. It can be tried again: `cap` is smaller now. With
+            shards, this ends the run.
         """
+        if self.is_sharded:
+            return self.together(work)
         result, largest = self.on_all_ranks(partial(self._attempt, work, micros))
         largest = Size(*self.ranks.all_reduce_max(np.array(largest)).tolist())
         if not largest.samples:
@@ -330,7 +368,7 @@ class AuxiliaryPasses:
 
     @contextlib.contextmanager
     def own_gradients(self, training: bool) -> Iterator[Sequence[nn.Parameter]]:
-        """Allows runs whose gradients stay on this rank until `average_own`.
+        """Allows runs whose gradients stay on this rank until `average_own`; those of shards are averages at once.
 
         Args:
             training: The model's mode meanwhile; gradient checkpointing stays on in both.
@@ -340,9 +378,11 @@ class AuxiliaryPasses:
         """
         model = self._trainer.model_wrapped
         kept = contextlib.nullcontext() if training else checkpointing_kept(model)
+        reshard(model)
+        alone = contextlib.nullcontext() if self._has_engine else self._trainer.accelerator.no_sync(model=model)
         with self._aside(training), kept, gradients_stashed(self.parameters) as parameters:
             settle(model)
-            with self._trainer.accelerator.no_sync(model=model):
+            with alone:
                 yield parameters
 
     def backward(self, micro: MicroBatch, weight: float) -> float:
@@ -355,10 +395,22 @@ class AuxiliaryPasses:
         Returns:
             Its mean loss per item; 0 without weight.
         """
-        if not weight:  # the mean over no items may be NaN
+        if not weight and not self.is_sharded:
             return 0.0
+        scale = weight * self._trainer.args.world_size * float(self.loss_scale())
+        if self._trainer.is_deepspeed_enabled:
+            return self._backward_beside(micro, scale)
         loss = self.mean_loss(micro)
-        torch.autograd.backward(loss * (weight * self._trainer.args.world_size * float(self.loss_scale())))
+        torch.autograd.backward(loss * scale)
+        return float(loss.detach()) if weight else 0.0  # the mean over no items may be NaN
+
+    def _backward_beside(self, micro: MicroBatch, scale: float) -> float:
+        """Adds the gradient of a micro-batch without DeepSpeed, which would take it for one of its steps."""
+        loss, parameters = self.mean_loss(micro, self.model), self.parameters
+        parts = torch.autograd.grad(loss * scale, parameters, allow_unused=True)
+        for parameter, part in zip(parameters, parts, strict=True):
+            if part is not None:
+                parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
         return float(loss.detach())
 
     def average_own(self, parameters: Sequence[nn.Parameter] | None = None) -> None:
@@ -372,8 +424,21 @@ class AuxiliaryPasses:
             for parameter in self.parameters if parameters is None else parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(scale)
-        args = self._trainer.args
-        average_gradients(self._trainer.model_wrapped, self.ranks, args.world_size, parameters)
+        world_size = self._trainer.args.world_size
+        if self._trainer.is_deepspeed_enabled:
+            average_whole(self.parameters, self.ranks, world_size)
+        average_gradients(self._trainer.model_wrapped, self.ranks, world_size, parameters)
+
+    def product(self, left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> float:
+        """Returns the product of two averaged gradients, entries by parameter; all ranks have to call it."""
+        if not self.is_sharded:
+            return float(product(left, right))
+        total = torch.zeros((), dtype=torch.float64, device=self._trainer.args.device)
+        for one, other in zip(left, right, strict=True):
+            if one is not None and other is not None:
+                (own, num_ranks), (others, _) = (own_part(part, self.ranks.world_size) for part in (one, other))
+                total += product([own], [others]).to(total) / num_ranks
+        return float(self.ranks.add_up(total))
 
     def samples(self, wanted: Mapping[int, Int64Array], most: int | None = None) -> list[MicroBatch]:
         """Reads and collates samples of map-style streams; random transforms and collators as in training.
@@ -409,7 +474,7 @@ class AuxiliaryPasses:
             ValueError: If `own_gradients` cannot run it.
         """
         reason = obstacle(model, self._trainer.args.world_size)
-        if reason is not None:
+        if reason is not None and not self._has_engine:
             raise ValueError(
                 f"mixing={self._plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
             )

@@ -137,10 +137,11 @@ class BranchProbe(StepHook):
     def _losses(self, branches: ModelBranches, mixture: FloatArray) -> list[float]:
         """Returns the mean loss of each target under a mixture of the branches, over all ranks."""
         with branches.mixed(mixture.tolist()):
-            sums = [self._runs.on_all_ranks(partial(self._own_sum, target)) for target in self._targets]
+            sums = [self._own_sum(target) for target in self._targets]
         totals = self._runs.ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
         return [total / num_items if num_items else math.nan for total, num_items in totals]
 
-    def _own_sum(self, target: TargetRows) -> tuple[float, float]:
+    def _own_sum(self, target: TargetRows) -> list[float]:
         args = self._trainer.args
-        return target.summed_loss(self._runs, args.process_index, args.world_size, _TARGET_ROWS)
+        sums = target.loss_sums(self._runs, args.process_index, args.world_size, _TARGET_ROWS)
+        return [float(sums[0]), float(sums[1])]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from mixer.utils.text import first_of, safe_names
 
 if TYPE_CHECKING:
     from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.utils.arrays import Int64Array
+    from mixer.utils.arrays import FloatArray, Int64Array
 
 _SPLIT_SEED = 0  # the same rows judge in all runs, whatever their seeds
 _STEERING_SHARE = 0.25
@@ -68,7 +70,9 @@ def find_steering(trainer: Trainer, objective: Objective | None, policy: Policy)
     taken = {name: len(rows[name]) for name, own in judging.items() if own is not sets[name]}
     if taken and trainer.is_world_process_zero():
         logger.warning("objective: %s.", _in_words(taken, judging))
-    return Steering(objective, rows if steers else {}, taken)
+    judges = {name: judging[name] for name in objective.names}
+    have_length = all(isinstance(own, Sized) and len(own) for own in judges.values())
+    return Steering(objective, rows if steers else {}, taken, judges if have_length else {})
 
 
 def _in_words(taken: Mapping[str, int], judging: Mapping[str, Any]) -> str:
@@ -162,8 +166,10 @@ class TargetRows:
             inputs = {**batch_mapping(inputs), TASK: self._task}
         return MicroBatch(inputs, np.full(len(samples), self._stream_id), False)
 
-    def summed_loss(self, runs: AuxiliaryPasses, rank: int, world_size: int, most: int) -> tuple[float, float]:
-        """Returns the sum of a rank's losses and its items.
+    def loss_sums(self, runs: AuxiliaryPasses, rank: int, world_size: int, most: int) -> FloatArray:
+        """Returns a rank's sums over rows, `[5]`: of `d, n, d², dn, n²` for a row's summed loss `d` and its items `n`.
+
+        A micro-batch counts as a row where rows cannot be separated. All ranks have to call it.
 
         Args:
             runs: Runs the model.
@@ -172,9 +178,25 @@ class TargetRows:
             most: Rows over all ranks, the first of the target's order: the same whenever this is called.
         """
         positions = np.arange(rank, min(most, self.num_rows), world_size, dtype=np.int64)
-        total, num_items = 0.0, 0.0
-        for part in np.array_split(positions, max(1, -(-len(positions) // runs.cap.max_samples))):
-            for micro in self.micro_batches(part, 0, runs):
-                if items := float(runs.items(micro).sum()):
-                    total, num_items = total + items * float(runs.mean_loss(micro)), num_items + items
-        return total, num_items
+        rows = positions if len(positions) else np.zeros(1, dtype=np.int64)  # to keep in step with the others
+        parts = np.array_split(rows, -(-len(rows) // runs.cap.max_samples))
+        micros = runs.on_all_ranks(lambda: [micro for part in parts for micro in self.micro_batches(part, 0, runs)])
+        if not len(positions):
+            micros = [replace(micro, is_padding=True) for micro in micros]
+        return runs.together(partial(_loss_sums, runs, runs.evened(micros)))
+
+
+def _loss_sums(runs: AuxiliaryPasses, micros: Sequence[MicroBatch]) -> FloatArray:
+    sums = np.zeros(5)
+    for micro in micros:
+        n = np.zeros(1) if micro.is_padding else runs.items(micro).double().cpu().numpy()
+        total = float(n.sum())
+        if not total and not runs.is_sharded:
+            continue
+        mean, rows = runs.mean_and_row_losses(micro)
+        if total:
+            loss = total * float(mean)
+            d = np.array([loss]) if rows is None else rows.detach().double().cpu().numpy()
+            n = np.array([total]) if rows is None else n
+            sums += [loss, total, d @ d, d @ n, n @ n]
+    return sums

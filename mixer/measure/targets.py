@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.gradients.metric import OptimizerMetric
-from mixer.gradients.per_source import product
 from mixer.measurements import Alignment, TargetStatistics
 from mixer.run.hooks import StepHook
 
@@ -34,8 +33,10 @@ _LEAST_ROWS, _MOST_ROWS = 4, 64  # of each stream and target in a measurement
 _ALWAYS = (2, 4, 8, 16, 32)  # steps that a measurement follows, whatever it costs: the mixture matters most then
 _SHARE, _EARLY_SHARE = 0.03, 0.08  # of a run's work that measurements take
 _EARLY_STEPS = 256  # a mixture matters most while the model learns most
-_FORWARDS = 2 / 3  # work of two forwards in that of a forward and a backward
+_FORWARD = 1 / 3  # of the work of a forward and a backward
+_COUNTED_STEPS = 10_000  # of a long run, whose cost is told
 _LOSS_ROWS = 64  # of each target, whose losses are compared over time
+_JUDGED_ROWS, _LEAST_COMPARED = 32, 8  # of all targets where they are an average, and of each
 _FALL = 0.02  # of a target's loss: length of the step along its gradient
 
 
@@ -56,9 +57,12 @@ class TargetProbe(StepHook):
     checkpointing stays on. Beside a micro-batch, two copies of the trained parameters are in memory at a time.
 
     Losses of an objective with bounds or of the worst target are those of the same up to 64 rows each time, others
-    those of the measurement's rows; with bounds, the first ones follow step 1. Measurements follow steps 2, 4, 8, 16
-    and 32, then grow apart by √2 or more. Each takes as many rows as 3 % of the work since the last one pays for (8 %
-    of the first 256 steps), 4 to 64 of each stream and target; in the end, measurements of 64 are regular.
+    those of the measurement's rows; with bounds, the first ones follow step 1. Where losses of rows that judge are
+    asked for, up to 32 rows of either kind, at least 8 of each target, are the same each time.
+
+    Measurements follow steps 2, 4, 8, 16 and 32, then grow apart by √2 or more. Each takes as many rows as 3 % of the
+    work since the last one pays for (8 % of the first 256 steps), 4 to 64 of each stream and target; in the end,
+    measurements of 64 are regular.
 
     Args:
         targets: The rows of each target, in order.
@@ -68,6 +72,7 @@ class TargetProbe(StepHook):
         world_size: Number of ranks.
         request: What is asked for.
         objective: The objective, with its targets by name.
+        judging: The rows of each target that judge, in order; empty if they are not asked for.
     """
 
     def __init__(
@@ -79,21 +84,27 @@ class TargetProbe(StepHook):
         world_size: int,
         request: Alignment,
         objective: Objective,
+        judging: Sequence[TargetRows] = (),
     ):
+        self._judging = judging
         self._targets, self._mixing, self._runs, self._rank, self._world_size = targets, mixing, runs, rank, world_size
         self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
         self._objective, self._is_plain = objective, request.metric == "plain"
         is_joined = request.joined and objective.kind == "average" and not objective.bounds
         unknown = np.full(len(targets), np.nan)
         self._directions = objective.weights(unknown, 1.0)[None] if is_joined else np.eye(len(targets))
-        work = np.count_nonzero(self._directions) + len(self._directions) * _FORWARDS * int(self._are_measured.sum())
-        self._rows_per_step = _SHARE * mixing.initial_batch_size / work
+        num_forwards = 2 * len(self._directions) * int(self._are_measured.sum())
+        self._work = float(np.count_nonzero(self._directions) + _FORWARD * num_forwards)  # of a row of each
+        self._rows_per_step = _SHARE * mixing.initial_batch_size / self._work
         self.interval_steps = request.interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
         self._early = [0]
         for step in (math.floor(2 ** (number / 2)) for number in range(2, 64)):
             is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
             if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
                 self._early.append(step)
+        # Losses are compared from one measurement to the next, with each other, or with those of rows that judge.
+        is_compared, most = bool(objective.bounds) or objective.kind == "worst", _JUDGED_ROWS // len(targets)
+        self._num_compared = _LOSS_ROWS if is_compared else max(_LEAST_COMPARED, most) if judging else 0
         self._has_warned = self._has_warned_of_bits = False
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
 
@@ -116,6 +127,20 @@ class TargetProbe(StepHook):
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
         self._runs.check_own_gradients(model, "measures gradients of targets on each rank")
+        if self._rank == 0:
+            logger.warning(
+                "Measuring what the streams are worth for the objective takes about %.1f %% of the work of training.",
+                100.0 * self._expected_cost(),
+            )
+
+    def _expected_cost(self) -> float:
+        """Returns the work of the run's measurements as a part of its steps', both in rows that go back and forth."""
+        mixing, interval = self._mixing, self.interval_steps
+        num_steps = min(mixing.clock.max_steps, _COUNTED_STEPS + 10 * interval)
+        due = {*(step for step in self._early[1:] if step <= num_steps), *range(interval, num_steps + 1, interval)}
+        compared = sum(min(self._num_compared, rows.num_rows) for rows in (*self._targets, *self._judging))
+        work = sum(self._work * self.num_rows(step) + _FORWARD * compared for step in due)
+        return work / (num_steps * mixing.initial_batch_size)
 
     def observe(self, result: StepResult) -> Results:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
@@ -125,24 +150,28 @@ class TargetProbe(StepHook):
             return {}
         started = time.perf_counter()
         statistics = self._measure(step) if is_due else None
-        if objective.bounds or objective.kind == "worst":  # compared from one measurement to the next, or with others
+        if self._num_compared:
             statistics = self._with_losses_of_same_rows(statistics)
         self.seconds_after = time.perf_counter() - started
         return {Alignment: statistics}
 
     def _with_losses_of_same_rows(self, statistics: TargetStatistics | None) -> TargetStatistics:
         """Replaces the losses by those of each target's first rows: other rows differ by more than a bound allows."""
-        losses = []
+        own_rows, count = (self._rank, self._world_size, self._num_compared), len(self._targets)
         with self._runs.without_gradients(training=False):
-            for target in self._targets:
-                own_rows = (self._rank, self._world_size, _LOSS_ROWS)
-                own = self._runs.on_all_ranks(partial(target.summed_loss, self._runs, *own_rows))
-                total, num_items = self._runs.ranks.add_up(torch.tensor(own, dtype=torch.float64)).tolist()
-                losses.append(total / num_items if num_items else math.nan)
-        if statistics is not None:
-            return replace(statistics, losses=np.array(losses))
-        unknown = np.full((len(losses), len(self._are_measured)), np.nan)
-        return TargetStatistics(np.array(losses), unknown, unknown)
+            sums = [rows.loss_sums(self._runs, *own_rows) for rows in (*self._targets, *self._judging)]
+        totals = self._runs.ranks.add_up(torch.from_numpy(np.array(sums))).numpy()
+        losses, errors = _means_and_errors(totals.T[None])
+        losses, errors = losses[0], errors[0]
+        if statistics is None:
+            unknown = np.full((count, len(self._are_measured)), np.nan)
+            statistics = TargetStatistics(losses[:count], unknown, unknown)
+        if not self._judging:
+            return replace(statistics, losses=losses[:count])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = (errors / losses).reshape(2, count)
+        own, judged = losses.reshape(2, count)
+        return replace(statistics, losses=own, judged=judged, gap_error=np.sqrt((relative**2).sum(axis=0)))
 
     def _measure(self, step: int) -> TargetStatistics:
         losses, sums = np.full(len(self._targets), np.nan), []
@@ -157,14 +186,14 @@ class TargetProbe(StepHook):
                 sums.append(own)
                 del direction  # before the next gradient
         name = "plain" if metric is None else metric.name(parameters)
-        self._warn_of_plain(name)
+        self._warn_of_plain(name, metric)
         totals = self._runs.ranks.add_up(torch.stack(sums))  # [num_directions, 5, num_streams]
         alignment, error = _means_and_errors(totals.cpu().numpy())
         return TargetStatistics(losses, alignment, error, name)
 
-    def _warn_of_plain(self, name: str) -> None:
-        optimizer = type(self._runs.optimizer).__name__
-        if name == "plain" and not self._is_plain and optimizer != "SGD" and not self._has_warned:
+    def _warn_of_plain(self, name: str, metric: OptimizerMetric | None) -> None:
+        optimizer = "SGD" if metric is None else type(metric.optimizer).__name__
+        if name == "plain" and optimizer != "SGD" and not self._has_warned:
             logger.warning(
                 "%s has no running squares of gradients that could be read, so streams are compared by plain products "
                 "of gradients, as for SGD.",
@@ -178,7 +207,8 @@ class TargetProbe(StepHook):
             logger.warning(
                 "Most trained weights have 16 bits, in which the short steps that measure the targets are rounded away "
                 "for most of them: what streams are worth is measured less well. Load the model in float32 and set "
-                "bf16=True, which computes in 16 bits, or train adapters."
+                "bf16=True, which computes in 16 bits (with FSDP2 or DDP: DeepSpeed's bf16 stores 16 bits too), or "
+                "train adapters."
             )
             self._has_warned_of_bits = True
 
@@ -210,7 +240,7 @@ class TargetProbe(StepHook):
         if metric is not None:
             direction = [None if part is None else part.clone() for part in gradient]
             metric.scale(parameters, direction)
-        loss, fall = float(weights[chosen] @ losses[chosen]), float(product(direction, gradient))
+        loss, fall = float(weights[chosen] @ losses[chosen]), self._runs.product(direction, gradient)
         return direction, _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
 
     def _backward(
@@ -224,8 +254,10 @@ class TargetProbe(StepHook):
         runs, ranks, positions = self._runs, self._runs.ranks, self._positions(0, step)
         targets = [self._targets[index] for index in chosen.tolist()]
         rows = runs.on_all_ranks(lambda: [target.micro_batches(positions, step, runs) for target in targets])
-        micros, places = [micro for own in rows for micro in own], np.repeat(np.arange(len(rows)), list(map(len, rows)))
-        items = np.array([int(runs.items(micro).sum()) for micro in micros])
+        micros = runs.evened([micro for own in rows for micro in own])
+        places = np.repeat(np.arange(len(rows)), list(map(len, rows)))
+        places = np.pad(places, (0, len(micros) - len(places)))
+        items = np.array([0 if micro.is_padding else int(runs.items(micro).sum()) for micro in micros])
         num_items = ranks.all_reduce_sum(np.bincount(places, items).astype(np.int64))
         shares = items / np.maximum(num_items, 1)[places]
         factors = (weights[chosen][places] * shares).tolist()
@@ -251,11 +283,13 @@ class TargetProbe(StepHook):
         if self._are_separate is None:
             firsts = {int(micro.stream_ids[0]): micro for micro in reversed(micros)}  # streams may have other losses
             with torch.no_grad():
-                rows = runs.on_all_ranks(lambda: [runs.summed_row_losses(micro) for micro in firsts.values()])
+                rows = runs.together(
+                    lambda: [runs.summed_row_losses(micro) for micro in runs.evened([*firsts.values()])]
+                )
             self._are_separate = bool(self._runs.ranks.max_over_ranks(int(None in rows)))
             if self._are_separate:
                 micros = runs.on_all_ranks(partial(runs.samples, wanted, 1))
-        return micros
+        return runs.evened(micros)
 
     def _differences(
         self,
@@ -288,6 +322,8 @@ class TargetProbe(StepHook):
                 for parameter, before in zip(moved, kept, strict=True):
                     parameter.copy_(before)
         for micro, above, below in zip(micros, *rows, strict=True):
+            if micro.is_padding:
+                continue
             d = ((above - below) / (2.0 * length)).cpu()
             n = self._runs.items(micro).double().cpu()
             terms = torch.stack([d, n, d * d, d * n, n * n])

@@ -25,12 +25,17 @@ class TargetStatistics:
             its own. `[1, num_streams]` where targets are joined: the products with the objective's gradient.
         error: Of the same shape: standard errors by the differences between a stream's rows.
         metric: The optimizer's metric: `"adam"`, `"rmsprop"`, or `"plain"` with `D = 1`.
+        judged: `[num_targets]`: mean loss per item of rows that judge, the same each time, if they were asked for; then
+            `losses` are of the same rows each time too. NaN for a target without such rows.
+        gap_error: `[num_targets]`: standard errors of `log(judged / losses)`.
     """
 
     losses: FloatArray
     alignment: FloatArray
     error: FloatArray
     metric: str = "plain"
+    judged: FloatArray | None = None
+    gap_error: FloatArray | None = None
 
     def worth(self, importance: FloatArray) -> "Worth":
         """Returns what a sample of each stream is worth for several targets.
@@ -75,14 +80,16 @@ class Alignment(Measurement[TargetStatistics]):
         metric: Whether gradients are compared in the metric of the optimizer, or plainly.
         interval_steps: Steps between regular measurements; 0 chooses the interval by its cost.
         joined: Whether the gradient of the whole objective will do where it is an average without bounds.
+        judged: Whether to measure the losses of rows that judge too.
     """
 
-    requires = frozenset({"objective"})
+    requires = frozenset({"objective", "gradients between steps"})
     costs = "a few rows of each stream and target every so often, about 3 % of the run's work"
 
     metric: Literal["optimizer", "plain"] = "optimizer"
     interval_steps: int = 0
     joined: bool = False
+    judged: bool = False
 
     @staticmethod
     def part(result: TargetStatistics, streams: Sequence[int]) -> TargetStatistics:
@@ -101,4 +108,5 @@ class Alignment(Measurement[TargetStatistics]):
         if any(request.metric != first.metric for request in requests):
             raise ValueError(f"needs: alignment is measured in one metric, but {list(requests)} ask for two.")
         intervals = [request.interval_steps for request in requests if request.interval_steps]
-        return cls(first.metric, math.gcd(*intervals), all(request.joined for request in requests))
+        joined, judged = all(request.joined for request in requests), any(request.judged for request in requests)
+        return cls(first.metric, math.gcd(*intervals), joined, judged)

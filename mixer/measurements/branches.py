@@ -39,7 +39,7 @@ class Branches(Measurement[BranchStatistics]):
         ValueError: If there is no stage, or one is outside the run.
     """
 
-    requires = frozenset({"objective"})
+    requires = frozenset({"objective", "whole gradients"})
     costs = "short trainings on each stream, and losses of their mixtures"
 
     stages: tuple[float, ...] = (0.05, 0.3)

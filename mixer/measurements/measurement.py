@@ -10,7 +10,7 @@ from mixer.utils.arrays import FloatArray
 
 Result = TypeVar("Result")
 Asked = TypeVar("Asked", bound="Measurement[Any]")
-Requirement = Literal["objective", "evaluations", "whole weights", "whole gradients"]
+Requirement = Literal["objective", "evaluations", "whole weights", "whole gradients", "gradients between steps"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Measurement(Generic[Result]):
     A policy or a schedule lists requests in `needs` and reads the result by the class, `observation[Loss]`.
 
     Attributes:
-        requires: What the run must have for it: an objective, evaluations of every stream, or whole weights or
-            gradients on each rank.
+        requires: What the run must have for it: an objective, evaluations of every stream, whole weights or gradients
+            on each rank, or gradients of other rows than those of its steps.
         column: Its column in the ledger, for a measurement of this package; empty for none.
         is_loss: Whether its result is losses of the streams, which policies may see in the units of `loss_units`.
         costs: What it costs a run, in words; empty for nothing.

@@ -372,6 +372,7 @@ def describe(streams: Sequence[Stream]) -> Mixture:
         weights=weights / weights.sum(),
         has_weights=streams[0].weight is not None,
         memories=tuple(number for number, stream in enumerate(streams) if stream.is_memory),
+        ends=np.array([np.inf if stream.end is None else float(stream.end) for stream in streams]),
     )
 
 

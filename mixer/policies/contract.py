@@ -45,6 +45,8 @@ class Mixture:
         objective: What the run is to lower, with its targets by name; `None` if the user declared nothing.
         decay_begins: Returns the progress at which the learning rate begins to fall; raises a `ValueError` if there is
             no such moment.
+        ends: `[num_streams]`: samples after which each stream is used up, infinite for one that is repeated without
+            end; `None` if all are.
     """
 
     names: tuple[str, ...]
@@ -55,6 +57,7 @@ class Mixture:
     active: BoolArray | None = None
     objective: Objective | None = None
     decay_begins: Callable[[], float] = field(default=no_decay, compare=False, repr=False)
+    ends: FloatArray | None = None
 
     @property
     def is_active(self) -> BoolArray:

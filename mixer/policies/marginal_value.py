@@ -7,10 +7,11 @@ from typing import Annotated
 import numpy as np
 
 from mixer.measurements.alignment import Worth
-from mixer.policies.contract import Decision, Mixture
+from mixer.policies.contract import Decision, Mixture, Observation, Terms, terms_of
+from mixer.policies.shared.agreement import Agreement, signal_share
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
 from mixer.policies.shared.multipliers import BOUND_RATE, Multipliers
-from mixer.policies.shared.repeated import REPEAT_PASSES, discounted
+from mixer.policies.shared.repeated import REPEAT_PASSES, discounted, within_ends
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.ranges import check_range
@@ -41,14 +42,24 @@ class MarginalValue(AlignmentPolicy):
     the worth of a stream changes while the model learns, and falls with each one by its noise. That noise is the mean
     squared standard error over the streams, and a third more for the rows of the targets. What neither explains counts
     half as change, half as noise: a surprise makes the estimate uncertain until the next measurement. Streams that
-    differ by less than two standard errors share their score, and the step is shortened by the share of the scores'
-    differences that noise does not explain, after James and Stein: without evidence nothing moves.
+    differ by less than two standard errors share their score. β is multiplied by the least of three numbers up to 1:
+
+    - the *trust*: the share of the scores' differences that noise does not explain, after James and Stein. Without
+      evidence the goal is the prior;
+    - the *agreement*: the mean correlation of successive scores over the last five measurements. A gradient is the
+      worth at today's mixture, so following a right one overshoots; that the next scores still say the same is the
+      evidence that a further step pays;
+    - the *reach*: it begins at 0.3, grows by half of what the agreement leaves of the way to 1, and falls when the
+      objective's loss rises between two measurements.
 
     *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
     positive score falls by `e^(−r/R)` for r passes over its stream after the first, in the whole run at the pace so
     far: the decay of the worth of repeated tokens in Muennighoff et al. (2023, arXiv:2305.16264), who fit R = 15 for
     language models. To go by the whole run keeps the share the same throughout, which is better than much of a small
     stream first and little later.
+
+    *Streams with an end.* The share of a stream with `max_epochs` is at most what lasts until the run ends, so that the
+    best stream is not used up when the learning rate falls.
 
     *Bounds.* A set with a bound has a multiplier, added to `a`, that grows while its loss is above the bound, relative
     to it, and falls while it is below (dual ascent); the more so the further the run is, as losses that a high learning
@@ -72,7 +83,7 @@ class MarginalValue(AlignmentPolicy):
         ValueError: If a value is outside its range.
     """
 
-    remembered = ("_scores", "_variance", "_multipliers")
+    remembered = ("_scores", "_variance", "_trust", "_agreement", "_multipliers")
 
     holds_bounds = True
 
@@ -87,25 +98,34 @@ class MarginalValue(AlignmentPolicy):
     def start(self, mixture: Mixture) -> Decision:
         """Starts from the streams' own weights; see `Policy.start`."""
         num_streams, decision = len(mixture.names), super().start(mixture)
-        self._scores, self._variance = np.full(num_streams, np.nan), 1.0
-        self._multipliers = Multipliers(self._objective, self.bound_rate)
+        self._scores, self._variance, self._loss = np.full(num_streams, np.nan), 1.0, math.nan
+        self._trust, self._agreement = 0.0, Agreement(num_streams)
+        self._multipliers, self._ends = Multipliers(self._objective, self.bound_rate), mixture.ends
         return decision
 
+    def update(self, observation: Observation) -> Decision:
+        """Computes new weights after a measurement, within what streams have left; see `Policy.update`."""
+        return Decision(within_ends(super().update(observation).weights, self._ends, observation))
+
     def _importance(self, losses: FloatArray) -> FloatArray:
-        return super()._importance(losses) + self._multipliers.take(losses, self._progress)
+        importance = super()._importance(losses)
+        self._loss = float(importance @ np.where(importance > 0.0, losses, 0.0))
+        return importance + self._multipliers.take(losses, self._progress)
 
     def _weigh(self, worth: Worth, known: BoolArray, weights: FloatArray) -> FloatArray:
         self._follow(worth, known)
         scores, least = self._scores[known], math.exp(_LEAST_LOG)
-        rate = self.rate * trust_in(scores, self._variance)
-        goal = np.log(np.maximum(self._own[known], least)) + self.sharpness * pooled(scores, self._variance)
+        self._trust = signal_share(scores, self._variance)
+        sharpness = self.sharpness * min(self._trust, self._agreement.reach)
+        goal = np.log(np.maximum(self._own[known], least)) + sharpness * pooled(scores, self._variance)
         goal -= np.logaddexp.reduce(goal)
-        return softmax((1.0 - rate) * np.log(np.maximum(weights, least)) + rate * goal)
+        return softmax((1.0 - self.rate) * np.log(np.maximum(weights, least)) + self.rate * goal)
 
     def _follow(self, worth: Worth, known: BoolArray) -> None:
         """Updates the estimates by a measurement."""
         worth = worth._replace(scores=discounted(worth.scores, self._num_passes, self.repeat_passes))
         noise = _NOISE * float(worth.variance[known].mean())
+        self._agreement.take(worth.scores, known, noise, self._loss)
         is_new = known & np.isnan(self._scores)
         self._scores[is_new] = worth.scores[is_new]
         news = worth.scores[known] - self._scores[known]
@@ -115,24 +135,20 @@ class MarginalValue(AlignmentPolicy):
         self._scores[known] += gain * news
         self._variance = (1.0 - gain) * variance
 
+    def explain(self) -> Terms:
+        """Gives the scores and the evidence for them; see `Policy.explain`."""
+        evidence: Terms = {"trust": self._trust, "agreement": self._agreement.value, "reach": self._agreement.reach}
+        return {
+            "scores": self._scores,
+            "variance": self._variance,
+            **evidence,
+            **terms_of(self._multipliers.state_dict()),
+        }
+
     @property
     def scores(self) -> FloatArray:
         """`[num_streams]`: the estimates, at most 1; NaN without a measurement."""
         return self._scores.copy()
-
-
-def trust_in(scores: FloatArray, variance: float) -> float:
-    """Returns the share of the estimates' differences that noise does not explain, in [0, 1].
-
-    It is shaped after the positive part of James and Stein's factor; K − 1 in place of K − 3 is the mean of the sum of
-    squares under noise alone.
-
-    Args:
-        scores: `[num_streams]`.
-        variance: Of each.
-    """
-    signal = float(((scores - scores.mean()) ** 2).sum())
-    return max(0.0, 1.0 - (len(scores) - 1) * variance / signal) if signal > 0.0 else 0.0
 
 
 def pooled(scores: FloatArray, variance: float) -> FloatArray:

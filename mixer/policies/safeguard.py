@@ -7,16 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from mixer.measurements import Alignment, TargetStatistics, asked
-from mixer.policies.contract import Decision, Mixture, Observation, Policy
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, terms_of
 from mixer.policies.objective import Objective
 from mixer.policies.shared.multipliers import Multipliers
-from mixer.policies.shared.repeated import REPEAT_PASSES, passes, planned
+from mixer.policies.shared.repeated import REPEAT_PASSES, passes, planned, within_ends
 from mixer.policies.shared.shares import share_out, shares
 from mixer.policies.shared.wrapper import Wrapper
-from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.arrays import FloatArray
 from mixer.utils.ranges import check_count, check_range
 
 _LEAST_KEPT = 3  # fewer measurements have no spread
+_REGAINED = 0.25  # of the way to the policy's mixture, at a measurement without harm
+_LEAST_GAP = 0.1  # growth of a loss on rows that judge against that on rows that steer
 _HUGE = 1e100
 _LEAST_RISE = 0.01  # of the loss: less is no harm worth a policy
 _SHARPNESS = 6.0  # of the smooth maximum, per unit of loss: at 3 the worst of four targets was hardly sampled more
@@ -24,19 +26,23 @@ _logger = logging.getLogger(__name__)
 
 
 class Safeguard(Wrapper):
-    """Follows a policy until its mixture harms the declared objective, and then returns to the streams' own weights.
+    """Follows a policy as long as its mixture does the declared objective no harm.
 
     Ours. A measurement of the targets says what a sample of each stream is worth for the objective: `s_k`, with a
-    standard error; see `MarginalValue`. The worth of a mixture is `Σ_k w_k s_k`. Two signs of harm end the policy for
-    the rest of the run:
+    standard error; see `MarginalValue`. The worth of a mixture is `Σ_k w_k s_k`. Three signs of harm bring the streams'
+    own weights back:
 
     - over the last measurements together, the own weights are worth more than the policy's;
-    - the objective's loss on the rows that steer, averaged over as many measurements, is 1 % or more above its lowest
-      such average.
+    - the objective's loss on the rows that steer, averaged over three measurements, is 1 % or more above its lowest
+      such average, and the policy's mixture is not surely worth more;
+    - a target's loss on the rows that judge has risen by a tenth or more against that on the rows that steer, since
+      the first measurement. Both are of the same rows each time. Rows that steer stand in a stream then, or are too
+      few; the log names the target and the stream once.
 
-    Either must exceed `√(z² + 2 log n)` standard errors of the difference, after n such comparisons (n² for the loss,
-    whose lowest average is one of n): by the union bound a run of any length stops by chance alone as rarely as a
-    single comparison at z, the `threshold`.
+    Each must exceed `√(z² + 2 log n)` standard errors, after n such comparisons (n² for the loss, whose lowest average
+    is one of n): by the union bound a run of any length harms by chance alone as rarely as a single comparison at z,
+    the `threshold`. Then the policy is tried again: at each measurement by which its mixture would have been worth as
+    much as the own weights since then, another quarter of the way to it is gone; the n-th time a quarter divided by n.
 
     A stream that is a target itself is what the objective is about, and the mixture of such streams by importance gives
     an unbiased gradient of it, which no measurement has to find: so `target_share` of a batch is drawn by importance as
@@ -49,15 +55,15 @@ class Safeguard(Wrapper):
         policy: The inner policy.
         target_share: Share of a batch that streams which are targets have at least, if all targets are streams.
         threshold: `z`: standard errors that would count as harm in a single comparison.
-        num_kept: Measurements that are judged together, 3 or more.
+        num_kept: Measurements of worth that are judged together, 3 or more.
 
     Raises:
         ValueError: If a value is outside its range.
     """
 
     remembered = (
-        *("_decided", "_importance", "_multipliers", "_gains", "_errors", "_num_judged"),
-        *("_losses", "_lowest", "_squares", "_num_averages", "has_stopped"),
+        *("_decided", "_importance", "_multipliers", "_gains", "_errors", "_num_judged", "_num_harms", "_followed"),
+        *("_losses", "_lowest", "_squares", "_num_losses", "_first_gaps", "_gap", "_judged", "_has_told", "_passes"),
     )
 
     def __init__(self, policy: Policy, target_share: float = 0.75, threshold: float = 3.0, num_kept: int = 6):
@@ -66,49 +72,74 @@ class Safeguard(Wrapper):
         check_range("threshold", threshold, 0, 100, "3 standard errors are usual")
         check_count("num_kept", num_kept, _LEAST_KEPT, "6 measurements are usual")
         self.target_share, self.threshold, self.num_kept = target_share, threshold, num_kept
-        if not asked(policy.needs, Alignment):  # any metric will do
-            self.needs = (Alignment(joined=True), *policy.needs)
+        needs = policy.needs if asked(policy.needs, Alignment) else (Alignment(joined=True), *policy.needs)
+        self.needs = tuple(replace(need, judged=True) if isinstance(need, Alignment) else need for need in needs)
         self.holds_bounds = True
 
     def start(self, mixture: Mixture) -> Decision:
         """Starts the inner policy; see `Policy.start`."""
         self._objective = mixture.objective or Objective(list(mixture.names))
-        self._own, self._gains, self._errors = mixture.weights, np.zeros(0), np.zeros(0)
+        self._own, self._names, self._ends = mixture.weights, mixture.names, mixture.ends
         self._num_samples, names = mixture.num_samples, self._objective.names
         self._target_of = np.array([names.index(name) if name in names else -1 for name in mixture.names])
         self._importance = self._objective.weights(np.full(len(names), np.nan), _SHARPNESS)
         self._multipliers, importance = Multipliers(self._objective), self._of_streams(self._importance)
         is_all = not self._objective.bounds and (importance > 0.0).all()
         self._share = 1.0 if is_all and self.target_share > 0.0 else self.target_share
-        self._losses, self._lowest, self._squares = np.zeros(0), _HUGE, 0.0
-        self._num_judged, self._num_averages, self.has_stopped = 0, 0, False
+        self._num_judged, self._num_losses, self._num_harms, self._squares = 0, 0, 0, 0.0
+        self._first_gaps, self._gap, self._judged = np.full(len(names), np.nan), 0.0, np.full(1, np.nan)
+        self._has_told, self._followed = False, 1.0
+        self._passes = np.zeros(len(mixture.names))
+        self._forget()
         decision = super().start(mixture)
         self._decided = shares(np.asarray(decision.weights))
-        return self._anchored(decision, 0.0, mixture.is_active, None)
+        return self._anchored(decision, 0.0, mixture)
+
+    def explain(self) -> Terms:
+        """Gives how far the policy is followed, why, and the planned passes over streams; see `Policy.explain`."""
+        loss = float(self._losses[-1]) if len(self._losses) else math.nan
+        found = {"followed": self._followed, "gain": self._gain_in_errors(), "steering loss": loss}
+        found |= {"judging loss": float(self._judged[0]), "gap": self._gap}
+        return {**found, "planned passes": self._passes, **terms_of(self._multipliers.state_dict())}
+
+    def _forget(self) -> None:
+        """Starts the comparisons anew."""
+        self._gains, self._errors, self._losses, self._lowest = np.zeros(0), np.zeros(0), np.zeros(0), _HUGE
 
     def update(self, observation: Observation) -> Decision:
-        """Passes on the inner policy's decision, or the own weights once it has harmed; see `Policy.update`."""
+        """Passes on the inner policy's decision, as far as it is followed; see `Policy.update`."""
         decision = super().update(observation)
-        if (targets := observation[Alignment]) is not None and not self.has_stopped:
+        if (targets := observation[Alignment]) is not None:
             self._judge(targets, self._decided, observation)
         self._decided = shares(np.asarray(decision.weights))
-        lengths = observation.tokens_per_sample
-        if not self.has_stopped:
-            num_samples = observation.seen.sum() / observation.progress if observation.progress > 0.0 else 0.0
-            return self._anchored(decision, num_samples, observation.is_active, lengths)
-        return Decision(share_out(self._own, self._own, observation.is_active & (self._own > 0.0), 0.0, lengths))
+        num_samples = observation.seen.sum() / observation.progress if observation.progress > 0.0 else 0.0
+        decision = self._blended(self._anchored(decision, num_samples, observation), observation)
+        weights = shares(np.asarray(decision.weights))
+        if decision.additional is None:
+            weights = within_ends(weights, self._ends, observation)
+        self._passes = passes(observation.seen + weights * (num_samples - observation.seen.sum()), self._num_samples)
+        return replace(decision, weights=weights)
 
-    def _anchored(
-        self, decision: Decision, num_samples: float, active: BoolArray, lengths: FloatArray | None
-    ) -> Decision:
+    def _blended(self, decision: Decision, observation: Observation) -> Decision:
+        """The decision as far as it is followed, and for the rest the own weights."""
+        active, lengths = observation.is_active & (self._own > 0.0), observation.tokens_per_sample
+        if self._followed == 1.0 or (decision.additional is not None and self._followed > 0.0):
+            return decision
+        own = share_out(self._own, self._own, active, 0.0, lengths)
+        if self._followed == 0.0:
+            return Decision(own)
+        weights = (1.0 - self._followed) * own + self._followed * shares(np.asarray(decision.weights))
+        return replace(decision, weights=weights)
+
+    def _anchored(self, decision: Decision, num_samples: float, seen: Mixture | Observation) -> Decision:
         """Draws a part of the batch by the importance of the streams that are targets.
 
         Args:
             decision: The inner policy's.
             num_samples: Samples of the whole run, 0 if unknown.
-            active: bool `[num_streams]`.
-            lengths: `[num_streams]`: tokens per sample, for shares of tokens.
+            seen: Where the run is.
         """
+        active, lengths = seen.is_active, seen.tokens_per_sample if isinstance(seen, Observation) else None
         anchor = self._share * np.where(active & (self._own > 0.0), self._of_streams(self._importance), 0.0)
         anchor *= planned(passes(anchor * num_samples, self._num_samples), REPEAT_PASSES)
         if not anchor.any():
@@ -132,36 +163,70 @@ class Safeguard(Wrapper):
             self._errors = np.append(self._errors, 2.0 * (change**2 @ worth.variance[known]))[-self.num_kept :]
             self._num_judged += 1
         if np.isfinite(targets.losses[importance > 0.0]).all():
-            loss = float(importance @ np.where(importance > 0.0, targets.losses, 0.0))
-            self._losses = np.append(self._losses, np.clip(loss, -_HUGE, _HUGE))
-        reason = self._harm_by_worth() or self._harm_by_loss()
-        if reason is not None:
-            self.has_stopped = True
-            _logger.warning(
-                "Step %d: %s is stopped, and the streams' own weights return: %s.", observation.step, self.name, reason
-            )
+            self._take_loss(float(importance @ np.where(importance > 0.0, targets.losses, 0.0)))
+        is_followed = self._followed > 0.0
+        gap = self._harm_by_gap(targets, importance, weights)
+        reason = gap or self._harm_by_worth() or self._harm_by_loss()
+        if reason is None and self._gains.sum() >= 0.0:
+            self._followed = min(1.0, self._followed + _REGAINED / max(self._num_harms, 1))
+        elif reason is not None and is_followed:
+            self._followed, self._num_harms = 0.0, self._num_harms + 1
+            self._forget()
+            words = "Step %d: %s is not followed for a while, and the streams' own weights return: %s."
+            _logger.warning(words, observation.step, self.name, reason)
+
+    def _gain_in_errors(self) -> float:
+        """The policy's gain over the last measurements, in units of what counts as sure."""
+        total, errors = float(self._gains.sum()), math.sqrt(self._errors.sum())
+        if len(self._gains) < _LEAST_KEPT or total == 0.0:
+            return 0.0
+        return total / (self._standard_errors(self._num_judged) * errors) if errors > 0.0 else math.copysign(9.0, total)
 
     def _harm_by_worth(self) -> str | None:
-        """Says why the policy is to be stopped by the worth of its mixture; `None` if it is not."""
-        count = len(self._gains)
-        if count < _LEAST_KEPT:
-            return None
-        errors = self._standard_errors(self._num_judged) * math.sqrt(self._errors.sum()) / count
-        is_harm = self._gains.mean() < -errors
+        is_harm = self._gain_in_errors() < -1.0
         return "by the targets' gradients its mixture is worth less than they are" if is_harm else None
 
+    def _take_loss(self, loss: float) -> None:
+        losses = self._losses = np.append(self._losses, np.clip(loss, -_HUGE, _HUGE))[-_LEAST_KEPT - 1 :]
+        if len(losses) >= _LEAST_KEPT:
+            self._squares += float(losses[-1] - 2.0 * losses[-2] + losses[-3]) ** 2 / 6.0  # of noise alone
+            self._num_losses += 1
+
     def _harm_by_loss(self) -> str | None:
-        """Says why the policy is to be stopped by the objective's loss; `None` if it is not."""
-        if len(self._losses) < self.num_kept:
+        if len(self._losses) <= _LEAST_KEPT:
             return None
-        mean, lowest = float(self._losses.mean()), self._lowest
-        self._squares += float(((self._losses - mean) ** 2).sum())
-        self._num_averages += 1
-        variance = self._squares / (self._num_averages * (self.num_kept - 1))
-        errors = self._standard_errors(self._num_averages**2) * math.sqrt(2.0 * variance / self.num_kept)
-        self._lowest, self._losses = min(lowest, mean), np.zeros(0)
-        has_risen = mean > lowest + _LEAST_RISE * abs(lowest) + errors
+        self._lowest = min(self._lowest, float(self._losses[:_LEAST_KEPT].mean()))
+        mean, lowest = float(self._losses[1:].mean()), self._lowest
+        variance = 2.0 * self._squares / self._num_losses / _LEAST_KEPT
+        errors = self._standard_errors(self._num_losses**2) * math.sqrt(variance)
+        has_risen = mean > lowest + _LEAST_RISE * abs(lowest) + errors and self._gain_in_errors() <= 1.0
         return f"the objective's loss has risen from {lowest:.4g} to {mean:.4g}" if has_risen else None
+
+    def _harm_by_gap(self, targets: TargetStatistics, importance: FloatArray, weights: FloatArray) -> str | None:
+        if targets.judged is None or targets.gap_error is None:
+            return None
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gaps = np.where(importance > 0.0, np.log(targets.judged / targets.losses), np.nan)
+        gaps[~np.isfinite(gaps)] = np.nan
+        judged = float(importance @ np.where(importance > 0.0, targets.judged, 0.0))
+        self._judged[0] = judged if math.isfinite(judged) else math.nan
+        is_first = np.isnan(self._first_gaps) & np.isfinite(gaps)
+        self._first_gaps[is_first] = gaps[is_first]
+        growth = gaps - self._first_gaps
+        if not np.isfinite(growth).any():
+            return None
+        target = int(np.nanargmax(growth))
+        self._gap = float(growth[target])
+        errors = self._standard_errors(self._num_losses + 1) * math.sqrt(2.0) * float(targets.gap_error[target])
+        if not self._gap > max(_LEAST_GAP, errors):
+            return None
+        name, stream = self._objective.names[target], self._names[int((weights - self._own).argmax())]
+        rise = math.expm1(self._gap)
+        reason = f"the loss of {name!r} on rows that judge has risen by {rise:.0%} against that on rows that steer"
+        if not self._has_told:
+            _logger.warning("Rows of %r seem to stand in %r: %s.", name, stream, reason)
+        self._has_told = True
+        return reason
 
     def _standard_errors(self, num_comparisons: int) -> float:
         return math.sqrt(self.threshold**2 + 2.0 * math.log(num_comparisons))

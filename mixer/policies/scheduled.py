@@ -104,7 +104,7 @@ class Scheduled(PolicyWithOptions):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a saved state into the policy of its phase; see `Policy`."""
-        phase = whole_number(state.get("phase"), "the phase of a schedule", 0, len(self._moments) - 1)
+        phase = whole_number(state.get("phase"), "the phase in the state of Scheduled", 0, len(self._moments) - 1)
         if self._active is not None:
             self._enter(phase, self._mixture.active)
         super().load_state_dict(state)

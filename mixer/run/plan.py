@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -31,11 +31,13 @@ class Steering:
         objective: The objective, with its targets by name.
         rows: The data set of each target (and each set with a bound) by name; empty if the policy reads none.
         taken: Number of rows that were taken out of evaluation sets, by name.
+        judging: What is evaluated of each target, by name; empty if the length of one is unknown.
     """
 
     objective: Objective
     rows: Mapping[str, Any]
     taken: Mapping[str, int]
+    judging: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from accelerate.utils import DistributedType, parse_flag_from_env
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
+from mixer.measurements import Alignment, asked
 from mixer.measurements.measurement import Requirement
 from mixer.run.argument_support import REFUSED
 from mixer.run.plan import RunPlan
@@ -26,7 +27,7 @@ class Engine:
         name: Its name for users.
         has_gradients: Whether each rank has a whole gradient of its own after a backward.
         has_weights: Whether each rank has all weights, so that it can run the model alone.
-        has_layers: Whether a probe can read the layers.
+        has_layers: Whether a probe can read the layers, and backwards can run beside those of steps.
         has_step: Whether the Trainer makes the optimizer step, and not the last backward of a step.
     """
 
@@ -44,6 +45,10 @@ class Engine:
             reasons["whole gradients"] = f"under {self.name} {_NO_GRADIENTS}"
         if not self.has_weights:
             reasons["whole weights"] = f"{self.name} keeps only a shard"
+        if not self.has_layers:
+            reasons["gradients between steps"] = (
+                f"{self.name} computes them in its own steps alone (stage 2 and FSDP2 do not)"
+            )
         return reasons
 
 
@@ -163,8 +168,15 @@ def _check_deepspeed(trainer: Trainer, plan: RunPlan) -> None:
         return
     if "scheduler" in plugin.deepspeed_config and not plan.is_step_based:
         raise ValueError(REFUSED["deepspeed"])
-    if plan.probed is not None and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
+    is_steered = bool(asked(plan.needs, Alignment))
+    if (is_steered or plan.probed is not None) and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
         raise ValueError(
-            "Per-stream gradients cannot be measured under DeepSpeed in fp16, which scales losses internally. Use "
-            "bf16, or leave out the option that needs them (mixing, batch_size or probe)."
+            "Gradients of streams and targets cannot be measured under DeepSpeed in fp16, which scales losses "
+            "internally. Use bf16, or leave out the option that needs them (mixing, batch_size or probe)."
+        )
+    checkpointing: Any = trainer.args.gradient_checkpointing_kwargs or {}
+    if is_steered and checkpointing.get("use_reentrant"):
+        raise ValueError(
+            f"gradient_checkpointing_kwargs: use_reentrant=True cannot compute the gradients of targets that "
+            f"mixing={plan.policy.name} needs beside DeepSpeed's own. Use False, the default, or FSDP2 or DDP."
         )

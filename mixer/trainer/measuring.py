@@ -1,6 +1,6 @@
 """What measures the requests of policy and schedule: one table from requests to hooks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from mixer.measurements import (
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.stream import describe
 from mixer.run.hooks import StepHook
-from mixer.run.plan import RunPlan, Steering
+from mixer.run.plan import RunPlan
 from mixer.run.probing import exact_refusal
 from mixer.run.state import Run
 from mixer.trainer.step import was_skipped
@@ -44,7 +44,7 @@ class Means(NamedTuple):
         run: The run.
         runs: Runs of the model outside of training.
         losses: The losses of the streams.
-        target_rows: Returns the rows of each target of the objective.
+        target_rows: Returns the rows of each target of the objective, from data sets by name.
     """
 
     trainer: Trainer
@@ -52,7 +52,7 @@ class Means(NamedTuple):
     run: Run
     runs: AuxiliaryPasses
     losses: StreamLosses
-    target_rows: Callable[[Steering], list[TargetRows]]
+    target_rows: Callable[[Mapping[str, Any]], list[TargetRows]]
 
 
 def new_hooks(means: Means) -> list[StepHook]:
@@ -153,7 +153,9 @@ def _alignment(means: Means, requests: list[Any]) -> StepHook | None:
         return None
     steering, args = means.plan.aim, means.trainer.args
     ranks, request = (args.process_index, args.world_size), Alignment.merged(requests)
-    return TargetProbe(means.target_rows(steering), means.run.mixing, means.runs, *ranks, request, steering.objective)
+    judging = means.target_rows(steering.judging) if request.judged and steering.judging else []
+    own = means.target_rows(steering.rows), means.run.mixing, means.runs
+    return TargetProbe(*own, *ranks, request, steering.objective, judging)
 
 
 def _branches(means: Means, requests: list[Any]) -> StepHook | None:
@@ -161,7 +163,7 @@ def _branches(means: Means, requests: list[Any]) -> StepHook | None:
         return None
     if len(set(requests)) > 1:
         raise ValueError(f"needs: a run is branched in one way, but these differ: {requests}.")
-    rows = means.target_rows(means.plan.aim)
+    rows = means.target_rows(means.plan.aim.rows)
     return BranchProbe(rows, means.run.mixing, means.runs, means.trainer, requests[0])
 
 

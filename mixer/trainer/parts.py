@@ -1,6 +1,6 @@
 """The parts of a trainer, and the order in which they are built."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from mixer.mixture.stream import Stream, describe
 from mixer.models.trl import keeps_metrics
 from mixer.run.checks import check_arguments, check_budget
 from mixer.run.loading import LoadingRules, StreamLoading
-from mixer.run.plan import Facts, Options, RunPlan, Steering, plan_run
+from mixer.run.plan import Facts, Options, RunPlan, plan_run
 from mixer.run.state import PresentStep, Run
 from mixer.trainer.best_of_each import check_best_of_each
 from mixer.trainer.classes import check_classes
@@ -118,10 +118,10 @@ class Parts:
         if plan.one_stream_each or mixing.weighs_losses:
             warn_of_forwards(len(plan.streams), mixing.batch_size, trainer.args)
 
-    def _target_rows(self, steering: Steering) -> list[TargetRows]:
-        """Returns the rows of each target of the objective."""
+    def _target_rows(self, rows: Mapping[str, Any]) -> list[TargetRows]:
+        """Returns the rows of each target of the objective, from data sets by name."""
         own = self.trainer, self.plan, self.loading.seed
-        return [TargetRows(name, steering.rows[name], *own) for name in steering.objective.names]
+        return [TargetRows(name, rows[name], *own) for name in self.plan.aim.objective.names]
 
     @property
     def mixture(self) -> MixtureOptions:

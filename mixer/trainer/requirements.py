@@ -6,7 +6,7 @@ from typing import Any
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
-from mixer.measurements import Branches, EvaluationLoss, GradientNoise, asked, check_requests, required
+from mixer.measurements import Alignment, Branches, EvaluationLoss, GradientNoise, asked, check_requests, required
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
@@ -74,8 +74,14 @@ def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingAr
 
 
 def _check_measured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
-    """Refuses branches that cannot be trained."""
-    branches = asked(policy.needs, Branches)
+    """Refuses branches that cannot be trained; tells of streams that are not measured."""
+    branches, unread = asked(policy.needs, Branches), [s.name for s in streams if s.is_iterable or s.is_memory]
+    if unread and asked(policy.needs, Alignment) and args.process_index == 0:
+        logger.warning(
+            "mixing=%s does not measure the streams %s, which keep their share: rows of an iterable data set or a "
+            "replay buffer cannot be read outside of the steps. Make them map-style to have them measured.",
+            *(policy.name, unread),
+        )
     if not branches:
         return
     num_measured = sum(not (stream.is_iterable or stream.is_memory) for stream in streams)

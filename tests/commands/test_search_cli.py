@@ -38,6 +38,17 @@ def test_a_gain_is_clear_above_the_noise() -> None:
         assert headroom.is_clear == is_clear
         assert headroom.gain == pytest.approx(1.0 - found)
         assert ("nothing to gain" in " ".join(headroom.sentences())) != is_clear
+    # Two seeds differ by 6 %, nearly equal runs by 0.02 %: 15 % are not above the noise, 25 % are.
+    assert [Headroom.of([1.0, 1.0002], 1.06, own).is_clear for own in (0.85 * 1.06, 0.75 * 1.06)] == [False, True]
+
+
+def test_runs_that_hardly_learn_are_too_short_to_tell() -> None:
+    # The loss began at ln 77.
+    for end, is_too_short in ((4.3, True), (3.0, False)):
+        headroom = Headroom.of([end, end], end, end, np.log(77.0))
+        assert headroom.is_too_short == is_too_short
+        assert ("Too short to tell" in " ".join(headroom.sentences())) == is_too_short
+    assert not Headroom.of([4.3, 4.3], 4.3, 3.2, np.log(77.0)).is_too_short  # what is clear is told
 
 
 def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(
@@ -56,6 +67,9 @@ def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(
     assert [run["name"] for run in document["runs"]][:4] == [PRIOR, NEAR, "more python", "more cpp"]
     own, best = (run["objective"] for run in document["runs"][-2:])
     assert document["gain"] == pytest.approx(1.0 - best / own)
+    first, near = (run["objective"] for run in document["runs"][:2])
+    assert document["noise"] == pytest.approx(max(abs(near - first), abs(own - first)) / first)
+    assert document["is_too_short"] in (True, False)
     shown = printed("headroom", recipe, "--share", "0.25")
     assert len(seen) == 6
     assert ("mixer train RECIPE.yaml" in shown) == document["is_clear"]

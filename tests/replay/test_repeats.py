@@ -45,9 +45,7 @@ def test_a_row_is_held_once_and_a_small_task_leaves_its_room(name: str, storage:
 
 @pytest.mark.parametrize("storage", ["references", "memory"])
 @pytest.mark.parametrize("selection", ["Reservoir", "LossAware", Ring(by="task")])
-def test_random_transforms_and_epochs_of_training_make_no_second_row(
-    selection: Any, storage: str, tmp_path: Path
-) -> None:
+def test_random_transforms_and_epochs_make_no_second_row(selection: Any, storage: str, tmp_path: Path) -> None:
     buffer = ReplayBuffer(20, selection, storage, seed=0)
     train(
         tmp_path, {"a": Masked(7, 1, length=8), "b": Masked(50, 2, length=8), "memory": buffer}, mixing=[0.4, 0.4, 0.2]

@@ -132,9 +132,7 @@ def test_a_run_killed_again_and_again_ends_as_one_that_was_not(name: str, tmp_pa
     assert_same(end(trainer), whole(name)[2])
 
 
-def test_a_full_disk_ends_the_run_and_loses_nothing(
-    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_the_run_without_loss(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     new_file = pa.ipc.new_file
 
     def full(*args: Any, **kwargs: Any) -> Any:

@@ -234,7 +234,7 @@ KILLS = [
 
 
 @pytest.mark.parametrize(("name", "place", "which"), KILLS)
-def test_a_run_killed_at_any_instant_ends_as_one_that_was_not(
+def test_a_run_killed_anywhere_ends_as_one_that_was_not(
     name: str, place: str, which: int, whole: Whole, tmp_path: Path
 ) -> None:
     expected, end, instants = whole(name)
@@ -332,9 +332,7 @@ def test_as_many_samples_are_replayed_on_top_as_are_new_in_each_draw(tmp_path: P
     assert counts.to_dict("list") == {"task_2": [4] * 2, "memory": [4] * 2, "again": [4] * 2}
 
 
-def test_learning_curves_are_those_of_the_model_after_each_step_and_change_nothing(
-    whole: Whole, tmp_path: Path
-) -> None:
+def test_learning_curves_are_of_the_model_after_each_step_and_change_nothing(whole: Whole, tmp_path: Path) -> None:
     seen = []
 
     class Snapshots(TrainerCallback):
@@ -398,9 +396,7 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
         assert losses.scores[3, number] == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_scores_of_every_few_steps_and_of_held_out_sets_stand_beside_the_matrix_and_change_nothing(
-    whole: Whole, tmp_path: Path
-) -> None:
+def test_scores_of_few_steps_and_held_out_sets_stand_beside_the_matrix(whole: Whole, tmp_path: Path) -> None:
     _, end, _ = whole("reservoir, fresh")
     changes = {"score_steps": 4, "held_out": {"general": data(9)}}
     run = build(tmp_path / "whole", instants=(instants := Instants()), **changes)
@@ -467,9 +463,7 @@ def test_methods_are_told_of_tasks_and_of_the_model_before_them_after_a_kill_too
     assert resumed.tasks == whole.tasks[2:]
 
 
-def test_an_evaluation_that_fails_for_one_task_keeps_the_run_and_the_matrix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_that_fails_keeps_the_run_and_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("tasks.score.logger.warning", lambda text, *values: said.append(text % values))
 
@@ -530,17 +524,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "match"), REFUSED)
-def test_what_does_not_fit_is_refused_and_leaves_no_run_behind(
-    options: dict[str, Any], match: str, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_refused_and_leaves_nothing(options: dict[str, Any], match: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=match):
         ContinualRun(new_model(), **{"sequence": sequence(), "args": arguments(tmp_path / "run"), **options}).run()
     assert not (tmp_path / "run" / "continual.json").exists()
 
 
-def test_other_runs_are_not_gone_on_with_and_other_settings_are_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_runs_are_refused_and_other_settings_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(
         "tasks.continual.task_checkpoints.logger.warning", lambda text, *values: said.append(text % values)

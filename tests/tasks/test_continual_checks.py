@@ -26,9 +26,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("engines", "wish", "message"), CASES)
-def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_it(
-    engines: tuple[str, ...], wish: dict[str, Any], message: str
-) -> None:
+def test_what_an_engine_cannot_give_is_refused(engines: tuple[str, ...], wish: dict[str, Any], message: str) -> None:
     plain: dict[str, Any] = {"keeps_optimizer": False, "memory": ReplayBuffer(8)}
     for engine in engines:
         with pytest.raises(ValueError, match=message):
@@ -38,9 +36,7 @@ def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_it(
     check_engine(trainer_with("ddp"), **{**plain, **wish})
 
 
-def test_a_copy_is_trained_where_an_engine_is_requested_and_else_the_model_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_is_trained_with_an_engine_and_else_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
     model, args = new_model(), SimpleNamespace(fsdp=None, deepspeed_plugin=None)
 

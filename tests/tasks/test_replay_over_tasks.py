@@ -15,8 +15,8 @@ from mixer.policies import Policy, Smoothed
 from replay import ReplayBound, ReplayRatio
 from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence
-from tests.helpers import weights_of
-from tests.mixer.checkpoint.test_resume import Instants, Killed
+from tests.mixer.checkpoint.test_resume import Instants
+from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.test_continual import build
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -63,33 +63,18 @@ def replayed(table: pd.DataFrame) -> pd.Series:
     return table[memories].sum(axis=1) / table.sum(axis=1)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, list[str]]]:
-    @cache
-    def finished(name: str) -> tuple[Any, list[str]]:
-        run = run_of(tmp_path_factory.mktemp("whole"), name, instants := Instants())
-        run.run()
-        return run, instants.names
-
-    return finished
+whole = whole_runs(run_of)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_run_resumed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
-    expected, instants = whole(name)
-    third = [number for number, instant in enumerate(instants) if instant == "step 3"][2]
-    with pytest.raises(Killed):
-        run_of(tmp_path, name, Instants(third)).run()
-    run = run_of(tmp_path, name)
-    run.run(resume=True)
-    assert weights_of(run.model).tolist() == weights_of(expected.model).tolist()
-    for found, own in zip(counts(run), counts(expected), strict=True):
+    run = assert_goes_on(run_of, name, whole, tmp_path)
+    for found, own in zip(counts(run), counts(whole(name)[0]), strict=True):
         pd.testing.assert_frame_equal(found, own)
 
 
 @pytest.mark.parametrize(
-    ("name", "shares"),
-    [("tasks", [0, 1 / 2, 2 / 3, 3 / 4]), ("samples", [0, 40 / 60, 60 / 80, 80 / 160])],
+    ("name", "shares"), [("tasks", [0, 1 / 2, 2 / 3, 3 / 4]), ("samples", [0, 40 / 60, 60 / 80, 80 / 160])]
 )
 def test_what_is_old_counts_all_earlier_tasks(name: str, shares: list[float], whole: Any) -> None:
     run, _ = whole(name)
@@ -118,7 +103,7 @@ def test_a_memory_that_was_never_drawn_from_is_told(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("additional", [False, True])
-def test_new_samples_that_epochs_do_not_cover_are_told(
+def test_new_samples_left_uncovered_are_told(
     additional: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logging.getLogger("transformers").propagate = True

@@ -125,7 +125,7 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _columns(table: pd.DataFrame, option: str, pattern: str) -> dict[str, str]:
-    """Gives columns by what `*` stands for."""
+    """Gives columns by what `*` stands for, or the one that is called so."""
     before, star, after = pattern.partition("*")
     names = [str(column) for column in table.columns]
     found = {
@@ -133,6 +133,8 @@ def _columns(table: pd.DataFrame, option: str, pattern: str) -> dict[str, str]:
         for name in names
         if star and name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
     }
+    if pattern in names:  # a single loss
+        found = {pattern: pattern}
     if not found:
         shown = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
         raise ValueError(f"{option}: no column is called as {pattern!r} says, with * for any name; there are {shown}.")

@@ -19,6 +19,7 @@ _NEAR = 0.02  # how far weights of nearly the same mixture differ
 _MOST_LEANING = 8  # streams, each of which is given more of; else mixtures are drawn
 _NUM_DRAWN = 2000
 _LEAST_GAIN, _TIMES_NOISE = 0.005, 3.0
+_LEAST_LEARNED = 0.05  # of the objective before a run: less is hardly learned
 PRIOR, NEAR, BEST = "own weights", "nearly the same", "best by the fit"
 
 
@@ -101,13 +102,13 @@ def fit_folders(folders: Sequence[Path], constraints: Constraints) -> FittedMixt
     return fit_mixture(recorded.mixtures, values, constraints=constraints, **options)
 
 
-def objective_of(folder: Path) -> float:
-    """Gives the objective of a run at its end.
+def objective_of(folder: Path, is_start: bool = False) -> float:
+    """Gives the objective of a run at its end, or by its first evaluation.
 
     Raises:
         ValueError: If it is not finite.
     """
-    value = summarise(folder).objectives[1]
+    value = summarise(folder).objectives[0 if is_start else 1]
     if not np.isfinite(value):
         raise ValueError(
             f"The objective of the run {folder.name!r} is {value}: it diverged, declared none, or its metric is none "
@@ -123,28 +124,49 @@ class Headroom:
     Args:
         gain: How far the best mixture's objective is below that of the own weights, on a seed that the fit has not
             seen, relative to the latter (as it is where that is 0).
-        noise: How far runs of nearly the same mixture lie apart, likewise.
+        noise: How far runs of the own weights on two seeds lie apart, likewise, or those of nearly the same mixture if
+            that is farther.
+        learned: How far the objective of the own weights fell in a run, relative to where it began; `None` if that is
+            unknown.
     """
 
     gain: float
     noise: float
+    learned: float | None = None
 
     @classmethod
-    def of(cls, first: Sequence[float], own: float, found: float) -> "Headroom":
-        """Compares the objectives of the first runs, of the own weights on the other seed, and of the best mixture."""
-        return cls((own - found) / (abs(own) or 1.0), abs(first[1] - first[0]) / (abs(first[0]) or 1.0))
+    def of(cls, first: Sequence[float], own: float, found: float, before: float | None = None) -> "Headroom":
+        """Compares the objectives of short runs.
+
+        Args:
+            first: Of the first runs: the own weights, nearly the same, and others.
+            own: Of the own weights on the other seed.
+            found: Of the best mixture on that seed.
+            before: Of the model before its run; `None` if unknown.
+        """
+        noise = max(abs(first[1] - first[0]), abs(own - first[0])) / (abs(first[0]) or 1.0)
+        learned = None if before is None or not np.isfinite(before) else (before - first[0]) / (abs(before) or 1.0)
+        return cls((own - found) / (abs(own) or 1.0), noise, learned)
 
     @property
     def is_clear(self) -> bool:
         """Whether the gain is half a per cent or more, and three times the noise."""
         return self.gain >= max(_LEAST_GAIN, _TIMES_NOISE * self.noise)
 
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the runs have hardly learned, so that they say nothing of longer ones."""
+        return not self.is_clear and self.learned is not None and self.learned < _LEAST_LEARNED
+
     def sentences(self) -> list[str]:
         """Says it in words."""
         told = (
             f"On another seed the best mixture is {abs(self.gain):.1%} {'better' if self.gain >= 0 else 'worse'} than "
-            f"the own weights; runs of nearly the same mixture differ by {self.noise:.1%}."
+            f"the own weights; runs of the same mixture differ by {self.noise:.1%}."
         )
         if self.is_clear:
             return [told, "There is something to gain: train with --mixing auto, or on the best mixture:"]
+        if self.is_too_short:
+            short = f"Too short to tell: the objective fell by {self.learned:.1%} only in these runs. Raise --share."
+            return [told, short]
         return [told, "There is nothing to gain that so short runs show: stay with the own weights."]

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from mixer.policies.contract import Observation
+from mixer.policies.shared.shares import at_most, shares
 from mixer.utils.arrays import FloatArray, Int64Array
 
 REPEAT_PASSES = 15.0  # measured for language models: Muennighoff et al. 2023, arXiv:2305.16264
@@ -44,3 +46,23 @@ def planned(wanted: FloatArray, repeat_passes: float) -> FloatArray:
     left = np.minimum(wanted, 1.0) + repeat_passes * np.log1p(np.maximum(wanted - 1.0, 0.0) / repeat_passes)
     found: FloatArray = left / np.where(wanted > 0.0, wanted, 1.0)
     return np.where(wanted > 0.0, found, 1.0)
+
+
+def within_ends(weights: FloatArray, ends: FloatArray | None, observation: Observation) -> FloatArray:
+    """Lowers the weights of streams that would be used up before the run ends to what lasts until then.
+
+    Args:
+        weights: `[num_streams]` on the simplex.
+        ends: `[num_streams]`: samples after which a stream is used up; `None` if none ever is.
+        observation: The observation that is decided on.
+
+    Returns:
+        `[num_streams]` on the simplex.
+    """
+    left = np.inf if ends is None else np.where(observation.is_active, ends - observation.seen, np.inf)
+    if not np.isfinite(left).any() or not 0.0 < observation.progress < 1.0:
+        return weights
+    lengths, seen = observation.tokens_per_sample, observation.seen
+    units = np.ones(len(weights)) if lengths is None else lengths
+    num_left = float(seen @ units) * (1.0 / observation.progress - 1.0)
+    return shares(at_most(weights, np.maximum(left, 0.0) * units / max(num_left, 1.0)))

@@ -46,9 +46,7 @@ def test_three_tasks_are_learned_by_one_encoder(world: Path, run_script: Run) ->
     }
 
 
-def test_adapters_are_tuned_on_three_sources_of_chats(
-    world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_adapters_are_tuned_on_three_chats(world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]) -> None:
     lora = {"use_peft": True, "lora_target_modules": "all-linear", "bf16": False}
     run_script("chat_lora", **QUIET, **lora, output_dir="out", max_steps=30, learning_rate=1e-2)
     changes = _changes(capsys.readouterr().out)
@@ -65,9 +63,7 @@ def test_adapters_are_tuned_on_three_sources_of_chats(
     assert PeftModel.from_pretrained(base, world / "out").peft_config["default"].r == 16
 
 
-def test_a_twentieth_of_the_old_domain_is_replayed(
-    world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_twentieth_of_the_old_is_replayed(world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run_script("continued_pretraining", **QUIET, output_dir="out", block_size=64, max_steps=20, learning_rate=5e-3)
     printed = capsys.readouterr().out
     changes = _changes(printed)
@@ -80,9 +76,7 @@ def test_a_twentieth_of_the_old_domain_is_replayed(
     assert results["eval_new_loss"] == pytest.approx(changes["new"][1], abs=1e-3)
 
 
-def test_intents_are_not_forgotten_with_a_buffer(
-    world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_buffer_keeps_intents_in_mind(world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_intents(world / "data2", {"bank": ["pay", "owe"], "trip": ["fly", "stay"]}, num_train=40, num_test=10)
     options: dict[str, Any] = {**QUIET, "learning_rate": 5e-3, "lr_scheduler_type": "constant", "save_strategy": "no"}
     for capacity in (0, 40):

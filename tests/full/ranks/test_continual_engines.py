@@ -126,9 +126,7 @@ def test_an_engine_ends_as_ddp(by_engine: Callable[[str], Results], engine: str,
 
 
 @pytest.mark.parametrize("engine", NAMES)
-def test_a_method_that_copies_the_model_is_refused_before_training(
-    by_engine: Callable[[str], Results], engine: str
-) -> None:
+def test_a_method_that_copies_the_model_is_refused_early(by_engine: Callable[[str], Results], engine: str) -> None:
     if engine.startswith("zero"):
         pytest.importorskip("deepspeed")
     for found in by_engine(engine):

@@ -2,16 +2,20 @@
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
+from torch.nn.utils.rnn import pad_sequence
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from mixer import LossChange, MixingTrainer, PiKE, Stream, schedules
-from mixer.measurements import ExcessLoss, LossAfter
+from mixer import Decision, LossChange, MarginalValue, MixingTrainer, Objective, Observation, PiKE, Stream, schedules
+from mixer.measurements import Alignment, ExcessLoss, LossAfter
 from replay import DER, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model, three_streams
 from tests.mixer.comparing import Watching
@@ -79,10 +83,59 @@ def compared(args: Arguments) -> MixingTrainer:
     return MixingTrainer(build_model("llama"), args(), train_dataset=three_streams(), **rules)
 
 
-CASES = (changing, probed, heads, replayed, compared)
+class Seeing(MarginalValue):
+    """Keeps what it sees of the targets."""
+
+    def update(self, observation: Observation) -> Decision:
+        self.measured = [*getattr(self, "measured", []), observation[Alignment]]
+        return super().update(observation)
+
+
+def steered(args: Arguments, model: Any = None, rows_of: Callable[..., Any] = Tokens, **rules: Any) -> MixingTrainer:
+    """Streams against targets in Adam's metric; a bound, by losses of rows of which one rank has more."""
+    return MixingTrainer(
+        model or build_model("llama"),
+        args(save_strategy="steps", save_steps=3),
+        train_dataset={"a": rows_of(20, 1), "b": rows_of(11, 2), "c": rows_of(6, 3)},
+        eval_dataset={name: rows_of(20, seed) for seed, name in enumerate("abt")},
+        objective=Objective(["t", "a"], bounds={"b": 1.01}),
+        mixing=Seeing(rate=1.0),
+        batch_size=9,
+        **rules,
+    )
+
+
+def ragged(num_samples: int, seed: int) -> list[dict[str, Any]]:
+    return [
+        {name: own[: int(row["attention_mask"].sum())] for name, own in row.items()}
+        for row in Tokens(num_samples, seed)
+    ]
+
+
+def padded(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        name: pad_sequence([one[name] for one in samples], True, -100.0 if name == "labels" else 0.0)
+        for name in samples[0]
+    }
+
+
+def adapted(args: Arguments) -> MixingTrainer:
+    """The same with adapters, in micro-batches by tokens: ranks have different numbers of them, and uneven shards."""
+    config = LoraConfig(r=3, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
+    torch.manual_seed(1)
+    model = get_peft_model(build_model("llama"), config)
+    return steered(partial(args, max_tokens_per_micro_batch=24), model, ragged, data_collator=padded)
+
+
+CASES = (changing, probed, heads, replayed, compared, steered, adapted)
 RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {case.__name__: case for case in CASES}
 # The others train all of them. ZeRO-3 refuses a probe, and heads of streams.
-PARTS = {"fsdp-sharded": ("changing",), "zero-1": ("changing", "heads"), "zero-3": ("changing", "replayed", "compared")}
+PARTS = {
+    "fsdp-sharded": ("changing",),
+    "zero-1": ("changing", "steered"),
+    "zero-3": ("changing", "replayed", "compared"),
+}
+RESUMED = {"changing": "resumed", "steered": "steered-resumed"}
 
 
 def end_of(trainer: MixingTrainer) -> dict[str, Any]:
@@ -93,18 +146,23 @@ def end_of(trainer: MixingTrainer) -> dict[str, Any]:
     trainer.save_model()
     trainer.accelerator.wait_for_everyone()
     timed, entries = ("runtime", "per_second", "total_flos"), trainer.state.log_history
-    weights = load_file(folder / "model.safetensors")
+    adapters = folder / "adapter_model.safetensors"
+    weights = load_file(adapters if adapters.exists() else folder / "model.safetensors")
     return {
         "logs": [{name: entry[name] for name in entry if not name.endswith(timed)} for entry in entries],
         "counts": trainer.ledger.to_pandas()[["count", "seen"]].values.tolist() if trainer.args.should_save else [],
         "norms": trainer.ledger.clock()["gradient_norm"].tolist() if trainer.args.should_save else [],
         "weights": {name: value.double().sum().item() for name, value in sorted(weights.items())},
         "squares": {name: value.double().square().sum().item() for name, value in sorted(weights.items())},
+        "worth": [
+            one.alignment.ravel().tolist() for one in getattr(trainer.mixing.policy, "measured", []) if one is not None
+        ],
+        "shares": list(trainer.mixing.weights.values()),
     }
 
 
 def run(engine: str, folder: Path) -> dict[str, Any]:
-    """Trains each case with an engine, and the first once more from its checkpoint."""
+    """Trains each case with an engine, and some once more from their checkpoints."""
     results: dict[str, Any] = {}
     for name in PARTS.get(engine, RUNS):
 
@@ -113,7 +171,7 @@ def run(engine: str, folder: Path) -> dict[str, Any]:
             return arguments(place, **{**own, **ENGINES[engine](), **changes})
 
         saved = str(folder / engine / name / "checkpoint-3")
-        for key, checkpoint in ((name, None), *([("resumed", saved)] if name == "changing" else [])):
+        for key, checkpoint in ((name, None), *([(RESUMED[name], saved)] if name in RESUMED else [])):
             unset_hf_deepspeed_config()  # else models of the next case are made in shards
             trainer = RUNS[name](args)
             trainer.train(resume_from_checkpoint=checkpoint)
@@ -126,7 +184,8 @@ def run(engine: str, folder: Path) -> dict[str, Any]:
 
 
 def runs_of(*engines: str) -> list[tuple[str, str]]:
-    return [(engine, name) for engine in engines for name in (*PARTS.get(engine, RUNS), "resumed")]
+    names = [(engine, name) for engine in engines for name in PARTS.get(engine, RUNS)]
+    return [*names, *((engine, RESUMED[name]) for engine, name in names if name in RESUMED)]
 
 
 def by_fsdp(folder: Path) -> dict[str, Any]:
@@ -163,6 +222,16 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert own == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE, nan_ok=True)
     for part in ("weights", "squares"):
         assert found[part] == pytest.approx(expected[part], rel=TOLERANCE, abs=10 * TOLERANCE)
+    assert found["shares"] == pytest.approx(expected["shares"], rel=10 * TOLERANCE)
+    for one, other in zip(found["worth"], expected["worth"], strict=True):
+        largest = np.abs(np.nan_to_num(other)).max()  # others may be differences of nearly equal losses
+        np.testing.assert_allclose(one, other, rtol=0, atol=10 * TOLERANCE * largest)
+
+
+def assert_goes_on(results: dict[str, Any]) -> None:
+    for part in ("weights", "squares", "shares"):
+        assert results["steered-resumed"][part] == results["steered"][part]
+    assert 0 < len(results["steered-resumed"]["worth"]) < len(results["steered"]["worth"])
 
 
 @pytest.mark.parametrize(("engine", "name"), runs_of("fsdp", "fsdp-sharded"))
@@ -170,6 +239,7 @@ def test_fsdp_trains_as_ddp(sharded: Results, engine: str, name: str) -> None:
     assert sharded[0][engine]["engine"] == ["DistributedType.FSDP", "FSDPLlamaForCausalLM"]
     for rank in sharded:
         assert_same(rank[engine][name], rank["ddp"][name])
+        assert_goes_on(rank["fsdp"])
 
 
 @pytest.mark.parametrize(("engine", "name"), runs_of("zero-1", "zero-2", "zero-3"))
@@ -177,3 +247,4 @@ def test_zero_trains_as_ddp(zero: Results, sharded: Results, engine: str, name: 
     assert zero[0][engine]["engine"] == ["DistributedType.DEEPSPEED", "DeepSpeedEngine"]
     for rank, other in zip(zero, sharded, strict=True):
         assert_same(rank[engine][name], other["ddp"][name])
+        assert_goes_on(rank["zero-2"])

@@ -24,7 +24,7 @@ class TestWrite:
         assert found["value"].hex() == value.hex()
         assert [path.name for path in folder.iterdir()] == [STATE_FILE]
 
-    def test_what_cannot_be_written_leaves_the_old_file_whole_and_does_no_harm(
+    def test_what_cannot_be_written_leaves_the_old_file_whole(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def crash(descriptor: int) -> None:
@@ -44,7 +44,7 @@ class TestWrite:
         assert read_state(tmp_path) == {"step": 2}
 
 
-def test_what_is_put_in_place_without_a_sync_is_synced_before_the_checkpoint_counts(
+def test_what_was_not_synced_is_synced_before_the_checkpoint_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -94,7 +94,7 @@ class TestRead:
 
 
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_a_flipped_bit_of_a_sealed_file_is_told_or_changes_nothing(
+def test_a_flipped_bit_is_told_or_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "sealed.json"

@@ -68,9 +68,7 @@ def test_the_lock_is_there_while_a_run_lasts_and_gone_after_an_error_too(tmp_pat
     assert not (tmp_path / LOCK_FILE).exists()
 
 
-def test_a_folder_that_cannot_be_written_is_refused_when_training_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, folder = new_trainer(tmp_path / "run"), tmp_path / "run"
     opened = os.open
 

@@ -42,9 +42,7 @@ def folder_of(trainer: MixingTrainer) -> Path:
     return Path(str(trainer.args.output_dir))
 
 
-def test_rows_add_up_to_those_of_every_step_and_keep_the_last_decision(
-    every: MixingTrainer, intervals: MixingTrainer
-) -> None:
+def test_rows_add_up_to_every_step_and_keep_the_last_decision(every: MixingTrainer, intervals: MixingTrainer) -> None:
     assert intervals.ledger.clock().equals(every.ledger.clock())
     rows, found = every.ledger.to_pandas(), intervals.ledger.to_pandas()
     assert found["step"].tolist() == np.repeat(ENDS, 3).tolist()
@@ -63,9 +61,7 @@ def test_rows_add_up_to_those_of_every_step_and_keep_the_last_decision(
 
 
 @pytest.mark.parametrize("step", [4, 8])
-def test_a_run_resumed_within_an_interval_is_the_uninterrupted_one(
-    intervals: MixingTrainer, tmp_path: Path, step: int
-) -> None:
+def test_a_run_resumed_within_an_interval_is_the_whole_one(intervals: MixingTrainer, tmp_path: Path, step: int) -> None:
     shutil.copytree(folder_of(intervals), tmp_path / "run")
     resumed = build(tmp_path / "run", 3)
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
@@ -122,9 +118,7 @@ def test_an_explanation_is_of_the_interval_that_a_step_is_in(every: MixingTraine
         explain(folder_of(intervals), 12)
 
 
-def test_with_more_than_256_streams_the_log_says_how_long_rows_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_with_257_streams_the_log_says_how_long_rows_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     streams = {f"stream {number}": Tokens(2, number) for number in range(257)}
     trainer = train(tmp_path, train_dataset=streams, max_steps=4, batch_size=4)
     messages = [one.message for one in caplog.records if "ledger_interval_steps=1" in one.message]

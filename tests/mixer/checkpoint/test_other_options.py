@@ -48,11 +48,7 @@ def resumed(folder: Path, checkpoint: Path, **changes: Any) -> MixingTrainer:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"gradient_accumulation_steps": 1},
-        {"per_device_train_batch_size": 4},
-        {"gradient_accumulation_steps": 4},
-    ],
+    [{"gradient_accumulation_steps": 1}, {"per_device_train_batch_size": 4}, {"gradient_accumulation_steps": 4}],
 )
 def test_another_total_batch_size_is_refused_with_its_parts(tmp_path: Path, checkpoint: Path, changes: Any) -> None:
     own = {**SAVED, **changes}
@@ -110,7 +106,7 @@ def _part(line: str, begins: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "value"), KEPT)
-def test_what_the_optimizer_holds_goes_on_and_is_told(
+def test_what_the_optimizer_holds_goes_on(
     tmp_path: Path, checkpoint: Path, told: list[str], name: str, value: Any
 ) -> None:
     trainer = resumed(tmp_path, checkpoint, **{name: value})

@@ -63,9 +63,7 @@ def test_each_strategy_pushes_what_it_says(strategy: str, hub: Hub, tmp_path: Pa
 
 @pytest.mark.full
 @pytest.mark.parametrize("always", [True, False])
-def test_a_push_that_takes_long_is_waited_for_or_not_and_pushes_no_file_that_grows(
-    always: bool, hub: Hub, tmp_path: Path
-) -> None:
+def test_a_long_push_is_waited_for_or_not_and_pushes_no_file_that_grows(always: bool, hub: Hub, tmp_path: Path) -> None:
     class Slow(MixingTrainer):
         def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
             super()._push_from_checkpoint(checkpoint_folder)

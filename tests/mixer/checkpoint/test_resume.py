@@ -204,9 +204,7 @@ def test_a_finished_run_has_nothing_left_to_do(name: str, tmp_path: Path, whole:
     assert ("on_step_begin" in begun.names) == (name == "best")
 
 
-def test_the_end_of_an_epoch_that_was_left_is_caught_up_with_and_no_row_comes_twice(
-    tmp_path: Path, whole: Whole
-) -> None:
+def test_the_end_of_an_epoch_that_was_left_is_caught_up_with_once(tmp_path: Path, whole: Whole) -> None:
     end, instants = whole("epochs")
     saved, evaluated = ([n for n, own in enumerate(instants) if own == event] for event in ("on_save", "on_evaluate"))
     for number in [*saved, evaluated[3]]:  # the first epoch's last event: three sets and their mean
@@ -342,9 +340,7 @@ def test_a_checkpoint_that_is_written_again_is_kept_until_it_is_whole(tmp_path: 
     assert (checkpoint / STATE_FILE).read_text() == '{"new": 1}'
 
 
-def test_a_run_that_was_stopped_goes_on_and_one_that_ended_does_so_with_a_larger_budget(
-    tmp_path: Path, whole: Whole
-) -> None:
+def test_a_stopped_run_goes_on_and_one_that_ended_does_with_a_larger_budget(tmp_path: Path, whole: Whole) -> None:
     class Stop(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == 6:

@@ -34,9 +34,7 @@ def resume(folder: Path, conflict: Any, allow_inexact: bool = False, **changes: 
         ("cagrad", GradientAggregation("cagrad", {"c": 0.2}), r"conflict=cagrad\(c=0.4", r"conflict=cagrad\(c=0.2"),
     ],
 )
-def test_another_one_is_refused_with_the_difference(
-    before: Any, after: Any, was: str, is_now: str, tmp_path: Path
-) -> None:
+def test_another_is_refused_with_the_difference(before: Any, after: Any, was: str, is_now: str, tmp_path: Path) -> None:
     cut(tmp_path, before)
     message = rf"gradient were {was}.* and are {is_now}.* now\. To resume anyway, set allow_inexact=True"
     with pytest.raises(ValueError, match=message):

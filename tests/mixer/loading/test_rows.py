@@ -370,7 +370,7 @@ class TestPasses:
         ("name", "num_workers"),
         quick_and_full([("generator", 0), ("stateful", 0), ("plain", 0)], [("generator", 2), ("plain", 2)]),
     )
-    def test_after_a_pass_that_ended_early_the_next_one_is_whole(
+    def test_after_an_early_end_the_next_is_whole(
         self, name: str, num_workers: int, children: Callable[[], list[int]]
     ) -> None:
         source = make(EXACT[name](), num_workers=num_workers)

@@ -43,9 +43,7 @@ def test_steps_are_the_same_to_the_bit_with_any_number_of_workers(num_workers, r
 
 @pytest.mark.full
 @pytest.mark.parametrize("persistent", [False, True])
-def test_processes_live_from_epoch_to_epoch_only_if_they_persist(
-    persistent: bool, tmp_path: Path, children: Children
-) -> None:
+def test_processes_outlive_an_epoch_only_if_they_persist(persistent: bool, tmp_path: Path, children: Children) -> None:
     def note(worker: int) -> None:
         (tmp_path / str(os.getpid())).touch()
 

@@ -10,9 +10,7 @@ import torch
 import transformers.data.data_collator as collators
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from transformers import (
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedTokenizerFast
 
 from mixer import Stream
 from tests.helpers import VOCABULARY, build_model

@@ -10,14 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from mixer import MixingTrainer
 from tests.helpers import arguments
-from tests.losses import (
-    attended_z_loss,
-    hard_half,
-    log_mean_exp,
-    padded,
-    ragged,
-    token_mean,
-)
+from tests.losses import attended_z_loss, hard_half, log_mean_exp, padded, ragged, token_mean
 
 _ROWS = ragged(24, 1)
 

@@ -39,7 +39,7 @@ from tests.mixer.forms import (
         (1, "Uniform", {"stars": 0.0, "flags": 2.0}),
     ],
 )
-def test_heads_count_by_their_samples_times_their_loss_weights(
+def test_heads_count_by_samples_and_loss_weights(
     tmp_path: Path, micro: int, mixing: Any, weights: dict[str, float]
 ) -> None:
     streams = task_streams(**{name: {"loss_weight": weight} for name, weight in weights.items()})
@@ -93,9 +93,7 @@ def _loss_sum(model: nn.Module, name: str, row: Any) -> Tensor:
 @pytest.mark.parametrize(
     ("names", "micro", "common"), [(["model", *_LOSSES], 64, None), (["mean", "counting"], 2, "counting")]
 )
-def test_losses_of_the_streams_own_count_by_their_samples(
-    tmp_path: Path, names: list[str], micro: int, common: Any
-) -> None:
+def test_losses_of_their_own_count_by_samples(tmp_path: Path, names: list[str], micro: int, common: Any) -> None:
     own = {name: None if name == common else _LOSSES.get(name) for name in names}  # what a stream has goes before
     streams = [
         Stream(name, Tokens(9, number, "sequence-classification"), compute_loss_func=loss)
@@ -163,7 +161,7 @@ def test_values_that_are_not_known_count_for_nothing(tmp_path: Path, micro: int)
         ({"data_collator": lambda samples: samples}, None),
     ],
 )
-def test_an_error_of_a_streams_loss_or_collator_names_the_stream(
+def test_an_error_of_a_loss_or_collator_names_the_stream(
     tmp_path: Path, own: dict[str, Any], message: str | None
 ) -> None:
     with pytest.raises(TypeError, match=message) as caught:
@@ -212,9 +210,7 @@ EXACT: dict[str, Any] = {"mode": "exact", "exact_accumulate": True}
     ("options", "micro"),
     [(EXACT, 64), (EXACT, 2), ({**EXACT, "homogeneous": True}, 2), ({"mode": "sketch", "sketch_size": 10**4}, 2)],
 )
-def test_a_probe_finds_the_gradient_of_each_streams_mean_loss(
-    tmp_path: Path, options: dict[str, Any], micro: int
-) -> None:
+def test_a_probe_finds_the_gradient_of_each_mean_loss(tmp_path: Path, options: dict[str, Any], micro: int) -> None:
     streams = task_streams(topic={"loss_weight": 3.0}, flags={"loss_weight": 0.5})
     trainer = trained(tmp_path, multi_task(), streams, micro, probe=Probing(1, **options), args={"max_steps": 1})
     batch, model = trainer.batches[0]

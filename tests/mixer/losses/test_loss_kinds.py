@@ -16,14 +16,7 @@ from mixer.losses.normalization import KindFound, Seen, find_kind
 from mixer.losses.trial_rows import rows_to_try
 from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import hides_rows
-from tests.helpers import (
-    MODEL_DATA,
-    GradientRecorder,
-    Tokens,
-    _bert_config,
-    arguments,
-    build_model,
-)
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, _bert_config, arguments, build_model
 from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
 
 _ROWS = ragged(13, 1)
@@ -112,9 +105,7 @@ def test_gradient_is_the_one_of_the_whole_batch(tmp_path: Path, name: str, per_d
 
 
 @pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if not is_exact])
-def test_other_losses_are_named_once_with_what_is_computed(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_losses_are_named_once_and_computed(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     loss = LOSSES[name][0]
     gradient, _ = _run(tmp_path / "parts", 4, loss)
     said = [record.getMessage() for record in caplog.records if "neither a sum nor a mean" in record.getMessage()]

@@ -84,9 +84,7 @@ def test_the_gradient_is_that_of_all_rows_together(
 
 
 @pytest.mark.parametrize("nonfinite", ["skip", "warn", "raise"])
-def test_steps_with_fewer_rows_are_steps(
-    tmp_path: Path, nonfinite: NonFinite, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_steps_of_fewer_rows_are_steps(tmp_path: Path, nonfinite: NonFinite, caplog: pytest.LogCaptureFixture) -> None:
     trainer, gradients = trained(tmp_path, without_marked, "bert-classifier", nonfinite, size=4, max_steps=7)
     assert len(gradients) == trainer.state.global_step
     assert min(gradient.norm() for gradient in gradients) > 1e-3
@@ -122,9 +120,7 @@ def with_common_positions(samples: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("collator", [as_user_dict, with_common_positions])
-def test_rows_that_are_samples_are_told_apart(
-    tmp_path: Path, collator: Collator, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_of_samples_are_told_apart(tmp_path: Path, collator: Collator, caplog: pytest.LogCaptureFixture) -> None:
     trainer, _ = trained(tmp_path, collator, "bert-classifier", max_steps=1)
     assert trainer.ledger.to_pandas()["loss"].notna().all()
     assert not _told(caplog, collator)

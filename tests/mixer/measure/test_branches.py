@@ -20,7 +20,7 @@ from mixer.measurements import Branches, BranchStatistics
 from mixer.models.branches import AdapterBranches, WeightBranches
 from tests.helpers import Tokens, weights_of
 from tests.mixer.comparing import Tagger, Watching, build
-from tests.mixer.measure.test_targets import OUTSIDE
+from tests.mixer.measure.test_targets import OUTSIDE, train
 
 PLAN = Branches(stages=(0.3, 0.6), num_steps=2, num_mixtures=3)
 
@@ -28,14 +28,6 @@ PLAN = Branches(stages=(0.3, 0.6), num_steps=2, num_mixtures=3)
 class Branching(Watching):
     def __init__(self, plan: Branches = PLAN):
         super().__init__(plan)
-
-
-def train(folder: Path, policy: Any, **changes: Any) -> MixingTrainer:
-    args = {"max_steps": 6, "optim": "adamw_torch", "learning_rate": 0.01, **changes.pop("args", {})}
-    options = {"eval_dataset": OUTSIDE, "objective": ["outside", "a"], "model": Tagger(), **changes}
-    trainer = build(folder, policy, args=args, **options)
-    trainer.train()
-    return trainer
 
 
 def by_hand(trainer: MixingTrainer, probe: BranchProbe, mixtures: Sequence[np.ndarray]) -> list[list[float]]:
@@ -69,9 +61,7 @@ def mixed_loss(start: Any, ends: Sequence[Sequence[Tensor]], mixture: np.ndarray
         return float(model(**default_data_collator(rows))["loss"])
 
 
-def test_branches_are_trainings_by_hand_and_leave_the_run_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_branches_are_trainings_by_hand_and_leave_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, measure = [], BranchProbe._measure
 
     def both(probe: BranchProbe, step: int, num_steps: int) -> BranchStatistics:

@@ -11,17 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from mixer import (
-    FAMO,
-    Decision,
-    DoReMi,
-    Ledger,
-    MixingDataLoader,
-    MixingTrainer,
-    Observation,
-    Policy,
-    Uniform,
-)
+from mixer import FAMO, Decision, DoReMi, Ledger, MixingDataLoader, MixingTrainer, Observation, Policy, Uniform
 from mixer.checkpoint.files import STATE_FILE
 from mixer.measure.reference import excess_of
 from mixer.measurements import ExcessLoss, Loss, LossAfter
@@ -68,10 +58,7 @@ def test_the_excess_of_items(mine: list[float], reference: list[float], expected
     np.testing.assert_equal(excess.mean().item(), expected)
 
 
-@pytest.mark.parametrize(
-    ("size", "changes"),
-    [(16, {}), (3, {}), (16, {"max_tokens_per_micro_batch": 40})],
-)
+@pytest.mark.parametrize(("size", "changes"), [(16, {}), (3, {}), (16, {"max_tokens_per_micro_batch": 40})])
 def test_both_are_those_of_a_loop_by_hand(tmp_path: Path, size: int, changes: dict[str, Any]) -> None:
     policy = Watching(Loss(), *BOTH)
     trainer = build(tmp_path, policy, args={"per_device_train_batch_size": size, "max_steps": 6}, **changes)
@@ -216,9 +203,7 @@ def test_a_loss_that_is_not_finite(tmp_path: Path, nonfinite: Any, broken_stream
     assert np.isfinite([other.seen[0][Loss], other.seen[0][LossAfter]]).all()
 
 
-def test_a_step_that_a_gradient_scaler_leaves_out_has_nothing_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_a_scaler_leaves_out_has_nothing_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Watching(*BOTH)
     trainer = build(tmp_path, policy, args={"max_steps": 2})
     accelerator = type(trainer.accelerator)
@@ -277,7 +262,7 @@ def test_the_ledger_and_the_log_have_what_the_policy_saw(tmp_path: Path, policy:
 
 
 @pytest.mark.parametrize("policy", [Uniform(), DoReMi(reference_losses={"a": 1.0, "b": 1.0, "c": 1.0})])
-def test_runs_that_compare_nothing_have_no_such_table(
+def test_runs_that_compare_nothing_have_no_table(
     tmp_path: Path, policy: Policy, caplog: pytest.LogCaptureFixture
 ) -> None:
     reference = Tagger()

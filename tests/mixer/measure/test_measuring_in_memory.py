@@ -173,7 +173,7 @@ def test_checkpointing_stays_on_and_dropout_off(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_a_model_that_checkpoints_its_layers_itself_is_kept_too(
+def test_a_model_that_checkpoints_itself_is_kept_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on: bool
 ) -> None:
     torch.manual_seed(0)
@@ -186,7 +186,7 @@ def test_a_model_that_checkpoints_its_layers_itself_is_kept_too(
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
 
 
-def test_rows_are_halved_where_memory_runs_out(
+def test_rows_are_halved_without_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = []

@@ -92,36 +92,19 @@ def test_all_amounts_in_tokens_are_a_budget_in_tokens(tmp_path: Path) -> None:
     assert trainer.mixing.weights == pytest.approx({"a": 2 / 3, "b": 1 / 3})
 
 
+TWENTY = [{"max_samples": 20}] * 2
+
+
 @pytest.mark.parametrize(
     ("fields", "args", "options", "message"),
     [
         ([{"max_samples": 0}, {}], {}, {}, "Stream 'a': max_samples must be 1 or more, got 0"),
         ([{"max_samples": 1.5}, {}], {}, {}, "Stream 'a': max_samples must be a whole number, got 1.5"),
         ([{"max_tokens": True}, {}], {}, {}, "Stream 'a': max_tokens must be a whole number, got True"),
-        (
-            [{"max_samples": 20}, {"max_samples": 20}],
-            {"max_steps": 10},
-            {},
-            r"The streams give 40 samples together .* but the run has 80\. Set the budget to 40 samples",
-        ),
-        (
-            [{"max_tokens": 20}, {"max_tokens": 20}],
-            {},
-            {"budget": Budget(tokens=1_000)},
-            r"The streams give 40 tokens together .* but the run has 1,000\.",
-        ),
-        (
-            [{"max_samples": 200}, {}],
-            {"max_steps": 10},
-            {},
-            "Stream 'a': max_samples=200 is more than the whole run, which has 80 samples",
-        ),
-        (
-            [{"max_samples": 20}, {"max_samples": 20}],
-            {"num_train_epochs": 2},
-            {},
-            "num_train_epochs=2 and the amounts of the streams, 40 samples together, both say how long the run is",
-        ),
+        (TWENTY, {"max_steps": 10}, {}, r"The streams give 40 samples together .* but the run has 80\."),
+        ([{"max_tokens": 20}] * 2, {}, {"budget": Budget(tokens=1_000)}, "40 tokens together .* the run has 1,000"),
+        ([{"max_samples": 200}, {}], {"max_steps": 10}, {}, "Stream 'a': max_samples=200 is more than the whole run"),
+        (TWENTY, {"num_train_epochs": 2}, {}, "num_train_epochs=2 and the amounts of the streams, 40 samples together"),
     ],
 )
 def test_amounts_that_do_not_add_up_are_refused(

@@ -96,7 +96,7 @@ class TestTooManyDue:
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=30),
     deficits=st.lists(st.integers(-12, 12), min_size=8, max_size=8),
 )
-def test_a_few_streams_get_exactly_what_the_arrays_give_them(
+def test_a_few_streams_get_what_the_arrays_give_them(
     weights: list[float], sizes: list[int], deficits: list[int]
 ) -> None:
     """Number by number, or as arrays: counts and what is carried over agree to the bit, where deadlines tie too."""
@@ -113,9 +113,7 @@ def test_a_few_streams_get_exactly_what_the_arrays_give_them(
 
 class TestCounts:
     @given(weights=weight_lists, total=st.integers(1, 10**9))
-    def test_the_deficit_is_what_is_left_of_the_share_and_the_sum_is_the_batch(
-        self, weights: list[float], total: int
-    ) -> None:
+    def test_the_deficit_is_the_rest_of_the_share_and_the_sum_the_batch(self, weights: list[float], total: int) -> None:
         shares = normalised(weights)
         counts, deficit = apportion(shares, total, np.zeros(len(shares)))
         np.testing.assert_allclose(deficit, shares * total - counts, atol=1e-6)
@@ -181,9 +179,7 @@ class TestConstantWeights:
 class TestVaryingWeights:
     @pytest.mark.parametrize("num_streams", [4, 30, 100])
     @pytest.mark.parametrize("num_favoured", [None, 1, 3])
-    def test_an_adversary_that_feeds_the_streams_furthest_behind(
-        self, num_streams: int, num_favoured: int | None
-    ) -> None:
+    def test_an_adversary_that_feeds_who_is_furthest_behind(self, num_streams: int, num_favoured: int | None) -> None:
         """The emptying game, where no number is given: fills alike whoever was never served, one fewer each time."""
 
         def feed(step: int, behind: np.ndarray) -> np.ndarray:

@@ -160,7 +160,7 @@ def test_a_size_by_hand_of_one_sample_and_a_small_factor_come_back() -> None:
         ),
     ],
 )
-def test_another_schedule_or_an_older_version_is_refused_or_begins(
+def test_another_schedule_or_version_is_refused_or_begins(
     schedule: Schedule, changes: dict[str, Any], message: str
 ) -> None:
     size, state = BatchSize(schedule, 8), {**BatchSize(LossChange(maximum=64), 8).state_dict(), **changes}
@@ -180,9 +180,7 @@ def test_a_size_that_was_saved_has_to_do_for_the_ranks_of_now() -> None:
 
 
 @pytest.mark.parametrize(("schedule", "world_size", "expected"), [(Exact, 1, 1), (Asking, 1, 1), (Asking, 4, 4)])
-def test_one_that_is_not_exact_is_raised_to_a_sample_a_rank(
-    schedule: type[Asking], world_size: int, expected: int
-) -> None:
+def test_an_inexact_one_is_raised_to_a_sample_a_rank(schedule: type[Asking], world_size: int, expected: int) -> None:
     state = {**asked(BatchDecision(1)).state_dict(), "name": schedule.__name__}
     resumed = BatchSize(schedule(), 8, world_size)
     resumed.load_state_dict(state)

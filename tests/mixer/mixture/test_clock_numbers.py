@@ -123,9 +123,7 @@ class TestLearningRate:
             (Budget(samples=8), 1, 2),
         ],
     )
-    def test_a_warm_up_longer_than_the_run_still_has_an_end(
-        self, budget: Budget, num_warmup_steps: int, expected: int
-    ) -> None:
+    def test_a_warm_up_beyond_the_run_has_an_end(self, budget: Budget, num_warmup_steps: int, expected: int) -> None:
         assert data_clock(budget=budget, num_warmup_steps=num_warmup_steps).planned_steps == expected
 
 

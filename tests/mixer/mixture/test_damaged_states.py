@@ -20,6 +20,9 @@ from tests.mixer.mixture.test_controller import make_mixing, one_step
 
 HUGE = 10**400
 HUGE_LOSS = float("inf")
+NAN = float("nan")
+DAMAGED = [(("planner", "streams", "b"), 3), (("planner", "streams"), None), (("clock",), [])]
+DAMAGED += [(("weights", "policy"), None), (("weights", "decision"), [])]
 
 
 def saved_state(policy: Policy | None = None) -> Any:
@@ -41,50 +44,29 @@ def changed(state: Any, place: tuple[Any, ...], value: Any) -> Any:
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("planner", "streams", "a", "seen"), 1.5, "the samples seen of 'a' must be a whole number"),
-        (("planner", "streams", "a", "seen"), -1, "the samples seen of 'a' must be a whole number"),
-        (("planner", "streams", "a", "seen"), MOST_COUNT + 1, "the samples seen of 'a' must be a whole number"),
-        (("planner", "streams", "a", "deficit"), "0", "the deficit of 'a' must be a number"),
-        (("planner", "streams", "a", "deficit"), 1e7, "the deficit of 'a' must be a number"),
-        (("planner", "streams", "a", "deficit"), float("nan"), "the deficit of 'a' must be a number"),
-        (("planner", "streams", "a", "deficit"), HUGE, "the deficit of 'a' must be a number"),
-        (("planner", "streams", "a", "additional_deficit"), None, "the deficit of 'a' must be a number"),
-        (("planner", "streams", "b", "position"), True, "stream 'b': position must be a whole number"),
-        (("planner", "streams", "b", "position"), -3, "stream 'b': position must be a whole number"),
-        (("planner", "streams", "b", "position"), MOST_COUNT + 1, "stream 'b': position must be a whole number"),
-        (("planner", "streams", "b"), 3, "the saved mixture is damaged"),
-        (("planner", "streams"), None, "the saved mixture is damaged"),
+        *[(("planner", "streams", "a", "seen"), value, "samples seen of 'a'") for value in (1.5, -1, MOST_COUNT + 1)],
+        *[(("planner", "streams", "a", "deficit"), value, "deficit of 'a'") for value in ("0", 1e7, NAN, HUGE)],
+        (("planner", "streams", "a", "additional_deficit"), None, "the deficit of 'a'"),
+        *[(("planner", "streams", "b", "position"), value, "'b': position") for value in (True, -3, MOST_COUNT + 1)],
+        *[(place, value, "is damaged") for place, value in DAMAGED],
         (("clock", "step"), 2.0, "step must be a whole number"),
         (("clock", "num_samples"), MOST_COUNT + 1, "num_samples must be a whole number"),
         (("clock", "warmup_share"), float("inf"), "warmup_share must be a number"),
         (("clock", "least_progress"), -1, "least_progress must be a number"),
-        (("clock", "batch_size"), 0, "batch_size must be a whole number"),
-        (("clock", "batch_size"), 2**31, "batch_size must be a whole number"),
+        *[(("clock", "batch_size"), value, "batch_size must be a whole number") for value in (0, 2**31)],
         (("clock", "dropped_samples"), 10**9, "dropped_samples must be a whole number"),
         (("clock", "step_in_epoch"), 10**9, "of an epoch, but an epoch has"),
-        (("clock",), [], "the saved mixture is damaged"),
-        (("batch_size", "scheduled"), 0, "the batch size must be a whole number"),
-        (("batch_size", "scheduled"), 2**31, "the batch size must be a whole number"),
+        *[(("batch_size", "scheduled"), value, "the batch size must be a whole number") for value in (0, 2**31)],
         (("batch_size", "manual"), 7.5, "the batch size set by hand must be a whole number"),
-        (("batch_size", "own_factor"), "1", "the learning rate's factor must be a number"),
-        (("batch_size", "own_factor"), -1, "the learning rate's factor must be a number"),
-        (("num_tokens", 0), -1, "the tokens of a stream must be a whole number"),
-        (("num_tokens", 0), "1", "the tokens of a stream must be a whole number"),
+        *[(("batch_size", "own_factor"), value, "the learning rate's factor must be a number") for value in ("1", -1)],
+        *[(("num_tokens", 0), value, "the tokens of a stream must be a whole number") for value in (-1, "1")],
         (("skipped", 0), 0.5, "the skipped samples of a stream must be a whole number"),
         (("skipped",), [0], "zip"),
-        (("weights", "manual"), [1.0, 2.0], "the values of the streams must be a list of 3 numbers"),
+        *[(("weights", name), [1.0], "a list of 3 numbers") for name in ("manual", "evaluation_losses")],
         (("weights", "manual"), [1.0, 2.0, "3"], "the values of the streams must be a number"),
-        (("weights", "manual"), [0.0, 0.0, 0.0], "the weights set by hand"),
-        (("weights", "manual"), [1.0, -1.0, 1.0], "the weights set by hand"),
-        (("weights", "evaluation_losses"), [1.0], "the values of the streams must be a list of 3 numbers"),
-        (("weights", "policy", "state"), {}, "cannot be taken up"),
-        *[
-            (("weights", "policy", "state", "alpha", "logs"), [1 / n] * n, "saved state of policy GroupDRO cannot be")
-            for n in (2, 4)
-        ],
-        (("weights", "policy", "state"), 3, "cannot be taken up"),
-        (("weights", "policy"), None, "the saved mixture is damaged"),
-        (("weights", "decision"), [], "damaged"),
+        *[(("weights", "manual"), value, "the weights set by hand") for value in ([0.0] * 3, [1.0, -1.0, 1.0])],
+        *[(("weights", "policy", "state"), value, "cannot be taken up") for value in ({}, 3)],
+        *[(("weights", "policy", "state", "alpha", "logs"), [1 / n] * n, "GroupDRO") for n in (2, 4)],
     ],
 )
 def test_what_is_not_what_was_written_is_refused(place: tuple[Any, ...], value: Any, said: str) -> None:

@@ -104,9 +104,7 @@ class TestBudgets:
             assert estimates[-1] == clock.step
 
     @given(BUDGETS, SIZES)
-    def test_progress_rises_to_one_and_the_end_is_never_thought_to_be_there_before_it_is(
-        self, budget: Budget, sizes: list[int]
-    ) -> None:
+    def test_progress_rises_to_one_and_the_end_is_never_seen_too_early(self, budget: Budget, sizes: list[int]) -> None:
         clock, seen = Clock(3, 10, budget, is_constant=False), [0.0]
         while clock.progress < 1.0:
             assert clock.max_steps > clock.step

@@ -67,7 +67,7 @@ class TestWeights:
         languages=st.lists(positive, min_size=2, max_size=2),
         domains=st.lists(positive, min_size=3, max_size=3),
     )
-    def test_language_and_domain_hold_together(
+    def test_two_groupings_hold_together(
         self, weights: list[float], languages: list[float], domains: list[float]
     ) -> None:
         groupings = [
@@ -81,10 +81,7 @@ class TestWeights:
 
     @given(weights=st.lists(positive, min_size=6, max_size=6))
     def test_proportional_fitting_keeps_the_odds_between_streams(self, weights: list[float]) -> None:
-        groupings = [
-            Grouping("language", {"de": 1, "en": 3}),
-            Grouping("domain", {"chat": 1, "code": 1, "web": 2}),
-        ]
+        groupings = [Grouping("language", {"de": 1, "en": 3}), Grouping("domain", {"chat": 1, "code": 1, "web": 2})]
         before = shares_of(weights)
         after = Groups(cross_streams(), groupings).fit(before).reshape(2, 3)
         before = before.reshape(2, 3)

@@ -44,9 +44,7 @@ def counted_out(plan: Plan, world_size: int) -> list[list[Key]]:
 @pytest.mark.parametrize("is_balanced", [True, False])
 class TestBothWays:
     @given(plan=plans, world_size=world_sizes)
-    def test_the_ranks_together_have_each_sample_once_ascending(
-        self, is_balanced: bool, plan: Plan, world_size: int
-    ) -> None:
+    def test_the_ranks_together_have_each_sample_once(self, is_balanced: bool, plan: Plan, world_size: int) -> None:
         before = plan.fingerprint()
         shares = shares_of(plan, world_size, is_balanced)
         assert sorted(key for share in shares for key in share) == all_samples(plan)

@@ -102,9 +102,7 @@ class TestManyStreams:
         lengths=st.lists(st.integers(1, 5_000), min_size=1, max_size=6),
         pairs=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 100_000)), max_size=40),
     )
-    def test_pairs_are_mapped_as_their_own_stream_maps_them(
-        self, lengths: list[int], pairs: list[tuple[int, int]]
-    ) -> None:
+    def test_pairs_are_mapped_as_their_stream_maps_them(self, lengths: list[int], pairs: list[tuple[int, int]]) -> None:
         pairs = [(stream % len(lengths), position) for stream, position in pairs]
         together = Permutation(lengths, seed=range(len(lengths)))
         ids, positions = [stream for stream, _ in pairs], [position for _, position in pairs]

@@ -80,7 +80,7 @@ class TestExhaustion:
         total=st.integers(1, 20),
         drawing=st.sampled_from(["exact", "multinomial"]),
     )
-    def test_to_the_end_every_stream_gives_exactly_its_samples(
+    def test_every_stream_gives_exactly_its_samples(
         self, lengths: list[int], epochs: float, total: int, drawing: Any
     ) -> None:
         streams = make_streams(*lengths, max_epochs=epochs)
@@ -94,9 +94,7 @@ class TestExhaustion:
 
     @pytest.mark.parametrize("total", [1, 7, 50])
     @pytest.mark.parametrize("weights", [[2, 1, 1], [5, 0, 1], [0.1, 7, 2]])
-    def test_streams_without_an_end_give_exactly_the_samples_of_their_group(
-        self, weights: list[float], total: int
-    ) -> None:
+    def test_endless_streams_give_exactly_the_samples_of_their_group(self, weights: list[float], total: int) -> None:
         streams = [Stream(name, range(10), groups={"g": group}) for name, group in (("a", "x"), ("b", "x"), ("c", "y"))]
         planner = Planner(streams, seed=0, groupings=[Grouping("g", max_epochs={"x": 1.7})])
         counts = np.array([draw(planner, weights, total, step) for step in range(700 // total)])
@@ -275,9 +273,7 @@ class TestMemories:
         ratios=st.lists(st.floats(0.0, 3.0), min_size=3, max_size=3),
         totals=st.lists(st.integers(1, 20), min_size=1, max_size=30),
     )
-    def test_samples_on_top_are_what_was_asked_for_within_one(
-        self, sizes: list[int], ratios: list[float], totals: list[int]
-    ) -> None:
+    def test_samples_on_top_are_those_asked_for(self, sizes: list[int], ratios: list[float], totals: list[int]) -> None:
         planner, _ = memory_planner(*[max(size, 60) for size in sizes])
         additional = np.array([0.0, *ratios[: len(sizes)]])
         weights = np.array([1.0, *[0.0] * len(sizes)])

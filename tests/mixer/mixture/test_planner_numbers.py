@@ -107,8 +107,7 @@ class TestThere:
         assert planner.shares(np.array([3.0, 0.0]), 0.7)[0].tolist() == [0.0, 0.0]
 
     @pytest.mark.parametrize(
-        "spans",
-        [[(0.5, 1.0), (0.0, 0.5)], [(0.0, 1.0), (0.2, 0.4)], [(0.0, 0.6), (0.1, 0.3), (0.6, 1.0)]],
+        "spans", [[(0.5, 1.0), (0.0, 0.5)], [(0.0, 1.0), (0.2, 0.4)], [(0.0, 0.6), (0.1, 0.3), (0.6, 1.0)]]
     )
     def test_a_run_without_a_gap_is_taken(self, spans: Sequence[tuple[float, float]]) -> None:
         memory = memory_planner(5)[0].streams[1]

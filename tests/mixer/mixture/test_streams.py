@@ -26,50 +26,21 @@ class WithoutItems:
 
 
 TEN = range(10)
-NEEDS = "'a': a dataset needs __len__ and __getitem__, or __iter__ alone; "
 
 
 class TestStream:
     @pytest.mark.parametrize(
         ("fields", "error", "message"),
         [
-            *[({"name": name}, ValueError, "name must be a non-empty string") for name in ("", " \n", None, 3.5)],
-            *[
-                ({"dataset": it}, ValueError, "'a': the dataset is empty")
-                for it in ([], datasets.Dataset.from_dict({}))
-            ],
-            *[
-                (
-                    {"dataset": Endless(), "max_epochs": most},
-                    ValueError,
-                    "of an iterable dataset must be a whole number",
-                )
-                for most in (0, 0.5, 1.5, -1, INF, NAN)
-            ],
-            *[
-                ({"dataset": it}, TypeError, r"'a': an iterator can be read only once.*from_generator")
-                for it in (iter([1]), (number for number in TEN))
-            ],
-            *[
-                ({"dataset": it}, TypeError, f"{NEEDS}{type(it).__name__}")
-                for it in (WithoutLength(), WithoutItems(), None, 5)
-            ],
-            *[
-                ({"weight": w}, ValueError, "'a': weight must be a finite number of 0 or more")
-                for w in (-1.0, NAN, INF)
-            ],
-            *[
-                ({"max_epochs": most}, ValueError, "'a': max_epochs must leave at least one of its 10 samples")
-                for most in (0, -1, 0.04, NAN, INF)
-            ],
-            *[
-                (
-                    {"enters_at": enters, "leaves_at": leaves},
-                    ValueError,
-                    "'a': 0 <= enters_at < leaves_at <= 1 must hold",
-                )
-                for enters, leaves in [(0.5, 0.5), (0.6, 0.4), (-0.1, 1.0), (0.0, 1.1), (NAN, 1.0)]
-            ],
+            *[({"name": name}, ValueError, "name must be a non-empty string") for name in (" \n", None)],
+            *[({"dataset": it}, ValueError, "'a'") for it in ([], datasets.Dataset.from_dict({}))],
+            *[({"dataset": Endless(), "max_epochs": most}, ValueError, "whole number") for most in (0, 1.5, INF)],
+            *[({"dataset": it}, TypeError, "'a': an iterator") for it in (iter([1]), (number for number in TEN))],
+            *[({"dataset": it}, TypeError, type(it).__name__) for it in (WithoutLength(), WithoutItems(), None)],
+            *[({"weight": weight}, ValueError, "'a': weight must be") for weight in (-1.0, NAN, INF)],
+            *[({"max_epochs": most}, ValueError, "'a': max_epochs must") for most in (0, -1, 0.04, NAN, INF)],
+            *[({"enters_at": at, "leaves_at": 0.5}, ValueError, "'a': .*enters_at") for at in (0.5, -0.1, NAN)],
+            ({"leaves_at": 1.1}, ValueError, "'a': .*leaves_at"),
         ],
     )
     def test_what_is_no_stream_is_refused(self, fields: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -92,11 +92,7 @@ def test_a_run_is_the_same_wherever_its_options_are_given(tmp_path: Path, budget
         ({"batch_size": 4}, {"batch_size": 8}, "batch_size=8 and batch_size=4"),
         ({"budget_tokens": 9}, {"budget": Budget(samples=9)}, "budget=.* and budget_samples or budget_tokens="),
         ({"objective": "a"}, {"objective": "b"}, "objective=.* and objective="),
-        (
-            {"steering_share": 0.5},
-            {"objective": Objective(["a"], steering_share=0.25)},
-            "steering_share=0.25 and steer",
-        ),
+        ({"steering_share": 0.5}, {"objective": Objective(["a"], steering_share=0.25)}, "steering_share=0.25 and s"),
         ({"steering_share": 0.5}, {}, "steering_share=0.5 sets no rows aside without objective"),
         ({"conflict": "mgda"}, {"conflict": "pcgrad"}, "conflict='pcgrad' and conflict='mgda'"),
     ],
@@ -171,9 +167,7 @@ def test_options_are_fixed_at_construction(tmp_path: Path) -> None:
         trainer.train()
 
 
-def test_training_arguments_without_the_options_have_the_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_arguments_without_them_have_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for args in (None, TrainingArguments("out", **QUIET)):
         trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams())

@@ -69,9 +69,7 @@ def test_micro_batches_contain_one_stream_each_where_anything_asks_for_it(of: st
 
 
 @given(st.sampled_from(["cpu", "cuda", "mps"]), st.booleans(), st.booleans(), st.sampled_from(["epochs", "samples"]))
-def test_what_is_kept_and_read_is_what_somebody_asks_for(
-    device: str, compares: bool, keeps: bool, counted: str
-) -> None:
+def test_what_is_kept_and_read_is_what_is_asked_for(device: str, compares: bool, keeps: bool, counted: str) -> None:
     policy = SimpleNamespace(name="Own", needs=(ExcessLoss() if compares else GradientNorm(),))
     others: dict[str, Any] = {"device": device, "budget": Budget(**{counted: 2})}
     plan = planned(_two(), [_method(needs_samples=keeps)], policy=policy, **others)

@@ -86,12 +86,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[pytest.MonkeyPa
     ("accelerator_config", {"accelerator_config": {"dispatch_batches": True}}, {}, None),
     ("accelerator_config", {"accelerator_config": {"split_batches": True}}, {}, None),
     ("parallelism_config", {}, {"trainer_class": SHARDED}, None),
-    (
-        "save_on_each_node",
-        {"save_on_each_node": True},
-        {"trainer_class": IN_PARTS},
-        None,
-    ),
+    ("save_on_each_node", {"save_on_each_node": True}, {"trainer_class": IN_PARTS}, None),
     ("dataloader_in_order", {"dataloader_in_order": False, "dataloader_num_workers": 1}, {}, None),
     ("train_sampling_strategy", {"train_sampling_strategy": "batch_rebalance"}, {}, None),
     ("ddp_static_graph", {"ddp_static_graph": True}, {"batch_size": 17}, _two_ranks),
@@ -162,7 +157,7 @@ class Unlabelled(Tokens):
 
 
 @pytest.mark.parametrize("size", ["2", "1", "", "two"])
-def test_processes_that_would_each_train_alone_are_refused(
+def test_processes_that_would_train_alone_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     args = arguments(tmp_path)  # before: of a launch that it knows of it would wait for the other rank
@@ -177,11 +172,7 @@ def test_processes_that_would_each_train_alone_are_refused(
     [
         ({"b": _rows("target")}, "bert-classifier", r"'b': a micro-batch of it has \['input_ids', 'attention_mask'\]"),
         ({"a": Unlabelled(5, 1)}, "llama", r"'a': .* the columns \['number', 'input_ids', 'attention_mask'\]"),
-        (
-            [Stream("a", _rows(), label_names=["value"])],
-            "bert-classifier",
-            r"'a': label_names contains .'value'",
-        ),
+        ([Stream("a", _rows(), label_names=["value"])], "bert-classifier", r"'a': label_names contains .'value'"),
         ({"a": _rows().select_columns(["text"])}, "bert-classifier", r"'a': the model takes none of the columns \['te"),
     ],
 )
@@ -257,9 +248,7 @@ def _collate(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
         ({"a": _rows().remove_columns("text")}, None),
     ],
 )
-def test_the_columns_that_were_removed_before_a_collator_are_named(
-    tmp_path: Path, streams: Any, removed: str | None
-) -> None:
+def test_the_columns_removed_before_a_collator_are_named(tmp_path: Path, streams: Any, removed: str | None) -> None:
     trainer = _trainer(tmp_path, streams, {"remove_unused_columns": removed is not None}, data_collator=_collate)
     with pytest.raises(KeyError, match="text") as caught:
         trainer.train()

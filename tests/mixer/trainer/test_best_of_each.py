@@ -12,7 +12,7 @@ from mixer.analysis.report.run import read_run
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
 
-def test_a_small_stream_of_a_run_loses_share_and_the_best_weights_of_each_are_kept(
+def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kind, rates = "sequence-classification", {"optim": "adamw_torch", "learning_rate": 0.01}

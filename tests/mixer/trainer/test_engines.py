@@ -9,7 +9,7 @@ from accelerate.utils import DistributedType
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from mixer import Budget, Probing, Proportional, Stream, schedules
+from mixer import Budget, MarginalValue, OPMix, Probing, Proportional, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
 from mixer.measure.reference import check_reference
 from mixer.measurements import UpdateNorm
@@ -28,7 +28,8 @@ def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
         deepspeed_plugin=SimpleNamespace(zero_stage=int(kind[-1]), deepspeed_config=config) if "zero" in kind else None,
         fsdp_plugin=SimpleNamespace(fsdp_version=int(kind[-1])) if "fsdp" in kind else None,
     )
-    return SimpleNamespace(accelerator=SimpleNamespace(state=state), args=SimpleNamespace(fsdp=fsdp))
+    args = SimpleNamespace(fsdp=fsdp, gradient_checkpointing_kwargs=config.pop("checkpointing", None))
+    return SimpleNamespace(accelerator=SimpleNamespace(state=state), args=args)
 
 
 class _SeesGradients(Method):
@@ -68,6 +69,18 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         ("zero3",),
         {"probe": Probing(interval_steps=1)},
         "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP",
+    ),
+    (SHARDING, {"policy": OPMix()}, "mixing=OPMix needs Branches.* whole gradients .* Use DDP"),
+    (("zero3",), {"policy": MarginalValue()}, "mixing=MarginalValue needs Alignment.*stage 2 and FSDP2 .*Use DDP"),
+    (
+        ("zero2",),
+        {"policy": MarginalValue(), "config": {"checkpointing": {"use_reentrant": True}}},
+        "gradient_checkpointing_kwargs: use_reentrant=True .* FSDP2 or DDP",
+    ),
+    (
+        ("zero1",),
+        {"policy": MarginalValue(), "config": {"fp16": {"enabled": True}}},
+        "under DeepSpeed in fp16, .* Use bf16",
     ),
     (ZERO, {"nonfinite": "skip"}, "nonfinite='skip' .* in the last backward"),
     (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),

@@ -79,9 +79,7 @@ def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
         ({"compute_metrics": {"topic": 3}}, r"compute_metrics\['topic'\] must be a function, got 3"),
     ],
 )
-def test_sets_and_metrics_that_cannot_be_used_are_refused_before_a_run(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_sets_and_metrics_without_use_are_refused_early(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         _trainer(tmp_path, **changes)
 

@@ -40,9 +40,7 @@ def close(found: Tensor, wanted: Tensor, tolerance: float = 1e-12) -> None:
 @pytest.mark.parametrize(
     ("name", "model"), [("pcgrad", TwoSides), ("upgrad", Classifier), ("mgda", TwoSides), ("cagrad", Classifier)]
 )
-def test_the_gradient_is_torchjds_aggregate_of_the_streams_gradients(
-    name: str, model: type[Classifier], tmp_path: Path
-) -> None:
+def test_the_gradient_is_torchjds_aggregate_of_the_streams(name: str, model: type[Classifier], tmp_path: Path) -> None:
     trainer, watch = run(tmp_path, name, model=model)
     assert len(watch.gradients) == 4
     for number, found in enumerate(watch.gradients):

@@ -19,9 +19,7 @@ from mixer.models.side_state import Snapshot
         (MicroBatchCap(8, 10), Size(1, 4000), None),
     ],
 )
-def test_a_cap_is_halved_to_what_changes_something(
-    cap: MicroBatchCap, largest: Size, expected: MicroBatchCap | None
-) -> None:
+def test_a_cap_is_halved_to_what_matters(cap: MicroBatchCap, largest: Size, expected: MicroBatchCap | None) -> None:
     assert cap.halved(largest) == expected
 
 

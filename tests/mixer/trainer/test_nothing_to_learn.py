@@ -118,9 +118,7 @@ def test_a_set_without_labels_alone_leaves_no_best_model(tmp_path: Path, caplog:
         ([-math.inf, 0.5, math.nan, 0.7], False, 2),
     ],
 )
-def test_values_that_are_not_finite_are_passed_over(
-    tmp_path: Path, values: list[float], greater: bool, best: int
-) -> None:
+def test_infinite_values_are_passed_over(tmp_path: Path, values: list[float], greater: bool, best: int) -> None:
     left = iter(values)
     trainer = _trainer(
         tmp_path,

@@ -144,8 +144,7 @@ class TestLoop:
         assert tokens[-2] < 500 <= tokens[-1]
 
     @pytest.mark.parametrize(
-        "schedule",
-        [schedules.LossChange(interval=1, growth=1.5, maximum=16), schedules.AdaBatch(every=1, factor=1.5)],
+        "schedule", [schedules.LossChange(interval=1, growth=1.5, maximum=16), schedules.AdaBatch(every=1, factor=1.5)]
     )
     def test_a_size_by_epochs_is_decided_before_the_rest_is_dropped(self, tmp_path: Path, schedule: Any) -> None:
         """Of 10 samples 2, 4 and 1 are left over by batches of 4, 6 and 9: each epoch has one size."""

@@ -28,9 +28,7 @@ def _run(folder: Path, capsys: pytest.CaptureFixture[str], **changes: Any) -> tu
     return capsys.readouterr().out, history
 
 
-def test_a_run_prints_lines_and_tables_and_keeps_the_entries_of_the_trainers_style(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_prints_lines_and_tables_and_keeps_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, kept = _run(tmp_path / "line", capsys)
     dicts, kept_by_dicts = _run(tmp_path / "dict", capsys, logging_style="dict")
     assert kept == kept_by_dicts

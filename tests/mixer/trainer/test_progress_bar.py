@@ -29,9 +29,7 @@ def train(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [50, 110])
-def test_a_terminal_shows_the_data_clock_in_one_line(
-    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_the_clock_in_a_line(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 15, columns, 0, 0))
     with os.fdopen(side, "w") as stderr:

@@ -81,9 +81,7 @@ def test_one_data_set_gives_the_weights_of_the_trainer_to_the_bit(tmp_path: Path
     ],
     ids=str,
 )
-def test_steps_epochs_and_events_are_those_of_the_trainer(
-    tmp_path: Path, num_samples: int, changes: dict[str, Any]
-) -> None:
+def test_steps_and_events_are_those_of_the_trainer(tmp_path: Path, num_samples: int, changes: dict[str, Any]) -> None:
     _run_both(tmp_path, "llama", num_samples, **changes)
 
 
@@ -166,7 +164,7 @@ def test_exhausted_streams_end_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("own", "weights"), [(None, [1, 1, 1]), ({"c": 5, "b": 0, "a": 1}, [1, 0, 5])])
-def test_evaluation_over_a_dict_gives_the_mean_whatever_the_mixture_and_the_worst(
+def test_evaluation_gives_the_mean_whatever_the_mixture_and_the_worst(
     tmp_path: Path, own: Any, weights: list[float]
 ) -> None:
     sets = {name: Tokens(4, seed) for seed, name in enumerate("abc")}

@@ -1,17 +1,12 @@
 """Loading ahead in a whole run: worker processes change nothing but the time."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 import torch
-from torch.utils.data import dataloader
 
 from mixer import LossChange, MixingTrainer
-from mixer.loading.reader import SampleError
 from mixer.utils.random_state import seeded
 from tests.helpers import Tokens, weights_of
 from tests.mixer.trainer import runs
@@ -58,22 +53,3 @@ def test_with_workers_all_is_as_without(tmp_path: Path) -> None:
     assert (counts["hits"] + counts["misses"]).sum() == 0
     assert (batches["hits"] + batches["misses"]).tolist() == batches["total"].tolist()
     assert helped._parts.run.loader._prefetcher._workers._answers.results is None  # no worker stays
-
-
-def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", 0, save_strategy="steps", save_steps=3, **random_data())
-    resumed = run(tmp_path / "again", 1, resume=tmp_path / "whole" / "checkpoint-3", **random_data())
-    assert torch.equal(weights_of(whole.model), weights_of(resumed.model))
-
-
-class Deadly(Tokens):
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if index == 5 and torch.utils.data.get_worker_info() is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
-
-
-def test_a_worker_that_is_killed_ends_the_run_with_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.5,))
-    with pytest.raises(SampleError, match=r"A worker process died; .* stream 'bad', sample 5"):
-        run(tmp_path, 1, train_dataset={"good": Tokens(20, 1), "bad": Deadly(12, 2)})

@@ -50,9 +50,7 @@ def test_an_import_across_packages_names_the_file_that_it_met(tmp_path: Path) ->
         assert str(tmp_path / "mixer.py") in last
 
 
-def test_commands_notice_the_face_of_another_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_notice_another_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delattr(mixer, "lazy_names")  # another face is installed over ours
     with pytest.raises(SystemExit):
         main(["--help"])

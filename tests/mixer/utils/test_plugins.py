@@ -16,9 +16,7 @@ def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, object]:
 
 
 @pytest.mark.parametrize("stacklevel", [1, 2])
-def test_what_is_broken_or_of_a_taken_name_is_named_and_left_out(
-    stacklevel: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_broken_or_taken_is_named_and_left_out(stacklevel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [("own", "math:pi"), ("a", "math:pi"), ("a", "math:e"), ("lost", "math:lost"), ("b", "math:e")]
     entries = [EntryPoint(name, value, "some.group") for name, value in values]
     monkeypatch.setattr(plugins, "entry_points", lambda group: entries)

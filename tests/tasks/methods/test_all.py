@@ -4,7 +4,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,25 +15,18 @@ from tasks.metrics import all_metrics
 from tasks.mlp import mlp
 from tasks.sequences import by_class, permuted
 from tasks.sources import digits
-from tests.helpers import arguments, weights_of
-from tests.mixer.checkpoint.test_resume import Instants, Killed
+from tests.helpers import arguments
 from tests.ranks.warm import some
+from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
 
 FEW = ("OnlineEWC", "SI", "LwF by task", "ICaRL", "GDumb")
+whole = whole_runs(build)
 
 
 @pytest.mark.parametrize("name", some(CASES, FEW))
-def test_a_run_killed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, tmp_path: Path) -> None:
-    whole = build(tmp_path / "whole", name, instants := Instants())
-    whole.run()
-    in_last = [number for number, found in enumerate(instants.names) if found == "step 3"][-1]
-    with pytest.raises(Killed):
-        build(tmp_path / "cut", name, Instants(in_last)).run()
-    resumed = build(tmp_path / "cut", name, seed=7)
-    resumed.run(resume=True)
-    assert weights_of(resumed.model).tolist() == weights_of(whole.model).tolist()
-    np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
+def test_a_run_killed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
+    assert_goes_on(build, name, whole, tmp_path, seed=7)
 
 
 @pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL(), FromScratch(), SCR()])
@@ -77,7 +69,7 @@ def test_wrong_values_are_refused(name: str) -> None:
         ("GDumb", {"head": "growing"}, "the model has grown since the first task.*head='whole'"),
     ],
 )
-def test_what_a_method_cannot_do_is_refused_when_a_task_begins(
+def test_what_a_method_cannot_do_is_refused_early(
     name: str, changes: dict[str, Any], match: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=match):

@@ -78,9 +78,7 @@ class Broken(Points):
 
 @pytest.mark.parametrize("kind", [Points, Broken])
 @pytest.mark.parametrize("as_term", [True, False])
-def test_a_penalty_has_its_gradient_whatever_the_scale_and_whatever_is_skipped(
-    as_term: bool, kind: Any, tmp_path: Path
-) -> None:
+def test_a_penalty_has_its_gradient_whatever_is_scaled_or_skipped(as_term: bool, kind: Any, tmp_path: Path) -> None:
     data, hook, model = kind(20, seed=1), Penalty(as_term), Classifier()
     start = weights_of(model).clone()
     args = arguments(tmp_path, per_device_train_batch_size=3, max_steps=1)

@@ -77,9 +77,7 @@ def begun(folder: Path, source: Path, num_done: int) -> Path:
     return folder
 
 
-def test_a_run_that_goes_on_stands_beside_one_that_is_done_as_far_as_it_is(
-    runs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_run_that_goes_on_stands_beside_one_that_is_done(runs: dict[str, Path], tmp_path: Path) -> None:
     path = write_report([begun(tmp_path / "run", runs["reservoir"], 1), runs["herding"]])
     text = path.read_text()
     assert '<th scope="row">Tasks done</th><td>1 of 3</td><td>3 of 3</td>' in text

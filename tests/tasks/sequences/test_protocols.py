@@ -59,9 +59,7 @@ def test_classes_come_back_at_random(num_classes: int, num_tasks: int, first: fl
 
 @settings(max_examples=20)
 @given(st.integers(1, 5), st.floats(0, 0.99), st.floats(0, 1), st.booleans(), SEEDS)
-def test_disjoint_classes_stay_in_their_task(
-    num_tasks: int, overlap: float, disjoint: float, at_random: bool, seed: int
-) -> None:
+def test_disjoint_classes_stay(num_tasks: int, overlap: float, disjoint: float, at_random: bool, seed: int) -> None:
     arrays = numbered_arrays(np.repeat(np.arange(7), 24))
     sequence = blurry(arrays, arrays, num_tasks, overlap, seed, disjoint=disjoint, at_random=at_random)
     assert_used_once(sequence, len(arrays))

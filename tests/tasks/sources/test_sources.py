@@ -107,11 +107,7 @@ def test_a_folder_and_a_file_for_evaluation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("labels", "names"),
-    [
-        (["10", "2", "1"], ["1", "2", "10"]),
-        ([10, 2.5, 1], ["1", "2.5", "10"]),
-        (["10", "2", "b"], ["10", "2", "b"]),
-    ],
+    [(["10", "2", "1"], ["1", "2", "10"]), ([10, 2.5, 1], ["1", "2.5", "10"]), (["10", "2", "b"], ["10", "2", "b"])],
 )
 def test_words_that_are_all_numbers_are_in_their_order(labels: list[Any], names: list[str], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.parquet", y=labels)

@@ -32,9 +32,7 @@ BROKEN = {
 
 
 class TestMain:
-    def test_promises_that_are_kept_and_broken_are_told_apart(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_kept_and_broken_promises_are_told_apart(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         argv = ["--quick", "--folder", str(tmp_path / "runs"), "--json", str(tmp_path / "faults.json")]
         with pytest.raises(SystemExit) as end:
             main(argv, [KEPT, *BROKEN.values()])

@@ -13,6 +13,8 @@ from mixer import Objective
 from mixer.cli.entry import main as cli
 from mixer.ledger import Ledger
 from mixer.policies.registry import built_in_policies
+from mixer.recipe.fields import check_fields
+from mixer.recipe.recipe import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -24,27 +26,24 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_scenario_is_a_recipe_that_the_command_trains(
-    name: str, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scenario_is_a_recipe_on_parts_of_the_data(name: str, data_dir: Path) -> None:
+    scenario = Scenario(name, is_quick=True)
+    check_fields(Recipe, scenario.content)
+    parts = scenario.read(data_dir)
+    assert set(scenario.objective.names) <= parts.keys()
+    assert all(list(own) == ["train", "validation", "test"] for own in parts.values())
+
+
+@pytest.mark.parametrize("name", ["outside", "classification", "tuning_junk"])  # of each kind one
+def test_the_command_trains_it(name: str, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario(name, is_quick=True)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(scenario.content, sort_keys=False))
     monkeypatch.chdir(data_dir.parent)  # recipes say `folder: data`
-    options = [
-        "--training.output_dir",
-        str(tmp_path / "run"),
-        "--training.max_steps",
-        "3",
-        "--training.eval_steps",
-        "3",
-    ]
-    cli(["train", str(recipe), "--mixing", "MarginalValue", *options])
+    steps = ["--training.max_steps", "3", "--training.eval_steps", "3"]
+    cli(["train", str(recipe), "--mixing", "MarginalValue", "--training.output_dir", str(tmp_path / "run"), *steps])
     ledger = Ledger(tmp_path / "run" / "ledger")
     assert set(ledger.to_pandas()["stream"]) == set(scenario.streams)
-    parts = scenario.read(data_dir)
-    assert set(scenario.objective.names) <= parts.keys()
-    assert all(list(own) == ["train", "validation", "test"] for own in parts.values())
 
 
 def test_no_sentence_is_trained_on_and_held_out(data_dir: Path) -> None:

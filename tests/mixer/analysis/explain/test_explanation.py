@@ -296,7 +296,7 @@ def test_damaged_decisions_are_no_decisions(copied: Path, plain: Path) -> None:
         drawn(found)
 
 
-def test_steps_that_there_are_not_are_refused(
+def test_missing_steps_are_refused(
     plain: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for step in (0, 13):

@@ -41,6 +41,7 @@ def test_tables_are_joined_by_their_first_column_or_stacked(tmp_path: Path) -> N
     parts = whole[["run", "share/a", "share/b"]], whole[["run", "loss/x"]].iloc[::-1]
     assert read(tmp_path, *parts).losses.tolist() == [[3.0], [2.0], [1.0]]
     assert len(read(tmp_path, whole, whole.assign(run=["four", "five", "six"])).runs) == 6
+    assert read(tmp_path, whole.rename(columns={"loss/x": "loss"}), losses="loss").loss_names == ("loss",)
     names = {"shares": "share/*", "losses": "metric_*_val"}
     found = read(tmp_path, whole.rename(columns={"loss/x": "metric_x_val"}), **names)
     assert found.loss_names == ("x",)

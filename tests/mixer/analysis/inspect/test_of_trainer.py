@@ -17,9 +17,7 @@ def _trainer(folder: Path) -> MixingTrainer:
     return MixingTrainer(build_model("llama"), options, train_dataset=data, eval_dataset={"b": parts["validation"]})
 
 
-def test_a_script_gets_the_findings_of_the_command_and_trains_on_as_if_it_had_not_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_gets_the_findings_and_trains_as_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked, plain_run = _trainer(tmp_path / "asked"), _trainer(tmp_path / "plain")
     found = {(one.kind, *one.streams): one.figure for one in inspect_trainer(asked)}
     assert found == {

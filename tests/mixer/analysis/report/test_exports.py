@@ -62,7 +62,7 @@ def test_tables_without_rows_are_left_out_and_wrong_input_is_refused(tmp_path: P
         write_tables({}, {}, tmp_path / "file")
 
 
-def test_a_figure_for_a_paper_is_dark_on_white_and_what_is_missing_to_draw_it_is_named(
+def test_a_figure_for_a_paper_is_dark_on_white_or_needs_named_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [go.Scatter(x=[0, 1, 2], y=[place, 3, 9], legendgroup=name, name=name) for place, name in enumerate("ab")]

@@ -67,9 +67,7 @@ def test_from_its_own_ledger_it_is_the_trained_run(tmp_path: Path, case: str) ->
         ({"mixing": [2, 1, 1], "batch_size": lambda: schedules.LossChange(maximum=40)}, ["batch_size="]),
     ],
 )
-def test_without_losses_rules_hold_their_start_and_that_is_said(
-    tmp_path: Path, fields: dict[str, Any], held: list[str]
-) -> None:
+def test_without_losses_rules_hold_and_that_is_said(tmp_path: Path, fields: dict[str, Any], held: list[str]) -> None:
     found = plan(tmp_path / "other", tmp_path / "simulated", **fields)
     assert found.source.startswith("Held at its start, as only training shows the losses: ")
     assert [name for name in ("mixing=", "batch_size=") if name in found.source] == held

@@ -66,9 +66,7 @@ def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> No
         assert not any(line.startswith("stream-0 ") for line in lines)
 
 
-def test_without_a_terminal_it_shows_one_view_of_the_newest_task(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("01-first", "02-second"):
         begin(tmp_path / name, 2, 1)
         for path in (tmp_path / name / "ledger").rglob("*"):

@@ -94,7 +94,7 @@ MODELS: dict[str, tuple[Callable[[Any, Tensor], Tensor], dict[str, Any], tuple[s
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_cannot_be_told_apart_is_left_out_and_named_once_and_the_rest_is_exact(
+def test_what_cannot_be_told_apart_is_named_once_and_the_rest_is_exact(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
@@ -138,9 +138,7 @@ def test_tables_of_positions_are_left_out(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
-def test_what_is_trained_of_a_layer_that_is_partly_frozen_is_read(
-    frozen: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_trained_of_a_partly_frozen_layer_is_read(frozen: str, caplog: pytest.LogCaptureFixture) -> None:
     model = Net(lambda net, inputs: net.last(net.norm(net.first(inputs))), norm=nn.LayerNorm(6))
     for layer in (model.norm, model.last):
         getattr(layer, frozen).requires_grad_(False)

@@ -26,9 +26,7 @@ PARTS = list(splits(len(IDS), 1, 3, 2, 1, 2))
 
 @pytest.mark.parametrize("is_short", [True, False])  # both ways to norms of samples, whatever the shapes
 @pytest.mark.parametrize("name", CASES)
-def test_it_equals_a_backward_for_each_stream_and_row(
-    name: str, is_short: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_equals_a_backward_by_stream_and_row(name: str, is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_module, "is_short", lambda inputs, gradients: is_short)
     case = build(name)
     case.loss().backward()

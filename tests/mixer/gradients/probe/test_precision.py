@@ -9,13 +9,7 @@ from torch import Tensor
 
 from mixer.gradients.probe import GradientProbe
 from tests.mixer.gradients.probe.cases import build
-from tests.mixer.gradients.probe.reference import (
-    Case,
-    assert_equal,
-    assert_same_gradients,
-    expected_of,
-    gradients_of,
-)
+from tests.mixer.gradients.probe.reference import Case, assert_equal, assert_same_gradients, expected_of, gradients_of
 
 
 def _plain(case: Case, factor: float = 1.0) -> list[Tensor | None]:

@@ -45,7 +45,7 @@ class _BrokenBackward(torch.autograd.Function):
 
 @pytest.mark.parametrize("stage", ["start", "forward", "backward", "finish"])
 @of_each_kind
-def test_after_a_failure_and_cancel_the_model_is_untouched(
+def test_after_a_failure_the_model_is_untouched(
     options: dict[str, Any], stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = _build()

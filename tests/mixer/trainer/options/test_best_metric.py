@@ -87,9 +87,7 @@ def test_a_run_stops_once_it_does_not_improve(
         ("eval_math_loss", {"compute_metrics": None, "eval_dataset": Tokens(7, 8, KIND)}, r"are \['eval_loss'\]"),
     ],
 )
-def test_a_loss_of_no_set_is_refused_at_construction(
-    metric: str, changes: dict[str, Any], hint: str, tmp_path: Path
-) -> None:
+def test_a_loss_of_no_set_is_refused_early(metric: str, changes: dict[str, Any], hint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"metric_for_best_model='{metric}' .*{hint}"):
         _trainer(tmp_path, metric, **changes)
 

@@ -188,9 +188,7 @@ def test_overrides_are_called_as_by_the_trainer_and_change_the_weights(run: Run,
 
 
 @pytest.mark.parametrize(("shape", "data"), KINDS)
-def test_a_step_gets_each_micro_batch_by_itself_and_what_it_changes_reaches_the_model(
-    run: Run, shape: str, data: str
-) -> None:
+def test_a_step_gets_each_micro_batch_and_its_changes_reach_the_model(run: Run, shape: str, data: str) -> None:
     trainer, stock = run(changing_inputs, shape, data), run(changing_inputs)
     seen = trainer.calls["inputs"]
     assert all(issubclass(kind, MutableMapping) and not issubclass(kind, StepBatch) for kind, _, _ in seen)
