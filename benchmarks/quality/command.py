@@ -26,6 +26,7 @@ from typing import Any
 
 from benchmarks.common import write_json
 from benchmarks.quality.cache import keep
+from benchmarks.quality.family import names as drawn_names
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise
@@ -45,6 +46,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--scenario", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default: all but tuning"
     )
+    parser.add_argument(
+        "--drawn", choices=["tuning", "judging"], help="scenarios of the family instead; see benchmarks.quality.family"
+    )
     parser.add_argument("--policy", nargs="+", metavar="NAME", help="competitors, or grid; default: all")
     parser.add_argument("--model", nargs="+", choices=["small", "llama"], help="default: both; small with --quick")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds, of the llama three at most")
@@ -59,13 +63,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.keep and args.quick:
         parser.error("--keep is for whole runs, --quick makes short ones: give one of them.")
     there = {"scenario": [*SCENARIOS], "policy": [*competitors(), ALL_OF_GRID]}
-    for option, names in there.items():
-        unknown = [name for name in getattr(args, option) or () if name not in names]
+    for option, known in there.items():
+        unknown = [name for name in getattr(args, option) or () if name not in known]
         if unknown:
-            parser.error(f"--{option}: there are no {unknown} among {names}.")
+            parser.error(f"--{option}: there are no {unknown} among {known}.")
     args.model = args.model or (["small"] if args.quick else ["small", "llama"])
     args.policy = args.policy or there["policy"]
-    args.scenario = args.scenario or _by_default(args)
+    args.scenario = drawn_names(args.drawn) if args.drawn else args.scenario or _by_default(args)
     needy = [name for name in args.scenario if Scenario(name).reads_folder]
     if needy and args.data_dir is None and not args.report:
         parser.error(f"{needy} are made of files: give their folder by --data-dir.")

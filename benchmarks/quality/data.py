@@ -160,6 +160,20 @@ def joined(sources: Sequence[Mapping[str, Any]]) -> Splits:
     return {part: _of(np.concatenate([_bytes(one[part]) for one in read])) for part in PARTS}
 
 
+def leaked(source: Mapping[str, Any], num_copies: int) -> Splits:
+    """Takes copies of the blocks for validation, some of which steer, as blocks to train on.
+
+    Args:
+        source: Arguments of `blocks`.
+        num_copies: Copies of each.
+
+    Returns:
+        The parts.
+    """
+    whole = blocks(**source)
+    return {**whole, "train": _of(np.tile(_bytes(whole["validation"]), (num_copies, 1)))}
+
+
 def _bytes(dataset: Dataset[Any]) -> npt.NDArray[np.uint8]:
     assert isinstance(dataset, ByteBlocks)
     found: npt.NDArray[np.uint8] = dataset.blocks.numpy()

@@ -17,7 +17,7 @@ from transformers.utils import logging
 from benchmarks.quality.cache import Run, write_whole
 from benchmarks.quality.data import PARTS, Splits
 from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, make
-from mixer import MixingTrainer, Objective, Policy
+from mixer import MixingTrainer, Objective, Policy, Stream
 from mixer.measurements import EvaluationLoss, ExcessLoss, asked
 
 NUM_PLACES = 12  # of the run, at which the objective is taken
@@ -138,7 +138,9 @@ def _train(
         trainer = MixingTrainer(
             model,
             scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss))),
-            train_dataset={name: parts[name]["train"] for name in scenario.streams},
+            train_dataset=[
+                Stream(name, parts[name]["train"], **scenario.options_of(name)) for name in scenario.streams
+            ],
             eval_dataset={name: own["validation"] for name, own in parts.items()},
             mixing=policy,
             objective=objective,

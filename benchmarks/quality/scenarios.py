@@ -18,6 +18,7 @@ from torch import nn
 from transformers import TrainingArguments, set_seed
 
 from benchmarks.quality.data import PARTS, Splits
+from benchmarks.quality.family import DRAWN, drawn
 from mixer import Objective
 from mixer.policies.objective import as_objective
 from mixer.recipe.recipe import Recipe
@@ -102,6 +103,11 @@ class Scenario:
         """Names of the streams."""
         return list(_recipe(self).streams)
 
+    def options_of(self, stream: str) -> dict[str, Any]:
+        """When a stream enters and how often it is passed over, as far as its recipe says so."""
+        own = self.content["streams"][stream]
+        return {name: own[name] for name in ("enters_at", "max_epochs") if name in own}
+
     @property
     def objective(self) -> Objective:
         """The objective, with its targets by name."""
@@ -169,7 +175,10 @@ class Scenario:
 
 @cache
 def _content(scenario: Scenario) -> str:
-    content = yaml.safe_load((_FOLDER / f"{scenario.name}.yaml").read_text())
+    if scenario.name.startswith(DRAWN):
+        content = drawn(int(scenario.name.removeprefix(DRAWN)))
+    else:
+        content = yaml.safe_load((_FOLDER / f"{scenario.name}.yaml").read_text())
     model, training = _SIZES[scenario.size]
     content["model"] = model or content["model"]
     content["training"] |= training

@@ -52,7 +52,9 @@ class Sentences(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.input_ids.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
 
 
-def task(name: str, folder: str, num_words: int, length: int, num_samples: int | None = None) -> Splits:
+def task(
+    name: str, folder: str, num_words: int, length: int, num_samples: int | None = None, wrong: float = 0.0
+) -> Splits:
     """Reads a task of sentence classification; the classes of all tasks are numbered apart.
 
     Args:
@@ -61,6 +63,7 @@ def task(name: str, folder: str, num_words: int, length: int, num_samples: int |
         num_words: Size of the vocabulary, which is that of all tasks' training parts.
         length: Words of a sentence; what is longer is cut.
         num_samples: Most sentences to train on, chosen at random; `None` for all.
+        wrong: Share of the sentences to train on that get the next class of the task.
 
     Returns:
         The parts.
@@ -70,10 +73,14 @@ def task(name: str, folder: str, num_words: int, length: int, num_samples: int |
     """
     parts = _tasks(Path(folder), num_words, length)[name]
     whole = parts["train"]
-    if num_samples is None or num_samples >= len(whole):
+    if not wrong and (num_samples is None or num_samples >= len(whole)):
         return parts
-    chosen = torch.from_numpy(np.random.default_rng(0).permutation(len(whole))[:num_samples])
-    return {**parts, "train": Sentences(whole.input_ids[chosen], whole.labels[chosen])}
+    random = np.random.default_rng(0)
+    chosen = torch.from_numpy(random.permutation(len(whole))[:num_samples])
+    labels, first = whole.labels[chosen], int(whole.labels.min())
+    is_wrong = torch.from_numpy(random.random(len(chosen)) < wrong)
+    labels = torch.where(is_wrong, first + (labels - first + 1) % NUM_CLASSES[name], labels)
+    return {**parts, "train": Sentences(whole.input_ids[chosen], labels)}
 
 
 @cache

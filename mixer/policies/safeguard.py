@@ -9,6 +9,7 @@ import numpy as np
 from mixer.measurements import Alignment, TargetStatistics, asked
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms, terms_of
 from mixer.policies.objective import Objective
+from mixer.policies.shared.harm import LEAST_KEPT, Harm
 from mixer.policies.shared.multipliers import Multipliers
 from mixer.policies.shared.repeated import REPEAT_PASSES, passes, planned, within_ends
 from mixer.policies.shared.shares import share_out, shares
@@ -16,11 +17,7 @@ from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import FloatArray
 from mixer.utils.ranges import check_count, check_range
 
-_LEAST_KEPT = 3  # fewer measurements have no spread
 _REGAINED = 0.25  # of the way to the policy's mixture, at a measurement without harm
-_LEAST_GAP = 0.1  # growth of a loss on rows that judge against that on rows that steer
-_HUGE = 1e100
-_LEAST_RISE = 0.01  # of the loss: less is no harm worth a policy
 _SHARPNESS = 6.0  # of the smooth maximum, per unit of loss: at 3 the worst of four targets was hardly sampled more
 _logger = logging.getLogger(__name__)
 
@@ -62,15 +59,15 @@ class Safeguard(Wrapper):
     """
 
     remembered = (
-        *("_decided", "_importance", "_multipliers", "_gains", "_errors", "_num_judged", "_num_harms", "_followed"),
-        *("_losses", "_lowest", "_squares", "_num_losses", "_first_gaps", "_gap", "_judged", "_has_told", "_passes"),
+        *("_decided", "_importance", "_multipliers", "_harm"),
+        *("_num_harms", "_followed", "_has_told", "_passes"),
     )
 
     def __init__(self, policy: Policy, target_share: float = 0.75, threshold: float = 3.0, num_kept: int = 6):
         super().__init__(policy)
         check_range("target_share", target_share, 0, 1, "0 leaves all to the policy")
         check_range("threshold", threshold, 0, 100, "3 standard errors are usual")
-        check_count("num_kept", num_kept, _LEAST_KEPT, "6 measurements are usual")
+        check_count("num_kept", num_kept, LEAST_KEPT, "6 measurements are usual")
         self.target_share, self.threshold, self.num_kept = target_share, threshold, num_kept
         needs = policy.needs if asked(policy.needs, Alignment) else (Alignment(joined=True), *policy.needs)
         self.needs = tuple(replace(need, judged=True) if isinstance(need, Alignment) else need for need in needs)
@@ -86,25 +83,16 @@ class Safeguard(Wrapper):
         self._multipliers, importance = Multipliers(self._objective), self._of_streams(self._importance)
         is_all = not self._objective.bounds and (importance > 0.0).all()
         self._share = 1.0 if is_all and self.target_share > 0.0 else self.target_share
-        self._num_judged, self._num_losses, self._num_harms, self._squares = 0, 0, 0, 0.0
-        self._first_gaps, self._gap, self._judged = np.full(len(names), np.nan), 0.0, np.full(1, np.nan)
-        self._has_told, self._followed = False, 1.0
-        self._passes = np.zeros(len(mixture.names))
-        self._forget()
+        self._harm = Harm(len(names), self.threshold, self.num_kept)
+        self._num_harms, self._followed, self._has_told, self._passes = 0, 1.0, False, np.zeros(len(mixture.names))
         decision = super().start(mixture)
         self._decided = shares(np.asarray(decision.weights))
         return self._anchored(decision, 0.0, mixture)
 
     def explain(self) -> Terms:
         """Gives how far the policy is followed, why, and the planned passes over streams; see `Policy.explain`."""
-        loss = float(self._losses[-1]) if len(self._losses) else math.nan
-        found = {"followed": self._followed, "gain": self._gain_in_errors(), "steering loss": loss}
-        found |= {"judging loss": float(self._judged[0]), "gap": self._gap}
-        return {**found, "planned passes": self._passes, **terms_of(self._multipliers.state_dict())}
-
-    def _forget(self) -> None:
-        """Starts the comparisons anew."""
-        self._gains, self._errors, self._losses, self._lowest = np.zeros(0), np.zeros(0), np.zeros(0), _HUGE
+        terms = terms_of(self._multipliers.state_dict()) | self._harm.terms
+        return terms | {"followed": self._followed, "planned passes": self._passes}
 
     def update(self, observation: Observation) -> Decision:
         """Passes on the inner policy's decision, as far as it is followed; see `Policy.update`."""
@@ -154,79 +142,31 @@ class Safeguard(Wrapper):
     def _judge(self, targets: TargetStatistics, weights: FloatArray, observation: Observation) -> None:
         importance = self._objective.weights(targets.losses, _SHARPNESS)
         self._importance = shares(importance + self._multipliers.take(targets.losses, observation.progress))
-        worth = targets.worth(self._importance)
-        if worth.largest > 0.0:
-            known = np.isfinite(worth.scores)
-            change = (weights - self._own)[known]
-            # Twice the variance: the rows of the targets are as noisy as those of the streams.
-            self._gains = np.append(self._gains, change @ worth.scores[known])[-self.num_kept :]
-            self._errors = np.append(self._errors, 2.0 * (change**2 @ worth.variance[known]))[-self.num_kept :]
-            self._num_judged += 1
-        if np.isfinite(targets.losses[importance > 0.0]).all():
-            self._take_loss(float(importance @ np.where(importance > 0.0, targets.losses, 0.0)))
-        is_followed = self._followed > 0.0
-        gap = self._harm_by_gap(targets, importance, weights)
-        reason = gap or self._harm_by_worth() or self._harm_by_loss()
-        if reason is None and self._gains.sum() >= 0.0:
-            self._followed = min(1.0, self._followed + _REGAINED / max(self._num_harms, 1))
-        elif reason is not None and is_followed:
+        self._harm.take_worth(targets.worth(self._importance), weights - self._own)
+        used = importance > 0.0
+        is_known = np.isfinite(targets.losses[used]).all()
+        loss = float(importance[used] @ targets.losses[used]) if is_known else math.nan
+        target, risen = self._harm.by_gap(targets, importance), self._harm.by_loss(loss)
+        is_less = self._harm.gain < -1.0
+        reason = "by the targets' gradients its mixture is worth less than they are" if is_less else risen
+        if target is not None:
+            reason = (
+                f"the loss of {self._objective.names[target]!r} has risen on rows that judge, not on those that steer"
+            )
+            stream = self._names[int((weights - self._own).argmax())]
+            self._tell_once(self._objective.names[target], stream)
+        if reason is not None and self._followed > 0.0:
             self._followed, self._num_harms = 0.0, self._num_harms + 1
-            self._forget()
+            self._harm.forget()
             words = "Step %d: %s is not followed for a while, and the streams' own weights return: %s."
             _logger.warning(words, observation.step, self.name, reason)
+        elif reason is None and not self._harm.is_worth_less:
+            self._followed = min(1.0, self._followed + _REGAINED / max(self._num_harms, 1))
 
-    def _gain_in_errors(self) -> float:
-        """The policy's gain over the last measurements, in units of what counts as sure."""
-        total, errors = float(self._gains.sum()), math.sqrt(self._errors.sum())
-        if len(self._gains) < _LEAST_KEPT or total == 0.0:
-            return 0.0
-        return total / (self._standard_errors(self._num_judged) * errors) if errors > 0.0 else math.copysign(9.0, total)
-
-    def _harm_by_worth(self) -> str | None:
-        is_harm = self._gain_in_errors() < -1.0
-        return "by the targets' gradients its mixture is worth less than they are" if is_harm else None
-
-    def _take_loss(self, loss: float) -> None:
-        losses = self._losses = np.append(self._losses, np.clip(loss, -_HUGE, _HUGE))[-_LEAST_KEPT - 1 :]
-        if len(losses) >= _LEAST_KEPT:
-            self._squares += float(losses[-1] - 2.0 * losses[-2] + losses[-3]) ** 2 / 6.0  # of noise alone
-            self._num_losses += 1
-
-    def _harm_by_loss(self) -> str | None:
-        if len(self._losses) <= _LEAST_KEPT:
-            return None
-        self._lowest = min(self._lowest, float(self._losses[:_LEAST_KEPT].mean()))
-        mean, lowest = float(self._losses[1:].mean()), self._lowest
-        variance = 2.0 * self._squares / self._num_losses / _LEAST_KEPT
-        errors = self._standard_errors(self._num_losses**2) * math.sqrt(variance)
-        has_risen = mean > lowest + _LEAST_RISE * abs(lowest) + errors and self._gain_in_errors() <= 1.0
-        return f"the objective's loss has risen from {lowest:.4g} to {mean:.4g}" if has_risen else None
-
-    def _harm_by_gap(self, targets: TargetStatistics, importance: FloatArray, weights: FloatArray) -> str | None:
-        if targets.judged is None or targets.gap_error is None:
-            return None
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gaps = np.where(importance > 0.0, np.log(targets.judged / targets.losses), np.nan)
-        gaps[~np.isfinite(gaps)] = np.nan
-        judged = float(importance @ np.where(importance > 0.0, targets.judged, 0.0))
-        self._judged[0] = judged if math.isfinite(judged) else math.nan
-        is_first = np.isnan(self._first_gaps) & np.isfinite(gaps)
-        self._first_gaps[is_first] = gaps[is_first]
-        growth = gaps - self._first_gaps
-        if not np.isfinite(growth).any():
-            return None
-        target = int(np.nanargmax(growth))
-        self._gap = float(growth[target])
-        errors = self._standard_errors(self._num_losses + 1) * math.sqrt(2.0) * float(targets.gap_error[target])
-        if not self._gap > max(_LEAST_GAP, errors):
-            return None
-        name, stream = self._objective.names[target], self._names[int((weights - self._own).argmax())]
-        rise = math.expm1(self._gap)
-        reason = f"the loss of {name!r} on rows that judge has risen by {rise:.0%} against that on rows that steer"
+    def _tell_once(self, target: str, stream: str) -> None:
         if not self._has_told:
-            _logger.warning("Rows of %r seem to stand in %r: %s.", name, stream, reason)
+            words = (
+                "Rows of %r seem to stand in %r: its loss falls on the rows that steer, and less on those that judge."
+            )
+            _logger.warning(words, target, stream)
         self._has_told = True
-        return reason
-
-    def _standard_errors(self, num_comparisons: int) -> float:
-        return math.sqrt(self.threshold**2 + 2.0 * math.log(num_comparisons))

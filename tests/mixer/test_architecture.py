@@ -180,6 +180,8 @@ SHARED = {
 # What some rules cannot do without brings lines with it, that are read once for several of them or apart from the rule.
 BRINGS = {
     "mixer.policies.shared.stream_average": 400,  # a rule on gradients: the smoothing of what it divides by
+    "mixer.policies.shared.agreement": 90,  # a rule on noisy scores: the evidence in those that follow each other
+    "mixer.policies.shared.harm": 120,  # a rule that judges another one: what it judges by
     "mixer.policies.shared.dominant": 90,  # a rule that may give all to one stream: the warning of that
     "mixer.policies.shared.mixing_law": 150,  # a rule that predicts losses of mixtures: the law and its fit
     "mixer.policies.shared.scaling_law": 260,  # a rule that extrapolates losses: their history, and the fit

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mixer.policies.contract import Observation
-from mixer.policies.shared.shares import at_most, shares
+from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray, Int64Array
 
 REPEAT_PASSES = 15.0  # measured for language models: Muennighoff et al. 2023, arXiv:2305.16264
@@ -46,6 +46,27 @@ def planned(wanted: FloatArray, repeat_passes: float) -> FloatArray:
     left = np.minimum(wanted, 1.0) + repeat_passes * np.log1p(np.maximum(wanted - 1.0, 0.0) / repeat_passes)
     found: FloatArray = left / np.where(wanted > 0.0, wanted, 1.0)
     return np.where(wanted > 0.0, found, 1.0)
+
+
+def at_most(weights: FloatArray, most: FloatArray) -> FloatArray:
+    """Lowers weights to the largest share of each; the others keep their proportions.
+
+    Args:
+        weights: `[num_streams]` on the simplex.
+        most: `[num_streams]`: the largest shares.
+
+    Returns:
+        `[num_streams]` with a sum of 1, or less where all streams that have a weight are at their most.
+    """
+    lowered, is_high = weights, weights > most
+    while is_high.any():
+        lowered = np.where(is_high, most, weights)
+        rest, free = 1.0 - most[is_high].sum(), weights[~is_high].sum()
+        lowered[~is_high] *= max(rest, 0.0) / free if free > 0.0 else 0.0
+        if not (lowered > most * (1.0 + 1e-12)).any():
+            break
+        is_high |= lowered > most
+    return lowered
 
 
 def within_ends(weights: FloatArray, ends: FloatArray | None, observation: Observation) -> FloatArray:

@@ -94,27 +94,6 @@ def at_least(weights: FloatArray, least: float) -> FloatArray:
     return lifted
 
 
-def at_most(weights: FloatArray, most: FloatArray) -> FloatArray:
-    """Lowers weights to the largest share of each; the others keep their proportions.
-
-    Args:
-        weights: `[num_streams]` on the simplex.
-        most: `[num_streams]`: the largest shares.
-
-    Returns:
-        `[num_streams]` with a sum of 1, or less where all streams that have a weight are at their most.
-    """
-    lowered, is_high = weights, weights > most
-    while is_high.any():
-        lowered = np.where(is_high, most, weights)
-        rest, free = 1.0 - most[is_high].sum(), weights[~is_high].sum()
-        lowered[~is_high] *= max(rest, 0.0) / free if free > 0.0 else 0.0
-        if not (lowered > most * (1.0 + 1e-12)).any():
-            break
-        is_high |= lowered > most
-    return lowered
-
-
 def share_out(
     weights: FloatArray, own: FloatArray, active: BoolArray, least: float, tokens_per_sample: FloatArray | None = None
 ) -> FloatArray:

@@ -11,8 +11,7 @@ from mixer.policies.marginal_value import pooled
 from mixer.policies.objective import Objective
 from mixer.policies.shared.agreement import signal_share
 from mixer.policies.shared.multipliers import Multipliers
-from mixer.policies.shared.repeated import discounted, planned
-from mixer.policies.shared.shares import at_most
+from mixer.policies.shared.repeated import at_most, discounted, planned
 from tests.mixer.policies.observed import NAN, Told, mixture, observe
 
 EVEN = (1.0, 1.0, 1.0)

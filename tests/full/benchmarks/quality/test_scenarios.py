@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from benchmarks.made_up_data import make_data
+from benchmarks.quality.family import DRAWN, drawn, names
 from benchmarks.quality.policies import UNIFORM, competitors, make, settings_of
 from benchmarks.quality.report import BEST, NEAR, Judge, headroom_share, paired, share_to_reach, summarise
 from benchmarks.quality.scenarios import SCENARIOS, Scenario
@@ -53,6 +54,15 @@ def test_no_sentence_is_trained_on_and_held_out(data_dir: Path) -> None:
             rows[part] |= {tuple(samples[index]["input_ids"].tolist()) for index in range(len(samples))}  # type: ignore[arg-type]
     assert not rows["train"] & (rows["validation"] | rows["test"])
     assert not rows["validation"] & rows["test"]
+
+
+def test_scenarios_of_the_family_are_drawn_by_seed_and_judge_on_others_than_they_tune_on(data_dir: Path) -> None:
+    tuning, judging = names("tuning"), names("judging")
+    assert len({*tuning, *judging}) == 60
+    for name in (*tuning[:4], *judging[:4]):
+        scenario = Scenario(name, is_quick=True)
+        assert drawn(int(name.removeprefix(DRAWN))) == drawn(int(name.removeprefix(DRAWN)))
+        assert set(scenario.objective.names) <= scenario.read(data_dir).keys()
 
 
 # ---- Competitors ----

@@ -1,0 +1,119 @@
+"""A family of scenarios, each drawn by a seed, of which `family.json` holds thirty for tuning and thirty for judging.
+
+A scenario on which a defect was found and mended judges nothing any more. So policies are changed by the `tuning` seeds
+alone, and the `judging` ones are run once, when a policy is done; then new seeds are drawn. Sources are texts or tasks,
+some of them garbled, junk, mislabelled, near-duplicates, scarce, late, or with copies of the rows that steer.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+DRAWN = "drawn_"  # and the seed: the name of a scenario
+_DATA = "benchmarks.quality.data"
+_TEXTS = ("shakespeare", "wikipedia", "requests", "reviews", "python", "cpp", "english")
+_READ = ("shakespeare", "wikipedia", "requests", "reviews")  # from files
+_TASKS = ("subj", "mr", "cr", "mpqa")
+_STEPS = 240
+_TRAINING = {
+    "max_steps": _STEPS,
+    "per_device_train_batch_size": 32,
+    "per_device_eval_batch_size": 64,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 20,
+    "weight_decay": 0.1,
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "eval_strategy": "steps",
+    "eval_steps": _STEPS,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "seed": 1,
+}
+
+
+def names(purpose: Literal["tuning", "judging"]) -> list[str]:
+    """Lists the frozen scenarios of a purpose."""
+    seeds = json.loads(Path(__file__).with_name("family.json").read_text())[purpose]
+    return [f"{DRAWN}{seed}" for seed in seeds]
+
+
+def drawn(seed: int) -> dict[str, Any]:
+    """Draws a scenario.
+
+    Args:
+        seed: Says all about it.
+
+    Returns:
+        The content of a recipe.
+    """
+    random = np.random.default_rng(seed)
+    is_encoder = bool(random.random() < 0.3)
+    model, streams, evaluation, objective = (_of_tasks if is_encoder else _of_texts)(random)
+    name = f"{DRAWN}{seed}"
+    rate = 5e-3 if is_encoder else 3e-3
+    return {
+        "model": model,
+        "streams": streams,
+        "evaluation": evaluation,
+        "objective": objective,
+        "mixing": "Uniform",
+        "batch_size": 32,
+        "training": {**_TRAINING, "output_dir": f"runs/quality/{name}", "learning_rate": rate},
+    }
+
+
+def _of_texts(random: np.random.Generator) -> tuple[Any, ...]:
+    """Texts, some of them spoilt; the objective is a text outside of them, their average or their worst."""
+    texts = random.permutation(_TEXTS).tolist()
+    target, texts = texts[0], texts[1 : int(random.integers(4, 6))]
+    streams = {name: {"factory": f"{_DATA}.blocks", "arguments": _text(name)} for name in texts}
+    spoilt = texts[0]
+    for kind in random.permutation(["junk", "garbled", "scarce", "late", "copies", "leak"])[:2].tolist():
+        if kind == "junk":
+            seed = int(random.integers(100))
+            streams["junk"] = {"factory": f"{_DATA}.made_up", "arguments": {"seed": seed}}
+        elif kind == "garbled":
+            arguments = {"source": _text(spoilt), "seed": 1, "share": float(random.choice([0.5, 1.0]))}
+            streams[f"{spoilt}_garbled"] = {"factory": f"{_DATA}.garbled", "arguments": arguments}
+        elif kind == "scarce":
+            few = _text(target) | {"num_samples": int(random.choice([150, 400]))}
+            streams[f"{target}_few"] = {"factory": f"{_DATA}.blocks", "arguments": few, "max_epochs": 4}
+        elif kind == "late":
+            streams[spoilt]["enters_at"] = 0.4
+        elif kind == "copies":
+            arguments = {"source": _text(spoilt), "number": 0, "of": 4}
+            streams[f"{spoilt}_part"] = {"factory": f"{_DATA}.slice_of", "arguments": arguments}
+        else:
+            arguments = {"source": _text(target), "num_copies": 3}
+            streams[f"{target}_leak"] = {"factory": f"{_DATA}.leaked", "arguments": arguments}
+    model = {"factory": "benchmarks.quality.window.new_window_model", "arguments": {"window": 8, "hidden": 128}}
+    aim = random.choice(["outside", "outside", "two", "average", "worst"])
+    outside = {target: {"factory": f"{_DATA}.blocks", "arguments": _text(target)}}
+    if aim == "outside":
+        return model, streams, outside, [target]
+    if aim == "two":
+        return model, streams, outside, {"targets": [target, texts[-1]], "kind": "worst"}
+    return model, streams, {}, str(aim)
+
+
+def _of_tasks(random: np.random.Generator) -> tuple[Any, ...]:
+    """Tasks of sentences, one of them mislabelled or small; the objective is one task or the average."""
+    factory, streams = "benchmarks.quality.sentences.task", {}
+    tasks = random.permutation(_TASKS)[:3].tolist()
+    for name in tasks:
+        arguments = {"name": name, "folder": "data", "num_words": 4000, "length": 32, "num_samples": 2000}
+        streams[name] = {"factory": factory, "arguments": arguments}
+    key, value = [("wrong", 0.3), ("wrong", 0.5), ("num_samples", 100)][int(random.integers(3))]
+    streams[tasks[0]]["arguments"][key] = value
+    arguments = {"num_words": 4000, "hidden": 48, "layers": 2}
+    model = {"factory": "benchmarks.quality.sentences.new_classifier", "arguments": arguments}
+    model["task"] = "sequence-classification"
+    return model, streams, {}, "average" if random.random() < 0.5 else [tasks[1]]
+
+
+def _text(name: str) -> dict[str, Any]:
+    return {"name": name, "folder": "data"} if name in _READ else {"name": name}
