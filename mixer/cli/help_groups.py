@@ -11,19 +11,11 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 _FIRST = (
-    *(
-        "trainer",
-        "training.output_dir",
-        "resume",
-        "mixing",
-        "objective",
-        "batch_size",
-        "training.per_device_train_batch_size",
-    ),
+    *("training.output_dir", "resume", "mixing", "objective", "batch_size", "training.per_device_train_batch_size"),
     *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
 )
 _GROUPS: dict[str, Sequence[str]] = {
-    "Data": ("streams", "tokenizer", "chat_template"),
+    "Data": ("trainer", "streams", "tokenizer", "chat_template"),
     "Mixture": ("groupings", "reference_model", "probe", "budget", "conflict", "methods"),
     "Evaluation": ("evaluation", "targets"),
 }
