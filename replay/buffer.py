@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from mixer.distributed.collectives import RankSync
-from mixer.loading.step import StepBatch
-from mixer.mixture.plan import Plan
+from mixer.loading.loaded_step import StepBatch
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any
 
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from replay.memory.drawing import BufferCursor

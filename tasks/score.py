@@ -16,8 +16,8 @@ from transformers.utils import logging
 
 from mixer import MixingTrainer
 from mixer.distributed.collectives import RemoteError
+from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.reader import ColumnReader
-from mixer.loading.step import MicroBatch
 from mixer.models.side_state import evaluating
 from mixer.utils.arrays import Int64Array
 from mixer.utils.ranges import check_count

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.faults.crash_run import NotingTrainer
 from benchmarks.faults.run import Parts, Start
-from mixer.ledger.table import Table
+from mixer.ledger.append_table import Table
 from replay import ReplayBuffer
 
 FILLER = "filler"

@@ -26,8 +26,8 @@ PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
 _KEPT = Path(__file__).parent / "results"
 # Modules that measure what a policy needs and are likely to change with it.
 _MEASURED = {
-    Alignment: ("mixer.measure.targets", "mixer.gradients.metric"),
-    Branches: ("mixer.measure.branches", "mixer.models.branches", "mixer.policies.shared.mixing_law"),
+    Alignment: ("mixer.measure.target_gradients", "mixer.gradients.metric"),
+    Branches: ("mixer.measure.branch_losses", "mixer.models.model_branches", "mixer.policies.shared.mixing_law"),
 }
 
 

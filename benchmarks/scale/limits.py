@@ -15,13 +15,13 @@ from benchmarks.scale.planning import share_counts
 from benchmarks.speed.competitors import LazyRows
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
-from mixer.loading.step import StepCounts, confirm
+from mixer.loading.loaded_step import StepCounts, confirm
 from mixer.mixture.apportion import apportion
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.permutation import Order
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.policies import Proportional
 

@@ -18,14 +18,14 @@ from benchmarks.scale.process_state import ProcessState, as_rows, begin, growth,
 from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
+from mixer.loading.loaded_step import StepCounts
 from mixer.loading.result import StepResult
-from mixer.loading.step import StepCounts
 from mixer.measurements import Gradients, Loss, Results, asked
 from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.policies import ODM, Fixed, LossChange, PiKE, Policy, Smoothed
 

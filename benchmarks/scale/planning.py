@@ -11,9 +11,9 @@ from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
 from mixer.measurements import Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.sharding import rank_samples
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.policies import Fixed
 

@@ -16,8 +16,8 @@ from benchmarks.speed.report import Length, measure, write_ledger
 from mixer.ledger.intervals import default_interval
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
+from mixer.loading.loaded_step import StepCounts
 from mixer.loading.result import StepResult
-from mixer.loading.step import StepCounts
 from replay import ReplayBuffer
 
 _SHOWN = (100, 1_000)  # on a page

@@ -28,7 +28,7 @@ from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
 from mixer.loading.workers import WorkerOptions
 from mixer.measurements import Loss
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 
 OURS, BY_COLUMNS, THEIRS = "mixer", "mixer, by columns", "DataLoader"
 Clock = Callable[[], float]

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.swarms.swarms import Swarm
-from mixer.analysis.fit.objective import Objective
+from mixer.analysis.fit.fitted_objective import Objective
 from mixer.analysis.fit.prediction import Prediction, predict_objective
 from mixer.policies.shared.mixing_law import MixingLaw
 from mixer.utils.arrays import FloatArray

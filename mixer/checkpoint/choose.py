@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from mixer.checkpoint.files import (
+from mixer.checkpoint.checkpoint_files import (
     MARKER_FILE,
     find_problem,
     from_weights,

@@ -12,7 +12,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import safe_globals
 
-from mixer.checkpoint.files import STATE_FILE, read_state
+from mixer.checkpoint.checkpoint_files import STATE_FILE, read_state
 from mixer.utils.text import printable, shortened
 from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain, finite_number, whole_number, with_unique_keys
 

@@ -12,7 +12,7 @@ from mixer.analysis.fit.runs import RecordedRuns
 from mixer.analysis.fit.table import SUFFIXES, RunTable
 from mixer.cli.command import Command, add_json
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
-from mixer.recipe.files import mixing_of
+from mixer.recipe.recipe_files import mixing_of
 from mixer.utils.console import console, print_json
 from mixer.utils.files import write_json
 

@@ -6,8 +6,8 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.analysis.inspect.findings import findings_of
+from mixer.analysis.inspect.inspect_view import view_of
 from mixer.analysis.inspect.inspection import inspect_recipe
-from mixer.analysis.inspect.view import view_of
 from mixer.cli.command import FOUND, Command, build_recipe, recipe_command
 from mixer.recipe.recipe import Recipe
 from mixer.utils.console import only_json, show

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from mixer.analysis.fit.constraints import Constraints
-from mixer.analysis.fit.objective import parse_numbers
+from mixer.analysis.fit.fitted_objective import parse_numbers
 from mixer.utils.yaml_files import load_yaml
 
 _BY_NAME = "NAME=number,..."

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from mixer.analysis.fit import Constraints, FittedMixture
 from mixer.analysis.fit.plot import write_plot
-from mixer.analysis.search.plan import (
+from mixer.analysis.search.search_plan import (
     BEST,
     PRIOR,
     Headroom,
@@ -32,7 +32,7 @@ from mixer.analysis.search.plan import (
     next_runs,
     objective_of,
 )
-from mixer.analysis.steps import RECIPE_FILE, Step, finish
+from mixer.analysis.short_runs import RECIPE_FILE, Step, finish
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.fit import show
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train

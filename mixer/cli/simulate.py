@@ -8,8 +8,8 @@ from mixer.analysis.simulate.screen import screen
 from mixer.analysis.simulate.simulate import simulate as simulate_run
 from mixer.analysis.simulate.simulated import check_every
 from mixer.cli.command import Command, build_recipe, recipe_command
-from mixer.recipe.checks import in_words_of_recipes
 from mixer.recipe.recipe import Recipe
+from mixer.recipe.stream_checks import in_words_of_recipes
 from mixer.utils.console import only_json, show
 
 _NUM_RANKS = "Processes of the launch. Default: 1."

@@ -7,7 +7,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.analysis.inspect.examples import Decoder
-from mixer.analysis.inspect.view import preview
+from mixer.analysis.inspect.inspect_view import preview
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
 from mixer.ledger.summary import comparison, summarise

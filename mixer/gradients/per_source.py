@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import add_up
-from mixer.gradients.probe.rows import at_least_float32
+from mixer.gradients.probe.row_streams import at_least_float32
 from mixer.utils.arrays import FloatArray
 from mixer.utils.device import to_host
 

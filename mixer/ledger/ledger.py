@@ -14,9 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mixer.gradients.records import cosines_of, rows_of
+from mixer.ledger.append_table import Table
 from mixer.ledger.intervals import IntervalRows, default_interval
 from mixer.ledger.schemas import COMPARISONS, METRICS, SCHEMAS
-from mixer.ledger.table import Table
 from mixer.measurements.gradients import GradientStatistics
 from mixer.utils.files import WriteError, at_once, make_folder, read_json, write_json, writing
 

@@ -8,11 +8,11 @@ from torch.utils.data import default_collate
 
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.collate import Collator, StreamSpecifics
+from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
 from mixer.loading.standalone import Standalone
 from mixer.loading.standalone_options import BatchSizeLike, MixingLike
-from mixer.loading.step import MicroBatch, StepBatch
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget
 from mixer.mixture.stream import read_from

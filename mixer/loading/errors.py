@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixer.loading.step import MicroBatch
+from mixer.loading.loaded_step import MicroBatch
 from mixer.mixture.stream import Stream
 from mixer.models.row_losses import tokens_per_row
 from mixer.utils.arrays import Int64Array

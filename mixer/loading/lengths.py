@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 
 from mixer.loading.collate import Loaded
-from mixer.loading.memory import MicroBatchCap
+from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare

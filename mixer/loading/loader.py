@@ -12,17 +12,17 @@ from mixer.loading.epoch_sampler import EpochSampler
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.lengths import split_by_cap
-from mixer.loading.memory import MicroBatchCap
+from mixer.loading.loaded_step import MicroBatch, StepBatch
+from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.step import MicroBatch, StepBatch
 from mixer.loading.transport import Columns, Row, Samples
 from mixer.loading.workers import WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 

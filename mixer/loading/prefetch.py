@@ -17,7 +17,7 @@ from mixer.loading.workers import Job, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 
 Key = tuple[int, int, int]  # stream, position and index: a memory's sample at a position may still change
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from mixer.loading.step import StepCounts
-from mixer.mixture.plan import Plan
+from mixer.loading.loaded_step import StepCounts
+from mixer.mixture.step_plan import Plan
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.device import to_host
 

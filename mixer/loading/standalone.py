@@ -9,8 +9,8 @@ from typing import Any, SupportsFloat
 import numpy as np
 from transformers.utils import logging
 
+from mixer.loading.batch_report import StreamValues, as_number, as_numbers, find_missing, make_report
 from mixer.loading.build import resolve_policy
-from mixer.loading.report import StreamValues, as_number, as_numbers, find_missing, make_report
 from mixer.loading.standalone_options import (
     BatchSizeLike,
     MixingLike,
@@ -24,9 +24,9 @@ from mixer.mixture.amounts import amounts_of, budget_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_epochs, resolve_epoch_size
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array

@@ -18,7 +18,7 @@ from mixer.losses.normalization import KindFound, LossKind, Seen, find_kind, kin
 from mixer.losses.stream_losses import StreamLosses
 from mixer.losses.trial_rows import rows_of, rows_to_try
 from mixer.models.row_losses import RowLossReader, num_rows
-from mixer.models.trl import metrics_restored
+from mixer.models.trl_metrics import metrics_restored
 from mixer.run.state import PresentStep
 from mixer.utils.attributes import attributes_held
 from mixer.utils.device import to_host

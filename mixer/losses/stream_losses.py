@@ -22,7 +22,7 @@ from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, is_user_code, module_of
 
 if TYPE_CHECKING:
-    from mixer.loading.step import MicroBatch
+    from mixer.loading.loaded_step import MicroBatch
     from mixer.mixture.stream import Stream
     from mixer.run.plan import RunPlan
     from mixer.run.state import PresentStep

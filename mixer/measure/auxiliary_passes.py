@@ -19,10 +19,10 @@ from transformers.utils import logging
 from mixer.distributed.gradient_sync import average_gradients, average_whole, obstacle, own_part, reshard, settle
 from mixer.gradients.per_source import product
 from mixer.loading.collate import batch_mapping
-from mixer.loading.memory import MicroBatchCap, Size, is_out_of_memory
-from mixer.loading.step import MicroBatch, StepBatch
+from mixer.loading.loaded_step import MicroBatch, StepBatch
+from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
-from mixer.models.trl import metrics_restored
+from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mixer.loading.transport import Columns
     from mixer.losses.stream_losses import StreamLosses
     from mixer.mixture.cursors import StreamShare
-    from mixer.mixture.plan import Plan
+    from mixer.mixture.step_plan import Plan
     from mixer.run.loading import StreamLoading
     from mixer.run.plan import RunPlan
     from mixer.run.state import Run

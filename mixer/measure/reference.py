@@ -19,8 +19,8 @@ from mixer.utils.device import to_host
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
+    from mixer.loading.loaded_step import MicroBatch, StepBatch
     from mixer.loading.result import StepResult
-    from mixer.loading.step import MicroBatch, StepBatch
     from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.measurements import Results
     from mixer.models.row_losses import RowLossReader

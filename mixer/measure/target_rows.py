@@ -12,8 +12,8 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.loading.collate import batch_mapping
+from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.preprocessing import preprocessed
-from mixer.loading.step import MicroBatch
 from mixer.measurements import required
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.mixture.stream import Stream, is_iterable, selected

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.mixture.state import check_form, is_known, naming
+from mixer.mixture.rule_state import check_form, is_known, naming
 from mixer.policies.contract import Terms, terms_of
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole

@@ -22,8 +22,8 @@ from mixer.measurements import (
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import describe
 from mixer.mixture.weights import MixtureWeights
 from mixer.policies.contract import Decision, Observation, Policy, Terms, Weights

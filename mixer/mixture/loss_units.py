@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.mixture.state import check_form
+from mixer.mixture.rule_state import check_form
 from mixer.policies.contract import in_order
 from mixer.utils.arrays import FloatArray
 from mixer.utils.saved_state import to_plain

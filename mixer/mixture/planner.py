@@ -10,7 +10,7 @@ from mixer.mixture.apportion import apportion
 from mixer.mixture.cursor import Cursor
 from mixer.mixture.cursors import CursorLookup, IterableCursor, ShuffledCursor, StreamShare
 from mixer.mixture.groups import Grouping, Groups
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array

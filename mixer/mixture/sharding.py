@@ -7,7 +7,7 @@ ranks with every change of the mixture.
 
 import numpy as np
 
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.utils.arrays import Int64Array
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
-from mixer.mixture.splits import find_held_out
+from mixer.mixture.split_names import find_held_out
 from mixer.policies.contract import Mixture
 from mixer.utils.arrays import Int64Array
 from mixer.utils.recorded_arguments import names_arguments

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.mixture.state import arrays_of, check_form, is_known, naming
+from mixer.mixture.rule_state import arrays_of, check_form, is_known, naming
 from mixer.policies.contract import (
     Decision,
     Mixture,

@@ -14,10 +14,10 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.groups import Grouping
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective, as_objective
-from mixer.recipe.checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.recipe.data.formats.template import chat_template_of
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
+from mixer.recipe.stream_checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
 from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
 from mixer.recipe.trainers import KINDS, TrainerName, fitted_model, trainer_class
 from mixer.run.config import MixingConfig, options_in

@@ -18,7 +18,7 @@ from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
 from mixer.mixture.resolve import check_micro_batch
 from mixer.policies.objective import Objective, as_objective
-from mixer.run.checks import check_choice
+from mixer.run.class_checks import check_choice
 from mixer.schedules.registry import as_schedule
 from mixer.utils.text import safe_names
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from mixer.loading.loaded_step import MicroBatch, StepBatch
     from mixer.loading.result import StepResult
-    from mixer.loading.step import MicroBatch, StepBatch
     from mixer.measurements import Kind, Results
-    from mixer.mixture.plan import Plan
+    from mixer.mixture.step_plan import Plan
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from transformers import TrainerState
 
-from mixer.loading.step import StepCounts
+from mixer.loading.loaded_step import StepCounts
 
 if TYPE_CHECKING:
     from mixer.ledger.ledger import Ledger
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mixer.loading.learning_rate import LearningRate
     from mixer.loading.loader import MixingLoader
     from mixer.mixture.controller import Mixing
-    from mixer.mixture.plan import Plan
+    from mixer.mixture.step_plan import Plan
     from mixer.utils.arrays import Int64Array
 
 

@@ -13,10 +13,10 @@ from transformers.utils import logging
 from mixer.checkpoint.choose import write_error
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.collate import batch_mapping
-from mixer.loading.memory import Size, Window
-from mixer.loading.step import MicroBatch, StepBatch, StepCounts, confirm
+from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
+from mixer.loading.micro_batch_caps import Size, Window
 from mixer.models.row_losses import tokens_per_row
-from mixer.run.checks import check_one_pass
+from mixer.run.class_checks import check_one_pass
 from mixer.utils.files import WriteError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.losses.set_loss import SetLoss
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
-from mixer.models.trl import name_by_set
+from mixer.models.trl_metrics import name_by_set
 from mixer.run.hf_compat import note_removed_columns
 from mixer.trainer.best_of_each import save_best_of_each
 from mixer.trainer.metrics import checking_metrics

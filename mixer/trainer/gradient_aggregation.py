@@ -14,9 +14,9 @@ from mixer.distributed.gradient_sync import averaged_parameters, obstacle
 from mixer.gradients.conflict import Aggregator, known_name
 from mixer.gradients.per_source import StreamGradients
 from mixer.ledger.recorder import ConflictLog
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from mixer.measurements import GradientNoise, asked
-from mixer.run.checks import optimizer_name, steps_in_backward
+from mixer.run.class_checks import optimizer_name, steps_in_backward
 from mixer.run.hooks import ForwardResult
 from mixer.run.plan import RunPlan
 from mixer.trainer.method import Method, RunContext, as_methods

@@ -16,8 +16,8 @@ from transformers.utils import logging
 
 from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
-from mixer.loading.memory import is_out_of_memory
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
+from mixer.loading.micro_batch_caps import is_out_of_memory
 from mixer.losses.normalization import (
     EXACT_SHARE,
     LARGEST_OTHER_SHARE,
@@ -34,7 +34,7 @@ from mixer.losses.trial_rows import rows_to_try
 from mixer.models.inputs import inner_model
 from mixer.models.row_losses import items_per_row, labels_can_shift
 from mixer.models.side_state import model_restored
-from mixer.models.trl import metrics_restored
+from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import prepare_inputs
 from mixer.utils.text import in_words
 from mixer.utils.user_code import library_of

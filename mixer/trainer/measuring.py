@@ -8,11 +8,11 @@ from transformers import Trainer, TrainingArguments
 
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.branches import BranchProbe
-from mixer.measure.gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
+from mixer.measure.branch_losses import BranchProbe
 from mixer.measure.reference import ExcessLossHook, LossAfterHook, ReferenceModel, needed_reference
+from mixer.measure.stream_gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
+from mixer.measure.target_gradients import TargetProbe
 from mixer.measure.target_rows import TargetRows
-from mixer.measure.targets import TargetProbe
 from mixer.measurements import (
     BUILT_IN,
     Alignment,

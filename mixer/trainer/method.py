@@ -18,10 +18,10 @@ from mixer.utils.recorded_arguments import KeepsArguments
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
-    from mixer.loading.step import StepBatch
+    from mixer.loading.loaded_step import StepBatch
     from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.mixture.plan import Plan
     from mixer.mixture.planner import Planner
+    from mixer.mixture.step_plan import Plan
     from mixer.mixture.stream import Stream
     from mixer.utils.arrays import FloatArray, Int64Array
 

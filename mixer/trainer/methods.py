@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
-from mixer.checkpoint.files import METHODS_ENTRY
+from mixer.checkpoint.checkpoint_files import METHODS_ENTRY
 from mixer.losses.stream_losses import factor_of
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.files import WriteError, folder_name
 from mixer.utils.validation import whole_number
 
 if TYPE_CHECKING:
-    from mixer.loading.step import MicroBatch, StepBatch
+    from mixer.loading.loaded_step import MicroBatch, StepBatch
     from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.mixture.stream import Stream
     from mixer.run.hooks import ForwardResult

@@ -19,7 +19,7 @@ from mixer.losses.stream_losses import StreamLosses, factor_of
 from mixer.run.hf_compat import prepare_inputs
 
 if TYPE_CHECKING:
-    from mixer.loading.step import MicroBatch
+    from mixer.loading.loaded_step import MicroBatch
     from mixer.run.state import Run
     from mixer.trainer.replaced_methods import OwnStep
 

@@ -19,16 +19,16 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
-from mixer.loading.memory import MicroBatchMemoryError, Size, explain, is_out_of_memory
+from mixer.loading.micro_batch_caps import MicroBatchMemoryError, Size, explain, is_out_of_memory
 from mixer.models.side_state import Snapshot
-from mixer.models.trl import keeps_metrics
-from mixer.run.checks import optimizer_name, steps_in_backward
+from mixer.models.trl_metrics import keeps_metrics
+from mixer.run.class_checks import optimizer_name, steps_in_backward
 from mixer.trainer.engines import engine_of
 from mixer.trainer.failures import OUT_OF_MEMORY, leave_note
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
-    from mixer.loading.step import StepBatch
+    from mixer.loading.loaded_step import StepBatch
     from mixer.losses.stream_losses import StreamLosses
     from mixer.run.hooks import StepHook
     from mixer.run.loading import LoadingRules

@@ -13,17 +13,17 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import MixtureOptions, assemble, resolve_budget
+from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import check_schedule
-from mixer.loading.loss_units import new_loss_units
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.gradients import RunProbe
+from mixer.measure.stream_gradients import RunProbe
 from mixer.measure.target_rows import TargetRows
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, describe
-from mixer.models.trl import keeps_metrics
-from mixer.run.checks import check_arguments, check_budget
+from mixer.models.trl_metrics import keeps_metrics
+from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import Facts, Options, RunPlan, plan_run
 from mixer.run.state import PresentStep, Run
@@ -35,6 +35,7 @@ from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
 from mixer.trainer.evaluation_sets import check_evaluation_names
 from mixer.trainer.gradient_aggregation import check_conflict
 from mixer.trainer.guard import WeightGuard
+from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl
 from mixer.trainer.measuring import Means, check_measured, new_hooks
@@ -43,7 +44,6 @@ from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
-from mixer.trainer.search import Search
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.trl import TRLMetrics

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from transformers import Trainer
 from transformers.utils.import_utils import is_sagemaker_mp_enabled
 
-from mixer.loading.step import StepBatch
-from mixer.run.checks import steps_in_backward
+from mixer.loading.loaded_step import StepBatch
+from mixer.run.class_checks import steps_in_backward
 from mixer.run.hf_compat import is_newer
 from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, library_of, module_of

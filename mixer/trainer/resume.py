@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, read_state, supersede
 from mixer.checkpoint.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
-from mixer.checkpoint.files import CAP_ENTRY, STATE_FILE, read_state, supersede
 from mixer.checkpoint.lock import FolderLock
-from mixer.checkpoint.options import (
+from mixer.checkpoint.saved_options import (
     OPTIONS_ENTRY,
     batch_size_problem,
     options_of,

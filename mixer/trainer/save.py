@@ -14,8 +14,7 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
 
-from mixer.checkpoint.choose import write_error
-from mixer.checkpoint.files import (
+from mixer.checkpoint.checkpoint_files import (
     CAP_ENTRY,
     METHODS_ENTRY,
     STATE_FILE,
@@ -25,7 +24,8 @@ from mixer.checkpoint.files import (
     rotate,
     step_of,
 )
-from mixer.checkpoint.options import OPTIONS_ENTRY, options_of
+from mixer.checkpoint.choose import write_error
+from mixer.checkpoint.saved_options import OPTIONS_ENTRY, options_of
 from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
 from mixer.run.hf_compat import loop_losses, output_folder, push_checkpoint

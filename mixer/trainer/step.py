@@ -26,8 +26,8 @@ from torch.distributed.tensor import DTensor
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.result import StepResult, read_together
-from mixer.loading.step import MicroBatch, StepBatch
 from mixer.measurements import GradientNorm, LearningRate, Loss, MeanLoss, asked
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult
@@ -40,9 +40,9 @@ from mixer.trainer.replaced_methods import OwnStep, has_own_step
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
     from mixer.losses.stream_losses import StreamLosses
-    from mixer.measure.gradients import RunProbe
+    from mixer.measure.stream_gradients import RunProbe
     from mixer.measurements import Kind, Results
-    from mixer.mixture.plan import Plan
+    from mixer.mixture.step_plan import Plan
     from mixer.run.hooks import StepHook
     from mixer.run.plan import RunPlan
     from mixer.run.state import PresentStep, Run

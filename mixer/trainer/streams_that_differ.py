@@ -37,7 +37,7 @@ from mixer.run.plan import differ_by_options
 from mixer.utils.random_state import seeded
 
 if TYPE_CHECKING:
-    from mixer.loading.step import StepBatch
+    from mixer.loading.loaded_step import StepBatch
     from mixer.mixture.stream import Stream
     from mixer.run.loading import LoadingRules, StreamLoading
     from mixer.utils.arrays import Int64Array

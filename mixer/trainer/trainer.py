@@ -13,19 +13,19 @@ from transformers.utils import logging
 
 from mixer.ledger.ledger import Ledger
 from mixer.loading.build import resolve_budget, resolve_policy
+from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
-from mixer.loading.step import StepBatch
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.target_rows import find_steering
 from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.resolve import resolve_epoch_size
-from mixer.mixture.splits import trained_on
+from mixer.mixture.split_names import trained_on
 from mixer.mixture.stream import Stream, as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
-from mixer.run.checks import check_output_folder
+from mixer.run.class_checks import check_output_folder
 from mixer.run.config import options_in
 from mixer.run.loading import LoadingRules, data_seed
 from mixer.run.plan import Options

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from mixer.checkpoint.checkpoint_files import annotate
 from mixer.checkpoint.choose import write_error
-from mixer.checkpoint.files import annotate
-from mixer.checkpoint.weights import adapters_checked, loaded_whole, refusal_of_weights
+from mixer.checkpoint.load_weights import adapters_checked, loaded_whole, refusal_of_weights
 from mixer.ledger.progress.bar import take_bars
 from mixer.ledger.recorder import Recorder
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
 from mixer.trainer.confirmation import explained
 from mixer.trainer.failures import among_others
+from mixer.trainer.hyperparameter_search import PrunedElsewhere
 from mixer.trainer.loop import MixingCallback
 from mixer.trainer.parts import Parts
-from mixer.trainer.search import PrunedElsewhere
 from mixer.utils.text import shortened
 
 logger = logging.get_logger(__name__)

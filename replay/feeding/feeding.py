@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.distributed.consistency import check_shared
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from mixer.mixture.stream import Stream
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext

@@ -9,8 +9,8 @@ from accelerate.state import GradientState
 from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import add_up, obstacle
-from mixer.loading.step import StepBatch
-from mixer.mixture.plan import Plan
+from mixer.loading.loaded_step import StepBatch
+from mixer.mixture.step_plan import Plan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array

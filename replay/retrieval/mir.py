@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import obstacle
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from mixer.mixture.permutation import Permutation
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import Int64Array

@@ -6,8 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from mixer.distributed.collectives import RankSync
-from mixer.loading.step import MicroBatch
-from mixer.mixture.plan import Plan
+from mixer.loading.loaded_step import MicroBatch
+from mixer.mixture.step_plan import Plan
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import TrainingArguments, set_seed
 
 from mixer import MixingTrainer, Stream
-from mixer.checkpoint.files import step_of
+from mixer.checkpoint.checkpoint_files import step_of
 from mixer.checkpoint.lock import FolderLock
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_shared

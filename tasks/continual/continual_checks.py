@@ -9,7 +9,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.measurements import EvaluationLoss, Needs, asked
-from mixer.mixture.splits import have_same_rows
+from mixer.mixture.split_names import have_same_rows
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names
 from mixer.models.inputs import takes_task
 from mixer.models.labels import LABEL_COLUMNS

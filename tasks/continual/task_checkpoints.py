@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from transformers.utils import logging
 
-from mixer.checkpoint.files import STATE_FILE, begin_writing, complete, find_problem, remove_checkpoints
+from mixer.checkpoint.checkpoint_files import STATE_FILE, begin_writing, complete, find_problem, remove_checkpoints
 from mixer.ledger.ledger import Ledger
 from mixer.utils.files import read_json, synced_later, write_json
 from tasks.continual.cost import COLUMNS, read_cost

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mixer.loading.step import MicroBatch
+from mixer.loading.loaded_step import MicroBatch
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.shared import Tensors, WeightMethod, outermost_mode, trainable, wide

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor, nn
 
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array

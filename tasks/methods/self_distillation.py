@@ -18,8 +18,8 @@ from tasks.methods.generation import check_generates, padding_of, sample
 from tasks.methods.shared import copied, load_tensors, save_tensors, trainable
 
 if TYPE_CHECKING:
-    from mixer.loading.step import StepBatch
-    from mixer.mixture.plan import Plan
+    from mixer.loading.loaded_step import StepBatch
+    from mixer.mixture.step_plan import Plan
     from mixer.run.hooks import ForwardResult
     from mixer.utils.arrays import FloatArray, Int64Array
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from mixer.trainer.method import TaskContext
 from mixer.utils.ranges import check_range, check_temperature
 from tasks.methods.shared import Tensors, WeightMethod, copied, trainable, wide

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from mixer.analysis.report.contents import points_per_line
-from mixer.analysis.report.kinds import Report, ReportKind
 from mixer.analysis.report.page import write_page
 from mixer.analysis.report.run import Run
+from mixer.analysis.report.run_kinds import Report, ReportKind
 from mixer.analysis.report.tables import differing_streams
 from mixer.utils.files import read_json
 from mixer.utils.text import listed

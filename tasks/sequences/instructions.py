@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 
 from mixer.recipe.data import Prompt, formatted
-from mixer.recipe.data.files import read_files
+from mixer.recipe.data.row_files import read_files
 from mixer.recipe.data.suffixes import suffix_of
 from mixer.recipe.data.validation import hold_out
 from mixer.utils.ranges import check_count

@@ -11,8 +11,8 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.recipe.data.files import files_in, read_files
 from mixer.recipe.data.formats.labelled import in_order
+from mixer.recipe.data.row_files import files_in, read_files
 from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.suffixes import KNOWN
 from mixer.recipe.data.validation import hold_out as draw_held_out

@@ -15,8 +15,8 @@ from mixer import Ledger
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.cli.entry import main
 from mixer.recipe.fields import check_fields
-from mixer.recipe.files import differences
 from mixer.recipe.recipe import Recipe
+from mixer.recipe.recipe_files import differences
 from tests.commands.recipes import LLAMA, RECIPE, ROOT, Runs
 from tests.mixer.recipe.small_tokenizers import byte_level
 

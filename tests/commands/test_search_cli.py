@@ -10,7 +10,7 @@ import yaml
 
 from mixer import MixingTrainer
 from mixer.analysis.fit import Constraints
-from mixer.analysis.search.plan import NEAR, PRIOR, Headroom, first_runs
+from mixer.analysis.search.search_plan import NEAR, PRIOR, Headroom, first_runs
 from mixer.cli.entry import main
 from tests.commands.recipes import NO_EVALUATION, Runs, write_recipe
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, BertConfig
 
 from mixer import Head, MixingTrainer, MultiTaskModel, Stream
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from mixer.run.hooks import StepHook
 from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, mixing_trainer
 

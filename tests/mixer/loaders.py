@@ -11,8 +11,8 @@ import torch
 
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
-from mixer.loading.step import StepBatch
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mixer.mixture.plan import Plan
 from mixer.mixture.sharding import rank_samples
+from mixer.mixture.step_plan import Plan
 
 Key = tuple[int, int]
 

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from mixer import MixingTrainer, schedules
-from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
-from mixer.measure.gradients import NoiseBetweenRanks
+from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
+from mixer.measure.stream_gradients import NoiseBetweenRanks
 from mixer.measurements import GradientNoise, Noise
 from tests.helpers import arguments, build_model, three_streams, weights_of
 from tests.ranks.warm import Results, launched

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import Trainer, TrainerCallback
 
-from mixer.checkpoint.files import step_of
+from mixer.checkpoint.checkpoint_files import step_of
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from tests.helpers import Tokens
 from tests.mixer.checkpoint.test_resume import KIND, build, end_of, go_on

@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
 

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from mixer.checkpoint.lock import LOCK_FILE
 from mixer.ledger.ledger import Ledger
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, TaskContext
 from mixer.utils.files import read_json, write_json

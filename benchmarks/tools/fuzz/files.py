@@ -14,7 +14,7 @@ from mixer.analysis.explain.explanation import explain
 from mixer.analysis.report.exporting import file_name
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
-from mixer.checkpoint.files import MARKER_FILE, STATE_FILE, complete, find_problem
+from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.cli.registry import load_command
 from mixer.ledger.decisions import Level, rows_of_weights
 from mixer.ledger.folder import read_description

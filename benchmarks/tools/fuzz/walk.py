@@ -13,8 +13,8 @@ from mixer.mixture.apportion import apportion
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.policies import GroupDRO, LossChange, Policy, Uniform
 from mixer.schedules import Constant

@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Column, Table
 
 from mixer.analysis.fit.constraints import Region
-from mixer.analysis.fit.objective import Objective
+from mixer.analysis.fit.fitted_objective import Objective
 from mixer.analysis.fit.prediction import Prediction
 from mixer.utils.arrays import FloatArray
 from mixer.utils.console import Result

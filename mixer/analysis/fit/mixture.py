@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from mixer.analysis.fit.best import best_mixture
 from mixer.analysis.fit.constraints import Constraints
 from mixer.analysis.fit.fitted import FittedMixture
-from mixer.analysis.fit.objective import Objective, make_objective
+from mixer.analysis.fit.fitted_objective import Objective, make_objective
 from mixer.analysis.fit.prediction import Prediction, predict_objective
 from mixer.policies.contract import check_weights
 from mixer.policies.objective import Objective as Declared

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mixer.analysis.fit.objective import Objective
+from mixer.analysis.fit.fitted_objective import Objective
 from mixer.analysis.fit.surrogate import Surrogate, fit_surrogates, rank_correlation
 from mixer.utils.arrays import BoolArray, FloatArray
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from mixer.recipe.files import filled_in, is_ignored, is_of_training
+from mixer.recipe.recipe_files import filled_in, is_ignored, is_of_training
 from mixer.utils.nested import Field, flat
 from mixer.utils.validation import read_bytes
 from mixer.utils.yaml_files import MOST_CHARACTERS, load_yaml

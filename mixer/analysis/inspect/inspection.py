@@ -11,8 +11,8 @@ import numpy as np
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.measures import Limits, Measures, truncation_of
-from mixer.analysis.inspect.reading import SampleReading, readable
-from mixer.loading.step import MicroBatch
+from mixer.analysis.inspect.sample_reader import SampleReading, readable
+from mixer.loading.loaded_step import MicroBatch
 from mixer.models.heads import tasks_of
 from mixer.models.labels import num_classes_of
 from mixer.models.multi_task import MultiTaskModel

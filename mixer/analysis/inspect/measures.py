@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mixer.analysis.inspect.duplicates import digest
-from mixer.analysis.inspect.reading import Faults, SampleReading
+from mixer.analysis.inspect.sample_reader import Faults, SampleReading
 from mixer.models.labels import LABEL_COLUMNS
 from mixer.recipe.data.formats.tokens import IGNORED, length_limit
 from mixer.recipe.data.formatting import readable

@@ -6,8 +6,8 @@ from typing import Any
 from transformers.models.auto import modeling_auto
 
 from mixer.analysis.inspect.findings import Finding, findings_of
+from mixer.analysis.inspect.inspect_view import view_of
 from mixer.analysis.inspect.inspection import Inspection
-from mixer.analysis.inspect.view import view_of
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import inner_model

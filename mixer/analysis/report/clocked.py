@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mixer.ledger.table import places_by_stream
+from mixer.ledger.append_table import places_by_stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.text import between, first_of
 

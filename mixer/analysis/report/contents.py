@@ -6,10 +6,10 @@ from pathlib import Path
 from mixer.analysis.report.answer import answer
 from mixer.analysis.report.findings import findings_of
 from mixer.analysis.report.grouping import grouped, main_streams
-from mixer.analysis.report.kinds import Report, kind_of
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.plots.losses import MOST_METRICS
 from mixer.analysis.report.run import Run, read_runs
+from mixer.analysis.report.run_kinds import Report, kind_of
 from mixer.analysis.report.tables import differing_streams, summary_rows
 from mixer.utils.text import listed
 

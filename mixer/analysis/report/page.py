@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 
 from mixer.analysis.report.comparing import comparison_cells, difference_cells
 from mixer.analysis.report.contents import read_report
-from mixer.analysis.report.kinds import Report
+from mixer.analysis.report.run_kinds import Report
 from mixer.analysis.report.tables import stream_cells
 from mixer.utils.files import new_file
 
@@ -21,7 +21,7 @@ def write_report(folders: Sequence[str | Path], output: str | Path | None = None
 
     Args:
         folders: Output folders of trainers, at least one, or of runs of another kind; see
-            `mixer.analysis.report.kinds`.
+            `mixer.analysis.report.run_kinds`.
         output: Path of the page; `None` for `report.html` in the first folder.
 
     Returns:

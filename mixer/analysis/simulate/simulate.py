@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mixer.analysis.simulate.losses import NoLosses, RecordedLosses
-from mixer.analysis.simulate.parts import Parts, evaluates
+from mixer.analysis.simulate.planned_parts import Parts, evaluates
+from mixer.analysis.simulate.recorded_losses import NoLosses, RecordedLosses
 from mixer.analysis.simulate.simulated import Row, Simulated
 from mixer.analysis.simulate.tokens import PlannedTokens
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.learning_rate import new_learning_rate
+from mixer.loading.loaded_step import StepCounts
 from mixer.loading.result import StepResult
-from mixer.loading.step import StepCounts
 from mixer.measurements import GradientNorm, Gradients, LearningRate, Loss, MeanLoss, Results
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.recipe.recipe import Recipe
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.analysis.simulate.parts import Parts
+from mixer.analysis.simulate.planned_parts import Parts
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.console import Result
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import torch
 
 from mixer.loading.preprocessing import preprocessed
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream, read_from
 from mixer.models.row_losses import tokens_per_row
 from mixer.utils.arrays import Int64Array

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from mixer.ledger.append_table import places_by_stream
 from mixer.ledger.evaluated_losses import recorded_weights
 from mixer.ledger.folder import open_ledger, read_note
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.table import places_by_stream
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import FloatArray
 

@@ -14,7 +14,7 @@ from mixer.gradients.probe.layers.captures import Capture, LinearCapture, own_fo
 from mixer.gradients.probe.layers.embeddings import EmbeddingCapture
 from mixer.gradients.probe.layers.norms import NormCapture
 from mixer.gradients.probe.reading import Desk
-from mixer.gradients.probe.rows import at_least_float32
+from mixer.gradients.probe.row_streams import at_least_float32
 from mixer.gradients.probe.sums import Target
 from mixer.utils.arrays import FloatArray
 

@@ -10,10 +10,17 @@ from torch import Tensor, nn
 
 from mixer.gradients.probe.check import PieceCheck
 from mixer.gradients.probe.discovery import Covered
-from mixer.gradients.probe.inputs import check_arguments, check_ranks, check_rows, factors_of, is_distributed, refusal
 from mixer.gradients.probe.plain_forward import PlainForward
+from mixer.gradients.probe.probe_arguments import (
+    check_arguments,
+    check_ranks,
+    check_rows,
+    factors_of,
+    is_distributed,
+    refusal,
+)
 from mixer.gradients.probe.reading import Desk, Reading, Stopwatch, Workspace
-from mixer.gradients.probe.rows import Rows
+from mixer.gradients.probe.row_streams import Rows
 from mixer.gradients.probe.sums import Totals, projections_of
 from mixer.gradients.probe.whole import WholeReading
 from mixer.measurements.gradients import GradientStatistics

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mixer.gradients.probe.rows import Rows, at_least_float32, distinct
+from mixer.gradients.probe.row_streams import Rows, at_least_float32, distinct
 from mixer.gradients.probe.sums import Taker, products
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixer.distributed.gradient_sync import add_up
-from mixer.gradients.probe.rows import Rows
+from mixer.gradients.probe.row_streams import Rows
 from mixer.gradients.probe.sketch import Projection
 from mixer.measurements.gradients import GradientStatistics, signal_and_noise
 from mixer.utils.arrays import FloatArray

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from mixer.gradients.probe.reading import Stopwatch
-from mixer.gradients.probe.rows import Rows, at_least_float32
+from mixer.gradients.probe.row_streams import Rows, at_least_float32
 from mixer.gradients.probe.sketch import as_matrix
 from mixer.gradients.probe.sums import Taker
 

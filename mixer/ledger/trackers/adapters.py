@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from mixer.ledger.trackers.description import Names
+from mixer.ledger.trackers.tracked_settings import Names
 
 # A file store keeps the Trainer's `loss` in a file of that name, which cannot also be a folder.
 _RENAMED = {"loss": "stream_loss", "eval_loss": "stream_eval_loss"}

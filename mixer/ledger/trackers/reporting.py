@@ -13,7 +13,7 @@ from transformers.integrations.integration_utils import (
 from transformers.utils import logging
 
 from mixer.ledger.trackers.adapters import MLflow, TensorBoard, Tracker, Trackio, WeightsAndBiases
-from mixer.ledger.trackers.description import config_of, evaluation_losses, grouped
+from mixer.ledger.trackers.tracked_settings import config_of, evaluation_losses, grouped
 from mixer.mixture.controller import Mixing
 
 logger = logging.get_logger(__name__)

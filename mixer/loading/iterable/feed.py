@@ -12,7 +12,7 @@ from mixer.loading.iterable.passes import ChainedRows
 from mixer.loading.iterable.source import RowSource
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage

@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers.utils import logging
 
+from mixer.loading.iterable.shard_workers import ShardWorkers
 from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader, has_shuffle_buffer
-from mixer.loading.iterable.workers import ShardWorkers
 from mixer.loading.preprocessing import is_stateful
 from mixer.loading.reader import SampleError
 from mixer.loading.workers import WorkerOptions, WorkerTimeoutError, likely_cause

@@ -10,7 +10,7 @@ import yaml
 
 from mixer.recipe.coming_from.source import Source
 from mixer.recipe.fields import read_recipe_file
-from mixer.recipe.files import filled_in
+from mixer.recipe.recipe_files import filled_in
 
 # The tools, each with a module and a section of keys.yaml of its name.
 KINDS = {"axolotl": "Axolotl", "llamafactory": "LLaMA-Factory", "trl": "TRL"}

@@ -11,7 +11,7 @@ import datasets
 import huggingface_hub
 from yaml import YAMLError
 
-from mixer.recipe.data.files import TextRows, chosen, files_in, rows_of, telling, without_descriptions
+from mixer.recipe.data.row_files import TextRows, chosen, files_in, rows_of, telling, without_descriptions
 from mixer.recipe.data.splits import take_split
 from mixer.recipe.data.suffixes import BUILDERS, KNOWN
 

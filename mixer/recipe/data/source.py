@@ -13,8 +13,8 @@ import huggingface_hub
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
 
-from mixer.recipe.data.files import TextRows, chosen, read_files, telling
 from mixer.recipe.data.local import is_pattern, load_local
+from mixer.recipe.data.row_files import TextRows, chosen, read_files, telling
 from mixer.recipe.data.splits import check_slices
 from mixer.recipe.data.suffixes import suffix_of
 

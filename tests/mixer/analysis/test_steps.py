@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from mixer.analysis.steps import Step, finish
+from mixer.analysis.short_runs import Step, finish
 from tests.commands.recipes import RECIPE
 
 

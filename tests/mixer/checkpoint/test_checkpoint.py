@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.checkpoint import files
-from mixer.checkpoint.files import MARKER_FILE, STATE_FILE, complete, find_problem, read_state
+from mixer.checkpoint import checkpoint_files
+from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem, read_state
 from mixer.utils.files import at_once, read_json, synced_later, write_json
 
 
@@ -55,7 +55,7 @@ def test_what_was_not_synced_is_synced_before_the_checkpoint_counts(
         synced.append(f"{name}{' after' if is_complete else ''}")
 
     monkeypatch.setattr("mixer.utils.files.sync_to_disk", note)
-    monkeypatch.setattr("mixer.checkpoint.files.sync_to_disk", note)
+    monkeypatch.setattr("mixer.checkpoint.checkpoint_files.sync_to_disk", note)
     with synced_later():
         write_json(tmp_path / "end" / STATE_FILE, {"step": 2})
         write_json(tmp_path / "end" / "deep" / "more.json", {})
@@ -116,11 +116,11 @@ def test_a_flipped_bit_is_told_or_changes_nothing(
 class TestDigests:
     def _checkpoint(self, folder: Path) -> Path:
         checkpoint = folder / "checkpoint-4"
-        files.begin_writing(checkpoint)
+        checkpoint_files.begin_writing(checkpoint)
         write_json(checkpoint / STATE_FILE, {"clock": {"step": 4}})
         (checkpoint / "methods" / "memory").mkdir(parents=True)
         (checkpoint / "methods" / "memory" / "buffer.npz").write_bytes(bytes(range(256)))
-        files.complete(checkpoint)
+        checkpoint_files.complete(checkpoint)
         return checkpoint
 
     @pytest.mark.parametrize("name", [STATE_FILE, "methods/memory/buffer.npz"])
@@ -136,7 +136,7 @@ class TestDigests:
 
     def test_a_changed_word_of_the_marker_is_found_and_one_of_an_older_version_is_known(self, tmp_path: Path) -> None:
         checkpoint = self._checkpoint(tmp_path)
-        files.annotate(checkpoint, superseded=True)
+        checkpoint_files.annotate(checkpoint, superseded=True)
         text = (checkpoint / MARKER_FILE).read_text()
         (checkpoint / MARKER_FILE).write_text(text.replace("superseded", "supersedes"))
         assert str(find_problem(checkpoint)).startswith(f"{MARKER_FILE} is torn")
@@ -151,6 +151,6 @@ def test_a_checkpoint_that_is_a_link_is_abandoned_without_what_it_points_to(tmp_
     (target / MARKER_FILE).write_text("kept")
     checkpoint = tmp_path / "checkpoint-4"
     checkpoint.symlink_to(target)
-    files.abandon(checkpoint)
+    checkpoint_files.abandon(checkpoint)
     assert not checkpoint.is_symlink()
     assert (target / MARKER_FILE).read_text() == "kept"

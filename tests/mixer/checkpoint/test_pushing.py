@@ -14,7 +14,7 @@ from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForCausalLM
 
 from mixer import Ledger, MixingTrainer
-from mixer.checkpoint.files import STATE_FILE, find_problem
+from mixer.checkpoint.checkpoint_files import STATE_FILE, find_problem
 from tests.helpers import Tokens, weights_of
 from tests.hub import Hub, running_hub
 from tests.mixer.trainer import runs

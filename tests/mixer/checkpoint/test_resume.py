@@ -21,9 +21,9 @@ from transformers import (
 )
 
 from mixer import LossChange, MixingTrainer, schedules
-from mixer.checkpoint import files
+from mixer.checkpoint import checkpoint_files
+from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem, list_checkpoints
 from mixer.checkpoint.choose import newest_complete
-from mixer.checkpoint.files import MARKER_FILE, STATE_FILE, complete, find_problem, list_checkpoints
 from mixer.trainer import save
 from tests.helpers import Tokens, _bert_config, arguments, three_streams, weights_of
 
@@ -161,7 +161,12 @@ def watched(monkeypatch: pytest.MonkeyPatch, kill_at: int = -1) -> Instants:
     watch(PreTrainedModel, "save_pretrained", lambda _, folder, **__: Path(folder) / "model.safetensors")
     watch(TrainerState, "save_to_json", lambda _, path: Path(path))
     # Written whole or not at all: tested by itself.
-    for owner, name in ((save, "write_json"), (files, "write_json"), (files, "_remove"), (shutil, "rmtree")):
+    for owner, name in (
+        (save, "write_json"),
+        (checkpoint_files, "write_json"),
+        (checkpoint_files, "_remove"),
+        (shutil, "rmtree"),
+    ):
         watch(owner, name, lambda *_, **__: None)
     return instants
 
@@ -316,26 +321,26 @@ def test_going_on_earlier_or_from_elsewhere_supersedes_what_came_later(tmp_path:
 def test_the_best_and_the_newest_stay_and_a_torn_one_never_displaces_a_whole_one(tmp_path: Path) -> None:
     for step, is_complete in ((2, True), (4, False), (6, True), (8, False), (10, True)):
         newest = _write(tmp_path, step, is_complete)
-    files.rotate(newest, 2, None)
+    checkpoint_files.rotate(newest, 2, None)
     assert _names(tmp_path) == ["checkpoint-10", "checkpoint-6"]
-    files.rotate(_write(tmp_path, 12), 1, str(tmp_path / "checkpoint-6"))
+    checkpoint_files.rotate(_write(tmp_path, 12), 1, str(tmp_path / "checkpoint-6"))
     assert _names(tmp_path) == ["checkpoint-12", "checkpoint-6"]
     for limit in (None, 0):
-        files.rotate(tmp_path / "checkpoint-12", limit, None)
+        checkpoint_files.rotate(tmp_path / "checkpoint-12", limit, None)
     assert len(_names(tmp_path)) == 2
 
 
 def test_a_checkpoint_that_is_written_again_is_kept_until_it_is_whole(tmp_path: Path) -> None:
     checkpoint = _write(tmp_path, 2)
     whole = (checkpoint / STATE_FILE).read_text()
-    files.begin_writing(checkpoint)
+    checkpoint_files.begin_writing(checkpoint)
     (checkpoint / STATE_FILE).write_text("{to")
     assert newest_complete(tmp_path).checkpoint == str(checkpoint)  # put back
     assert (checkpoint / STATE_FILE).read_text() == whole
-    files.begin_writing(checkpoint)
+    checkpoint_files.begin_writing(checkpoint)
     (checkpoint / STATE_FILE).write_text('{"new": 1}')
     complete(checkpoint)
-    files.put_back(tmp_path)
+    checkpoint_files.put_back(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
     assert (checkpoint / STATE_FILE).read_text() == '{"new": 1}'
 

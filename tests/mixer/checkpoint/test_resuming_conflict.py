@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mixer import GradientAggregation, MixingTrainer
-from mixer.checkpoint.files import METHODS_ENTRY, STATE_FILE, complete
+from mixer.checkpoint.checkpoint_files import METHODS_ENTRY, STATE_FILE, complete
 from tests.mixer.aggregated import Watch, logged, make_trainer
 
 torchjd = pytest.importorskip("torchjd.aggregation")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 
-from mixer.checkpoint import files
+from mixer.checkpoint import checkpoint_files
+from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.checkpoint.choose import WriteError
-from mixer.checkpoint.files import find_problem
+from mixer.ledger.append_table import Table
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.table import Table
 from mixer.trainer import save
 from mixer.utils.files import warn_of_unsynced_folders
 from tests.mixer.checkpoint.test_resume import FULL, Whole, _names, assert_same, build, go_on
@@ -33,7 +33,7 @@ def _full(*_: Any, **__: Any) -> None:
         (Trainer, "_save_optimizer_and_scheduler", "its optimizer"),
         pytest.param(save, "write_json", "the state of its mixture", marks=FULL),
         pytest.param(TrainerState, "save_to_json", "it,", marks=FULL),
-        (files, "write_json", "the list of its files"),
+        (checkpoint_files, "write_json", "the list of its files"),
     ],
 )
 def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
@@ -70,7 +70,7 @@ def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "_flush", full)
-        patch.setattr("mixer.ledger.table.time.monotonic", lambda: float(next(minutes)))  # every row at once
+        patch.setattr("mixer.ledger.append_table.time.monotonic", lambda: float(next(minutes)))  # every row at once
         with pytest.raises(WriteError, match=rf"No space left on device: .*{table}.*resumes from .*checkpoint-"):
             build(tmp_path).train()
     assert_same(go_on(build(tmp_path)), expected)

@@ -14,8 +14,8 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from mixer import MixingTrainer
-from mixer.checkpoint.files import complete
-from mixer.checkpoint.weights import loaded_whole
+from mixer.checkpoint.checkpoint_files import complete
+from mixer.checkpoint.load_weights import loaded_whole
 from tests.helpers import Tokens, arguments, weights_of
 
 SMALL = {

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from mixer.gradients.update_norm import StepLength
+from mixer.gradients.step_length import StepLength
 
 
 def network() -> nn.Sequential:

@@ -14,9 +14,9 @@ from mixer import Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
+from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError
-from mixer.loading.step import StepBatch
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
-from mixer.loading.report import make_report
+from mixer.loading.batch_report import make_report
 from mixer.measurements import Loss, MeanLoss
 from mixer.mixture.clock import Budget
 from mixer.schedules import BatchDecision, BatchObservation, Schedule

@@ -12,10 +12,10 @@ from mixer import LossChange, MixingTrainer, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.collate import Loaded
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
+from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
-from mixer.loading.memory import MicroBatchCap
+from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.reader import SampleError
-from mixer.loading.step import StepBatch
 from mixer.loading.transport import Samples
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from mixer import Order, Uniform
+from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError
-from mixer.loading.step import MicroBatch, StepBatch
 from tests.mixer.loaders import Columns, Numbers, batches_of, contents, make_loader, stacking_collator
 
 LENGTHS = (20, 11, 6)

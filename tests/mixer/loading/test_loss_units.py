@@ -10,7 +10,7 @@ import pytest
 
 import mixer
 from mixer import GroupDRO, Head, LossChange, MixingTrainer, MultiTaskModel, OverfitGuard, Stream, Uniform
-from mixer.loading.loss_units import labels_of, new_loss_units
+from mixer.loading.chosen_loss_units import labels_of, new_loss_units
 from mixer.measurements import Loss
 from mixer.mixture.loss_units import LossUnits
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer

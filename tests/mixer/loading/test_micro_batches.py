@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.loading.micro_batches import MicroBatchSlice, split_evenly
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from tests.mixer.plans import all_samples, make_plan, samples_of
 
 count_lists = st.lists(st.integers(0, 40), min_size=1, max_size=7).filter(any)

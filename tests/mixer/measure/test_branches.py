@@ -15,9 +15,9 @@ from transformers import default_data_collator
 
 import mixer
 from mixer import MixingTrainer
-from mixer.measure.branches import BranchProbe
+from mixer.measure.branch_losses import BranchProbe
 from mixer.measurements import Branches, BranchStatistics
-from mixer.models.branches import AdapterBranches, WeightBranches
+from mixer.models.model_branches import AdapterBranches, WeightBranches
 from tests.helpers import Tokens, weights_of
 from tests.mixer.comparing import Tagger, Watching, build
 from tests.mixer.measure.test_targets import OUTSIDE, train

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from mixer import FAMO, Decision, DoReMi, Ledger, MixingDataLoader, MixingTrainer, Observation, Policy, Uniform
-from mixer.checkpoint.files import STATE_FILE
+from mixer.checkpoint.checkpoint_files import STATE_FILE
 from mixer.measure.reference import excess_of
 from mixer.measurements import ExcessLoss, Loss, LossAfter
 from tests.helpers import MODEL_DATA, build_model, three_streams, weights_of

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM, default_data_collator
 
 from mixer import MixingTrainer, Objective
-from mixer.measure.targets import TargetProbe
+from mixer.measure.target_gradients import TargetProbe
 from mixer.measurements import Alignment
 from tests.helpers import Tokens, arguments, mixing_trainer
 from tests.mixer.measure.test_targets import Aligned

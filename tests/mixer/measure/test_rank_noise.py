@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mixer import AdaptiveBatchSampler, MixingTrainer, schedules
-from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
+from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
 from mixer.measurements import GradientNoise
 from mixer.trainer.requirements import check_gradient_noise
 from tests.helpers import Tokens, arguments, build_model

@@ -17,8 +17,8 @@ import mixer
 from mixer import MarginalValue, MixingTrainer, Objective, Uniform
 from mixer.gradients.metric import OptimizerMetric
 from mixer.ledger.summary import comparison_table, summarise
-from mixer.loading.step import MicroBatch
-from mixer.measure.targets import TargetProbe
+from mixer.loading.loaded_step import MicroBatch
+from mixer.measure.target_gradients import TargetProbe
 from mixer.measurements import Alignment
 from mixer.measurements.alignment import TargetStatistics
 from tests.helpers import Tokens, arguments, build_model, weights_of
@@ -83,7 +83,7 @@ def test_alignment_is_that_of_whole_gradients(
     tmp_path: Path, optim: str, metric: str, name: str, weights: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, measure = [], TargetProbe._measure
-    monkeypatch.setattr("mixer.measure.targets._FALL", 1e-4)  # the limit of a short step
+    monkeypatch.setattr("mixer.measure.target_gradients._FALL", 1e-4)  # the limit of a short step
 
     def both(probe: TargetProbe, step: int) -> TargetStatistics:
         before = weights_of(trainer.model)

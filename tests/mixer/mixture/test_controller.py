@@ -13,8 +13,8 @@ from mixer.measurements import EvaluationLoss, Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import FORMAT_VERSION, Mixing
 from mixer.mixture.groups import Grouping
-from mixer.mixture.plan import Plan
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.policies import (
     Decision,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.mixture.plan import Plan
 from mixer.mixture.sharding import rank_samples
+from mixer.mixture.step_plan import Plan
 from tests.mixer.plans import Key, all_samples, make_plan, samples_of
 
 world_sizes = st.integers(1, 9)

@@ -4,7 +4,7 @@ import datasets
 import pytest
 import torch
 
-from mixer.mixture.splits import find_held_out, have_same_rows, trained_on
+from mixer.mixture.split_names import find_held_out, have_same_rows, trained_on
 
 # What well-known data sets of the Hub call their splits, and which of them are held out.
 SPLITS: dict[str, tuple[str, str]] = {

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.mixture.state import arrays_of, check_form, is_known
+from mixer.mixture.rule_state import arrays_of, check_form, is_known
 from mixer.policies import Floor, Function, GroupDRO, LossChange
 from tests.mixer.policies.observed import Told, mixture
 

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from mixer.cli.entry import main
-from mixer.recipe.checks import in_words_of_recipes
 from mixer.recipe.fields import check_fields, check_recipe, check_written_classes
 from mixer.recipe.recipe import Recipe
+from mixer.recipe.stream_checks import in_words_of_recipes
 from mixer.utils.text import did_you_mean
 
 RECIPE: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mixer.recipe.files import differences, filled_in, mixing_of, read_recipe
+from mixer.recipe.recipe_files import differences, filled_in, mixing_of, read_recipe
 
 RECIPE: dict[str, Any] = {
     "model": {"config": {"model_type": "llama"}},

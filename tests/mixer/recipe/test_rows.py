@@ -304,7 +304,7 @@ def test_files_that_describe_data_are_left_out_and_told(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("mixer.recipe.data.files.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("mixer.recipe.data.row_files.logger.warning", lambda text, *values: said.append(text % values))
     put(tmp_path / "d" / "rows.jsonl", '{"text": "x"}\n')
     for name in ("metadata.json", "dataset_infos.json", "state.json" if path else "dataset_info.json"):
         put(tmp_path / "d" / name, '{"text": "no row"}')

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from mixer.recipe.data import DataSource
-from mixer.recipe.data.files import TextRows
+from mixer.recipe.data.row_files import TextRows
 from tests.hub import Hub, running_hub
 
 ROWS = [{"q": f"what {number}?", "a": f"that {number}"} for number in range(20)]

@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from mixer.cli.command import build_recipe
-from mixer.recipe.files import filled_in
 from mixer.recipe.recipe import Recipe
+from mixer.recipe.recipe_files import filled_in
 from tests.helpers import GradientRecorder, plain_options, weights_of
 from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.mixer.recipe.test_chat import MARKED

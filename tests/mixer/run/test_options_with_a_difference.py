@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
-from mixer.checkpoint.files import find_problem
+from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.distributed.collectives import RankSync
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from mixer.distributed.gradient_sync import buckets
-from mixer.loading.memory import MicroBatchCap, Size, Window, is_out_of_memory
+from mixer.loading.micro_batch_caps import MicroBatchCap, Size, Window, is_out_of_memory
 from mixer.models.side_state import Snapshot
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from replay import ReplayBuffer

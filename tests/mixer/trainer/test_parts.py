@@ -26,6 +26,7 @@ from mixer.run.state import PresentStep, Run
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.guard import WeightGuard
+from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl, MixingCallback
 from mixer.trainer.loss_trials import LossTrials
@@ -35,7 +36,6 @@ from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
-from mixer.trainer.search import Search
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.training import Training

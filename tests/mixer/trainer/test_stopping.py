@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
-from mixer.checkpoint.files import find_problem, list_checkpoints
+from mixer.checkpoint.checkpoint_files import find_problem, list_checkpoints
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
 from tests.mixer.checkpoint.test_resume import Whole, assert_same, build, go_on

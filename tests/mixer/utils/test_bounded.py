@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from mixer.checkpoint.files import MARKER_FILE, STATE_FILE, complete, find_problem
+from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem
+from mixer.ledger.append_table import Table
 from mixer.ledger.schemas import STREAMS
-from mixer.ledger.table import Table
 from mixer.ledger.table_files import open_tail, read_part, read_tail, write_rows
 from mixer.utils.files import folder_name
 from mixer.utils.validation import finite_number, finite_numbers, load_json, refusing_damage, whole_number

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from replay import ReplayBuffer, ReplayRatio

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from replay import ReplayBuffer
 from replay.methods import DER, DERPlusPlus
 from replay.retrieval import MIR

@@ -13,7 +13,7 @@ from torch.autograd import Function
 from transformers.pytorch_utils import Conv1D
 
 from mixer.gradients.probe.reading import Desk, Reading, product
-from mixer.gradients.probe.rows import at_least_float32
+from mixer.gradients.probe.row_streams import at_least_float32
 
 
 class Capture(ABC):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mixer.gradients.probe.layers.captures import Capture, gives, run_with
 from mixer.gradients.probe.reading import Lookups, Reading, is_in_backward
-from mixer.gradients.probe.rows import Rows
+from mixer.gradients.probe.row_streams import Rows
 
 
 class EmbeddingCapture(Capture):

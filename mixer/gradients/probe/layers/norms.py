@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 from mixer.gradients.probe.layers.captures import Capture, check_once, gives, run_with
 from mixer.gradients.probe.reading import Reading
-from mixer.gradients.probe.rows import at_least_float32
+from mixer.gradients.probe.row_streams import at_least_float32
 
 
 class NormCapture(Capture):

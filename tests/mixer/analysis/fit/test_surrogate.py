@@ -5,7 +5,7 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from mixer.analysis.fit.objective import Objective
+from mixer.analysis.fit.fitted_objective import Objective
 from mixer.analysis.fit.prediction import predict_objective
 from mixer.analysis.fit.surrogate import Kernel, Surrogate, fit_surrogates, rank_correlation
 from mixer.analysis.search.design import expected_improvement, improving, spread

@@ -7,8 +7,8 @@ import pytest
 from transformers import TrainingArguments
 
 from mixer.analysis.inspect.findings import Finding, findings_of
+from mixer.analysis.inspect.inspect_view import view_of
 from mixer.analysis.inspect.inspection import Inspection, first_batch, inspect_recipe
-from mixer.analysis.inspect.view import view_of
 from mixer.cli.entry import main
 from mixer.models.heads import Head
 from mixer.recipe.model import ModelRecipe

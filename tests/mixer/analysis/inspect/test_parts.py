@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from mixer.analysis.inspect import measures
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
+from mixer.analysis.inspect.inspect_view import marked
 from mixer.analysis.inspect.measures import Limits, Measures, Truncation, distribution_of, num_learned, truncation_of
-from mixer.analysis.inspect.reading import SampleReading
-from mixer.analysis.inspect.view import marked
+from mixer.analysis.inspect.sample_reader import SampleReading
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Chat, Prompt, Text
 from mixer.recipe.streams import BuiltStream

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mixer.analysis.report import write_report
-from mixer.analysis.report.kinds import PLUG_IN_GROUP, Report, ReportKind, kind_of
+from mixer.analysis.report.run_kinds import PLUG_IN_GROUP, Report, ReportKind, kind_of
 from mixer.utils import entry_points as plugins
 from tests.mixer.analysis.report.ledgers import write_run
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mixer.ledger.trackers.adapters import MLflow
-from mixer.ledger.trackers.description import Names, config_of, evaluation_losses, grouped, redacted
+from mixer.ledger.trackers.tracked_settings import Names, config_of, evaluation_losses, grouped, redacted
 
 DESCRIPTION: dict[str, Any] = {
     "version": "1",

@@ -13,11 +13,11 @@ from mixer import Fixed, Head, LossChange, Stream, Temperature
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_own_weights
 from mixer.mixture.stream import describe
-from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.data import DataSource, Labelled, Prompt, Text, Validation
 from mixer.recipe.data.splits import check_disjoint
 from mixer.recipe.model import ModelRecipe
 from mixer.recipe.recipe import Recipe
+from mixer.recipe.stream_checks import check_evaluation, check_streams
 from mixer.recipe.streams import Factory, StreamRecipe
 from tests.helpers import plain_options
 from tests.mixer.recipe.small_tokenizers import of_words

@@ -9,7 +9,7 @@ import pytest
 from transformers import TrainerCallback
 
 from mixer import Ledger, LossChange, MixingTrainer, Stream
-from mixer.checkpoint.files import find_problem
+from mixer.checkpoint.checkpoint_files import find_problem
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model
 

@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from transformers import Trainer
 
 from mixer import MixingMixin, MixingTrainer
-from mixer.loading.step import StepBatch
+from mixer.loading.loaded_step import StepBatch
 from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.trainer.test_methods import Weighted
 

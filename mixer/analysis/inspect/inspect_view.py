@@ -14,7 +14,7 @@ from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.findings import Finding, count
 from mixer.analysis.inspect.inspection import Batch, InspectedObjective, InspectedStream, Inspection
 from mixer.analysis.inspect.measures import Lengths, Limits, Measures, Truncation
-from mixer.analysis.inspect.reading import readable
+from mixer.analysis.inspect.sample_reader import readable
 from mixer.mixture.stream import Stream
 from mixer.utils.text import listed, printable
 

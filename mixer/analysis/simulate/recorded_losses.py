@@ -29,7 +29,7 @@ from mixer.measurements import (
     names_of,
 )
 from mixer.mixture.controller import Mixing
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 
 # In columns of the ledger's clock and streams, besides those of `RECORDED`.
 _COLUMNS: dict[Kind, str] = {Loss: "loss", MeanLoss: "loss", GradientNorm: "gradient_norm"}

@@ -16,14 +16,14 @@ from transformers import Trainer
 
 from mixer.gradients.metric import OptimizerMetric
 from mixer.measurements import Branches, BranchStatistics
-from mixer.models.branches import AdapterBranches, WeightBranches
-from mixer.models.branches import Branches as ModelBranches
+from mixer.models.model_branches import AdapterBranches, WeightBranches
+from mixer.models.model_branches import Branches as ModelBranches
 from mixer.run.hooks import StepHook
 from mixer.utils.random_state import seeded
 
 if TYPE_CHECKING:
+    from mixer.loading.loaded_step import MicroBatch
     from mixer.loading.result import StepResult
-    from mixer.loading.step import MicroBatch
     from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.measure.target_rows import TargetRows
     from mixer.measurements import Results

@@ -13,7 +13,7 @@ from mixer.distributed.signals import NUM_SIGNALS
 from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.plan import Plan
+from mixer.mixture.step_plan import Plan
 from mixer.utils.arrays import Int64Array
 from mixer.utils.text import shortened
 

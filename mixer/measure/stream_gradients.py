@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 from transformers.utils import logging
 
-from mixer.gradients.noise_scale import RankNoise, noise_of_ranks
 from mixer.gradients.probe import GradientProbe
-from mixer.gradients.update_norm import StepLength
+from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
+from mixer.gradients.step_length import StepLength
 from mixer.measurements import GradientNoise, Gradients, UpdateNorm
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.probing import Probing, exact_refusal
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
+    from mixer.loading.loaded_step import StepBatch
     from mixer.loading.result import StepResult
-    from mixer.loading.step import StepBatch
     from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.measurements import GradientStatistics, Results
 

@@ -9,15 +9,15 @@ from transformers import TrainingArguments, set_seed
 
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.loading.build import assemble, resolve_budget, resolve_policy
+from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import check_schedule
-from mixer.loading.loss_units import new_loss_units
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, as_streams, describe
-from mixer.recipe.checks import check_evaluation, check_streams
 from mixer.recipe.recipe import Recipe, rows_of
-from mixer.run.checks import check_budget, check_finite
+from mixer.recipe.stream_checks import check_evaluation, check_streams
+from mixer.run.class_checks import check_budget, check_finite
 from mixer.run.config import options_in
 from mixer.trainer.requirements import check_needs
 from mixer.utils.random_state import seeded

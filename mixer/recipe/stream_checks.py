@@ -10,7 +10,7 @@ import datasets
 from transformers import IntervalStrategy, TrainingArguments
 from transformers.utils import logging
 
-from mixer.mixture.splits import is_held_out
+from mixer.mixture.split_names import is_held_out
 from mixer.policies.contract import weights_array
 from mixer.recipe.data.splits import check_disjoint
 from mixer.recipe.streams import StreamRecipe

@@ -19,8 +19,8 @@ from mixer.measurements import Alignment, TargetStatistics
 from mixer.run.hooks import StepHook
 
 if TYPE_CHECKING:
+    from mixer.loading.loaded_step import MicroBatch
     from mixer.loading.result import StepResult
-    from mixer.loading.step import MicroBatch
     from mixer.measure.auxiliary_passes import AuxiliaryPasses
     from mixer.measure.target_rows import TargetRows
     from mixer.measurements import Results

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 import torch.distributed as dist
 from transformers import TrainingArguments
 
-from mixer.recipe.files import differences, read_recipe
 from mixer.recipe.recipe import Recipe
+from mixer.recipe.recipe_files import differences, read_recipe
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.files import read_json, write_json, write_text
 
