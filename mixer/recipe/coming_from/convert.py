@@ -19,7 +19,7 @@ KINDS = {"axolotl": "Axolotl", "llamafactory": "LLaMA-Factory", "trl": "TRL"}
 class Conversion(NamedTuple):
     """A recipe made of another tool's configuration.
 
-    Args:
+    Attributes:
         kind: The tool, one of `KINDS`.
         recipe: The recipe as plain data.
         left: Why a key was not carried over, by its name.
