@@ -5,7 +5,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from transformers import AutoTokenizer, TrainingArguments, set_seed
 
@@ -118,6 +118,10 @@ class Recipe:
         if trainer not in KINDS:
             raise ValueError(f"trainer: there is no {trainer!r}; there are {', '.join(KINDS)}.")
         arguments = KINDS[trainer].load(KINDS[trainer].config)
+        # HfArgumentParser, if something used it before, has left classes made later with fields of fewer types.
+        hints = get_type_hints(arguments)
+        own = arguments.__init__.__annotations__
+        own.update({name: hints[name] for name in own if name in hints})
         same = {"__doc__": Recipe.__doc__, "__module__": __name__}
         return make_dataclass("Recipe", [("training", arguments)], bases=(Recipe,), namespace=same)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.training_args import OptimizerNames
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from mixer.cli.command import build_recipe
@@ -263,3 +264,15 @@ def test_other_wrong_trainers_and_recipes_in_folders(tmp_path: Path) -> None:
         Recipe.of_trainer("kto")
     text = "trainer: dpo\nmodel: {name_or_path: a}\nstreams: {}\ntraining: {output_dir: b, beta: 0.2}\n"
     assert filled_in(text)["training", "beta"] == 0.2
+
+
+def test_fields_that_another_parser_has_narrowed_take_texts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As HfArgumentParser leaves them to classes that are made after it.
+    own = Recipe.of_trainer("dpo").__dataclass_fields__["training"].type
+    monkeypatch.setitem(own.__init__.__annotations__, "optim", OptimizerNames)
+    Recipe.of_trainer.cache_clear()
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Recipe.of_trainer("dpo"), "recipe")
+    training = {"optim": "sgd", "output_dir": "unused"}
+    parsed = parser.parse_object({"recipe": {"model": {"name_or_path": "unused"}, "streams": {}, "training": training}})
+    assert parsed.recipe.training.optim == "sgd"
