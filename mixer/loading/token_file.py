@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.models.labels import IGNORED
 from mixer.utils.arrays import Int64Array
 from mixer.utils.ranges import check_count
 
 _MAGIC = b"MMIDIDX\x00\x00"
 # Of Megatron-LM's index: the number of a type in its header.
 _TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
-_IGNORED = -100  # the label of a token without a loss
 
 
 class TokenFile:
@@ -90,7 +90,7 @@ class TokenFile:
         labels = tokens.copy()
         if self.separate_documents and self.document_starts is not None:
             low, high = np.searchsorted(self.document_starts, [first, first + self.sequence_length])
-            labels[self.document_starts[low:high] - first] = _IGNORED
+            labels[self.document_starts[low:high] - first] = IGNORED
         return {"input_ids": tokens, "labels": labels}
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:

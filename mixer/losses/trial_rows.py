@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixer.models.labels import IGNORED
 from mixer.models.row_losses import num_rows
 from mixer.utils.arrays import Int64Array
 
 _MOST_ROWS = 8
-_IGNORED = -100
 
 Inputs = dict[str, Any]
 
@@ -75,6 +75,6 @@ def _ignore_half(inputs: Inputs, rows: Int64Array) -> None:
     labels = inputs.get("labels")
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() < 2:
         return
-    if bool(labels.eq(_IGNORED).any()):
-        counted = labels[rows].ne(_IGNORED)
-        labels[rows] = torch.where(counted & (counted.cumsum(dim=-1) % 2 == 0), _IGNORED, labels[rows])
+    if bool(labels.eq(IGNORED).any()):
+        counted = labels[rows].ne(IGNORED)
+        labels[rows] = torch.where(counted & (counted.cumsum(dim=-1) % 2 == 0), IGNORED, labels[rows])

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import heads_of, inner_model, takes_task
+from mixer.models.labels import IGNORED
 
 HeadKind = Literal["classification", "multi_label", "regression", "token_classification"]
 Pooling = Literal["mean", "first", "last"]
@@ -18,7 +19,6 @@ _PROBLEM_TYPES = {
     "regression": "regression",
     "token_classification": "single_label_classification",
 }
-_IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class HeadModule(nn.Module):
         """
         self._check(logits, labels)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        counted = labels.ne(_IGNORED)
+        counted = labels.ne(IGNORED)
         if self.num_classes is not None:
-            total = F.cross_entropy(logits.flatten(0, -2), labels.reshape(-1), ignore_index=_IGNORED, reduction="sum")
+            total = F.cross_entropy(logits.flatten(0, -2), labels.reshape(-1), ignore_index=IGNORED, reduction="sum")
         else:
             loss = F.binary_cross_entropy_with_logits if self.head.kind == "multi_label" else F.mse_loss
             terms = loss(logits, labels.reshape(logits.shape).to(logits.dtype), reduction="none")

@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_loss, find_labels
 from mixer.models.inputs import heads_of, inner_model
 from mixer.utils.user_code import library_of
 
-_IGNORED = -100
+IGNORED = -100  # the label of a token or row without a loss
 _CLASSIFIERS = frozenset(
     {*MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values(), *MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values()}
 )
@@ -63,7 +63,7 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
     if column is None or not pa.types.is_integer(dataset.features.arrow_schema.field(column).type):
         return
     values = dataset.select_columns(column).with_format("arrow")[:][column]
-    extremes = pc.min_max(pc.filter(values, pc.not_equal(values, _IGNORED))).as_py()
+    extremes = pc.min_max(pc.filter(values, pc.not_equal(values, IGNORED))).as_py()
     _check(name, extremes["min"], extremes["max"], num_classes, head)
 
 
@@ -173,7 +173,7 @@ def check_labels(name: str, labels: Any, num_classes: int, head: str) -> None:
     """
     if not isinstance(labels, Tensor) or labels.is_floating_point() or not labels.numel():
         return
-    counted = labels[labels.ne(_IGNORED)]
+    counted = labels[labels.ne(IGNORED)]
     if counted.numel():
         _check(name, int(counted.min()), int(counted.max()), num_classes, head)
 

@@ -14,8 +14,8 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel, TrainingArguments
 
 from mixer.models.inputs import TASK, heads_of
+from mixer.models.labels import IGNORED
 
-_IGNORED = -100
 _CROSS_ENTROPY_SIGNATURE = inspect.signature(F.cross_entropy)
 
 
@@ -34,7 +34,7 @@ def items_per_row(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
         return torch.ones(num_rows(inputs), dtype=torch.int64)
     if shifts_labels and "shift_labels" not in inputs:
         labels = labels[..., 1:]
-    return labels.ne(_IGNORED).reshape(len(labels), -1).sum(dim=1)
+    return labels.ne(IGNORED).reshape(len(labels), -1).sum(dim=1)
 
 
 def labels_can_shift(inputs: Mapping[str, Any]) -> bool:
@@ -255,7 +255,7 @@ class RowLossReader:
         if self._shifts_labels:
             logits, labels, known = logits[:, :-1], labels[:, 1:], known[:, 1:]
         flat = labels.reshape(-1)
-        counted = known.reshape(-1).ne(_IGNORED).nonzero().squeeze(-1).to(logits.device, non_blocking=True)
+        counted = known.reshape(-1).ne(IGNORED).nonzero().squeeze(-1).to(logits.device, non_blocking=True)
         terms = F.cross_entropy(
             _at_least_float(logits.reshape(-1, logits.shape[-1])[counted]),
             # A loss of the user's own may take other labels than classes; that these terms are not its own shows.
@@ -284,7 +284,7 @@ class RowLossReader:
         else:
             terms = F.mse_loss(logits, labels, reduction="none")
         if task is not None:  # heads ignore such labels of every kind
-            terms = torch.where(labels.eq(_IGNORED), 0, terms)
+            terms = torch.where(labels.eq(IGNORED), 0, terms)
         self._keep(terms)
         return terms.sum(dim=1)
 

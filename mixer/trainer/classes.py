@@ -12,7 +12,7 @@ from transformers import Trainer
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import is_iterable
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
-from mixer.models.labels import LABEL_COLUMNS, check_label_values, num_classes_of
+from mixer.models.labels import IGNORED, LABEL_COLUMNS, check_label_values, num_classes_of
 from mixer.run.loading import goes_by_first
 from mixer.trainer.streams_that_differ import tried
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mixer.trainer.streams_that_differ import StreamDifferences
 
 _MOST_TRIED = 32  # samples of a data set
-_IGNORED = -100
 
 
 def check_classes(
@@ -106,6 +105,6 @@ def _keeps_numbers(
         with tried(f"A sample of stream {column!r} cannot be read."):
             inputs = differences.collated_like(stream, samples[place])
             labels = None if inputs is None else inputs.get("labels")
-        if isinstance(labels, Tensor) and not {*labels.flatten().tolist(), _IGNORED} <= {*np.ravel(own), _IGNORED}:
+        if isinstance(labels, Tensor) and not {*labels.flatten().tolist(), IGNORED} <= {*np.ravel(own), IGNORED}:
             return False
     return True

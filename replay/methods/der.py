@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.mixture.step_plan import Plan
+from mixer.models.labels import IGNORED
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -17,7 +18,6 @@ from replay.methods.memories import factors_of_means, find_memory, refuse_second
 from replay.second_draw import SecondDraw
 
 _LOGITS = "logits"
-_IGNORED = -100
 _FOR_TOKENS = 32
 
 
@@ -150,7 +150,7 @@ class DER(Method):
         labels = self._labels(trained, logits)
         if labels is None:
             return logits, None, self.top_k
-        counts = labels.ne(_IGNORED)
+        counts = labels.ne(IGNORED)
         vectors = logits[:, : labels.shape[1]][counts.to(logits.device)]
         return vectors, counts.sum(dim=1).tolist(), self.top_k or _FOR_TOKENS
 

@@ -12,9 +12,8 @@ from transformers import GenerationConfig
 
 from mixer import MixingTrainer
 from mixer.distributed.gradient_sync import shards_of
+from mixer.models.labels import IGNORED
 from mixer.models.side_state import Snapshot, evaluating
-
-_IGNORED = -100
 
 
 class Texts(NamedTuple):
@@ -105,7 +104,7 @@ def _tokenizer(trainer: MixingTrainer) -> Any:
 def _split(sample: Mapping[str, Any], place: int, reads_all: bool) -> tuple[list[int], list[int]]:
     """Returns the tokens of the prompt, and those of the expected answer."""
     ids, labels = (torch.as_tensor(sample[name]).tolist() for name in ("input_ids", "labels"))
-    learned = [number for number, label in enumerate(labels) if label != _IGNORED]
+    learned = [number for number, label in enumerate(labels) if label != IGNORED]
     prompt = ids if reads_all else ids[: learned[0]] if learned else []
     if not prompt or not learned:
         raise ValueError(

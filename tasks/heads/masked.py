@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
+from mixer.models.labels import IGNORED
 from tasks.heads.head import Head, HeadKind
 from tasks.heads.output_layer import find_output_layer
 from tasks.task import TaskSequence
-
-_IGNORED = -100
 
 
 class Masked(Head):
@@ -95,7 +94,7 @@ class _Mask:
         if labels.is_floating_point():
             raise ValueError(f"head='masked': labels must be whole numbers, one a row, got {labels.dtype}.")
         self._known, self._competes = self._known.to(labels.device), self._competes.to(labels.device)
-        strange = labels[(labels != _IGNORED) & ~torch.isin(labels, self._known)]
+        strange = labels[(labels != IGNORED) & ~torch.isin(labels, self._known)]
         if len(strange):
             raise ValueError(
                 f"head='masked': the labels {sorted(set(strange.tolist()))[:10]} are of no task, whose classes are "
@@ -113,7 +112,7 @@ class _Mask:
                 f"head='masked' needs one label and one row of logits a sample, got {len(labels)} labels and logits of "
                 f"shape {list(logits.shape)}. Say head='whole' for labels of tokens."
             )
-        rows = self._competes.to(logits.device)[labels.masked_fill(labels == _IGNORED, len(self._competes) - 1)]
+        rows = self._competes.to(logits.device)[labels.masked_fill(labels == IGNORED, len(self._competes) - 1)]
         competes = rows.view(len(labels), *[1] * (logits.dim() - 2), -1)
         # Of float64 that of float32, which memories keep logits in.
         lowest = max(torch.finfo(logits.dtype).min, torch.finfo(torch.float32).min)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
 
+from mixer.models.labels import IGNORED
 from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.utils.ranges import check_count
 from replay.methods.memories import find_memory
 from tasks.methods.generation import check_generates, padding_of, sample
 
 _ROWS = 32  # sampled at once
-_IGNORED = -100
 
 
 class PseudoSamples(Method):
@@ -129,7 +129,7 @@ class PseudoRows(Dataset[dict[str, Any]]):
         sample = {
             "input_ids": row.masked_fill(~counts, self._padding),
             **mask,
-            "labels": row.masked_fill(~counts, _IGNORED),
+            "labels": row.masked_fill(~counts, IGNORED),
         }
         return {name: column.tolist() for name, column in sample.items()} if self._are_lists else sample
 

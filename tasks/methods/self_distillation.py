@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mixer.models.labels import IGNORED
 from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.utils.ranges import check_count, check_range
 from tasks.generation.answers import padded
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from mixer.utils.arrays import FloatArray, Int64Array
 
 Tokens = list[int]
-_IGNORED = -100
 
 
 def shown(prompt: Tokens, answer: Tokens) -> Tokens:
@@ -112,7 +112,7 @@ class SelfDistillation(Method):
 
     def _parts(self, ids: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tokens, Tokens]:
         """Returns the tokens of a row's prompt and answer."""
-        places = labels.ne(_IGNORED).nonzero().flatten().tolist()
+        places = labels.ne(IGNORED).nonzero().flatten().tolist()
         prompt = ids[: places[0]][mask[: places[0]]].tolist() if places else []
         if not prompt:
             raise ValueError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from mixer.analysis.inspect.measures import class_of, labels_by_token, labels_of, pair_in, tokens_of
 from mixer.analysis.inspect.sample_reader import SampleReading
-from mixer.recipe.data.formats.tokens import IGNORED
+from mixer.models.labels import IGNORED
 from mixer.utils.arrays import BoolArray, Int64Array
 from mixer.utils.text import shortened
 

@@ -13,8 +13,8 @@ import torch
 
 from mixer.analysis.inspect.duplicates import digest
 from mixer.analysis.inspect.sample_reader import Faults, SampleReading
-from mixer.models.labels import LABEL_COLUMNS
-from mixer.recipe.data.formats.tokens import IGNORED, length_limit
+from mixer.models.labels import IGNORED, LABEL_COLUMNS
+from mixer.recipe.data.formats.tokens import length_limit
 from mixer.recipe.data.formatting import readable
 from mixer.recipe.streams import BuiltStream
 from mixer.utils.arrays import Int64Array, UInt64Array

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 from transformers.utils import logging
 
-logger = logging.get_logger(__name__)
+from mixer.models.labels import IGNORED
 
-_IGNORED = -100
+logger = logging.get_logger(__name__)
 
 
 class PlainForward:
@@ -98,7 +98,7 @@ def _fused_output(logits: Tensor, targets: Tensor, num_items: Any, aux_loss: Ten
     from trl.trainer.utils import FusedCausalLMOutput
 
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    mask, words = targets.ne(_IGNORED), F.log_softmax(logits, dim=-1)
+    mask, words = targets.ne(IGNORED), F.log_softmax(logits, dim=-1)
     chosen = targets.clamp(min=0).unsqueeze(-1)
     log_probs = words.gather(-1, chosen).squeeze(-1).masked_fill(~mask, 0.0)
     count = mask.sum().clamp(min=1) if num_items is None else num_items

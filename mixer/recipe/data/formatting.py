@@ -14,8 +14,9 @@ import numpy as np
 from jinja2 import TemplateError
 from transformers.utils import logging
 
+from mixer.models.labels import IGNORED
 from mixer.recipe.data.formats.base import Format, Row, Sample
-from mixer.recipe.data.formats.tokens import IGNORED, NUM_CUT
+from mixer.recipe.data.formats.tokens import NUM_CUT
 from mixer.utils.files import read_json, write_json
 from mixer.utils.text import shortened
 

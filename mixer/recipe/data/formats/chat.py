@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from mixer.models.labels import IGNORED
 from mixer.recipe.data.formats.base import Format, Row, Sample
 from mixer.recipe.data.formats.conversation import COLUMNS, Conversation, conversation_of
 from mixer.recipe.data.formats.rendering import Rendering, Template
-from mixer.recipe.data.formats.tokens import IGNORED, WEIGHTS, check_max_length, length_limit, within
+from mixer.recipe.data.formats.tokens import WEIGHTS, check_max_length, length_limit, within
 
 # Roles of chat templates.
 _KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")

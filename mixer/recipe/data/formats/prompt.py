@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mixer.models.labels import IGNORED
 from mixer.recipe.data.formats.base import Format, Row, Sample
 from mixer.recipe.data.formats.tokens import (
-    IGNORED,
     NUM_CUT,
     WEIGHTS,
     check_max_length,

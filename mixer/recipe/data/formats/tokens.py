@@ -5,9 +5,9 @@ import decimal
 from collections.abc import Sequence
 from typing import Any
 
+from mixer.models.labels import IGNORED
 from mixer.recipe.data.formats.base import Row, Sample
 
-IGNORED = -100  # the label of a token without a loss
 NUM_CUT = "num_cut"  # field of a sample: how many of its labels max_length cuts off; removed before training
 WEIGHTS = ("weight", "weights", "sample_weight")  # columns of data sets with weighted rows
 
