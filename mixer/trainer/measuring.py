@@ -25,8 +25,7 @@ from mixer.measurements import (
     UpdateNorm,
     asked,
 )
-from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.stream import describe
+from mixer.mixture.controller import Mixing
 from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
 from mixer.run.probing import exact_refusal
@@ -83,24 +82,24 @@ def _gradients(means: Means, _requests: list[Any]) -> StepHook | None:
     plan, args, mixing = means.plan, means.trainer.args, means.run.mixing
     if plan.probed is None:
         return None
-    _check_exact(plan, args, mixing.size)
+    _check_exact(plan, args, mixing)
     probe = RunProbe(*plan.probed, mixing.names, args, means.runs)
     probe.check(means.losses.own_model)
     return probe
 
 
-def _check_exact(plan: RunPlan, args: TrainingArguments, size: BatchSize) -> None:
+def _check_exact(plan: RunPlan, args: TrainingArguments, mixing: Mixing) -> None:
     """Refuses an exact probe of steps with several micro-batches or ranks.
 
     Args:
         plan: The plan of the run, which measures gradients.
         args: The training arguments.
-        size: The batch size.
+        mixing: The controller of the mixture.
 
     Raises:
         ValueError: If there will be several, or may be.
     """
-    policy, cap = plan.policy, plan.most_samples
+    size, cap = mixing.size, plan.most_samples
     if plan.probed is None or not plan.probed.options.needs_one_micro_batch:
         return
     largest = size.value if size.is_constant else size.schedule.limits.maximum
@@ -119,8 +118,8 @@ def _check_exact(plan: RunPlan, args: TrainingArguments, size: BatchSize) -> Non
     }
     for reason in (reason for reason, applies in reasons.items() if applies):
         raise exact_refusal(reason)
-    if not is_one and policy.start(describe(list(plan.streams))).loss_weights is not None:
-        raise exact_refusal(f"mixing={policy.name} weights losses, which needs micro-batches of one stream each")
+    if not is_one and mixing.decision.loss_weights is not None:
+        raise exact_refusal(f"mixing={plan.policy.name} weights losses, which needs micro-batches of one stream each")
 
 
 def _noise(means: Means, requests: list[Any]) -> StepHook | None:
