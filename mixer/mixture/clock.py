@@ -1,6 +1,7 @@
 """Budget and clock of a run: progress, epochs, and the size of the next step."""
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ class Clock:
         self.dropped_samples = 0 if self.spans_run else int(whole - self.epoch_size)
         self.whole_epoch, self._laid_out = whole, self.epoch_size  # with and without dropped samples
         self._max_samples, self._num_warmup_steps = max_samples, num_warmup_steps
-        self._guessed_tokens, self._decay_step = tokens_per_sample, decay_step
+        self._guessed_tokens = tokens_per_sample
+        self._decay_step = None if decay_step is None else functools.cache(decay_step)
         self.step = self.step_in_epoch = self.num_epochs_done = 0
         self.num_samples = self.num_tokens = self.samples_in_epoch = 0
         self._warmup_share = self._least_progress = self._last_coverage = 0.0

@@ -235,12 +235,11 @@ def _parameters(kind: type) -> dict[str, Any] | None:
 
 
 def _unknown_field(field: str, name: str, known: Sequence[str]) -> str:
+    hint = _nearest(name, known)
     if name in _OF_TRL:
-        argument = "packing: true" if name == "pack" else f"{name}: ..."
-        way = (
-            f" It is an argument of TRL's trainers: give the recipe trainer, such as sft, and training: {{{argument}}}."
-        )
-    return f"{field}: there is no field {name!r}.{way if name in _OF_TRL else _nearest(name, known)}"
+        training = "{packing: true}" if name == "pack" else f"{{{name}: ...}}"
+        hint = f" It is an argument of TRL's trainers: give the recipe trainer, such as sft, and training: {training}."
+    return f"{field}: there is no field {name!r}.{hint}"
 
 
 def _field_with(recipe_class: type, name: str) -> str | None:

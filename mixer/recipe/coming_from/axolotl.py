@@ -134,13 +134,10 @@ def _format(part: Source, keys: Table, kind: Any, trainer: str, whole: bool) -> 
         return _chat(part, keys, "messages" if name == "chat_template" else "conversations", whole)
     if name == "completion":
         return common.texts_in(part.take("text_column", part.take("field", "text")))
-    return (
-        {}
-        if kind is None
-        else common.dialogue(known)
-        if (known := keys["instructions"].get(name)) is not None
-        else None
-    )
+    if kind is None:
+        return {}
+    known = keys["instructions"].get(name)
+    return None if known is None else common.dialogue(known)
 
 
 def _chat(part: Source, keys: Table, column: str, whole: bool) -> dict[str, Any]:
