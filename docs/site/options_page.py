@@ -3,6 +3,7 @@
 Run as `python -m docs.site.options_page docs/training_arguments.md`.
 """
 
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import Field, fields
@@ -83,7 +84,7 @@ def _own_row(option: Field[Any]) -> str:
 def _row(name: str) -> str:
     texts = [DIFFERENCES[name]] if name in DIFFERENCES else []
     if name in REFUSED:
-        texts.append(f"**Refused:** {REFUSED[name]}")
+        texts.append(f"**Refused:** {re.split(r'(?<=[.])[ ](?=[A-Z])', REFUSED[name])[0]}")
     if not texts:
         raise KeyError(f"mixer/run/argument_support.py does not say how {name} behaves.")
     text = " ".join(texts).replace("|", "\\|")
