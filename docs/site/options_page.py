@@ -29,8 +29,8 @@ as in the Trainer, {different} behave with the difference given here, and {refus
 `MixingConfig` is `TrainingArguments` with these fields. `HfArgumentParser((MixingConfig,))` reads them from a command
 line, YAML or JSON; a recipe has them under `training`, `mixer train` as `--training.NAME`. `MixingSeq2SeqConfig` and
 `MixingSFTConfig` have them too; for any other class, write `@dataclass class MyConfig(MixingOptions, OtherConfig)`.
-Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (one of both places), `budget`, `groupings`,
-`methods`, `reference_model`, `probe`. All of them are fixed when the trainer is constructed.
+`mixer train --help` says more of each. Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (one of
+both places), `budget`, `groupings`, `methods`, `reference_model`, `probe`. All are fixed when the trainer is constructed.
 
 | field | default | |
 |---|---|---|
@@ -78,13 +78,17 @@ def page(names: Iterable[str]) -> str:
 
 
 def _own_row(option: Field[Any]) -> str:
-    return f"| `{option.name}` | `{option.default!r}` | {option.metadata['help']} |\n"
+    return f"| `{option.name}` | `{option.default!r}` | {_first_sentence(option.metadata['help'])} |\n"
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.]) (?=[A-Z])", text)[0]
 
 
 def _row(name: str) -> str:
     texts = [DIFFERENCES[name]] if name in DIFFERENCES else []
     if name in REFUSED:
-        texts.append(f"**Refused:** {re.split(r'(?<=[.])[ ](?=[A-Z])', REFUSED[name])[0]}")
+        texts.append(f"**Refused:** {_first_sentence(REFUSED[name])}")
     if not texts:
         raise KeyError(f"mixer/run/argument_support.py does not say how {name} behaves.")
     text = " ".join(texts).replace("|", "\\|")
