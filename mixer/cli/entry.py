@@ -17,9 +17,10 @@ from typing import NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.cli.command import Command
-from mixer.cli.registry import command_names, load_command, summaries
+from mixer.cli.registry import WITH_RECIPE, command_names, load_command, summaries
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
+from mixer.recipe.early_names import check_names
 from mixer.recipe.fields import check_recipe, explained, trainer_in
 from mixer.recipe.overriding import overriding
 from mixer.utils.hidden_names import hidden
@@ -65,6 +66,8 @@ def _run(words: list[str]) -> int | None:
     import_early()
     title = f"mixer {name}"
     try:
+        if name in WITH_RECIPE:
+            check_names(rest)
         command = _for_trainer(load_command(name), rest)
         command.parser.prog, recipe_class = title, command.recipe_class
         parse = command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
