@@ -29,8 +29,8 @@ as in the Trainer, {different} behave with the difference given here, and {refus
 `MixingConfig` is `TrainingArguments` with these fields. `HfArgumentParser((MixingConfig,))` reads them from a command
 line, YAML or JSON; a recipe has them under `training`, `mixer train` as `--training.NAME`. `MixingSeq2SeqConfig` and
 `MixingSFTConfig` have them too; for any other class, write `@dataclass class MyConfig(MixingOptions, OtherConfig)`.
-`mixer train --help` says more of each. Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (one of
-both places), `budget`, `groupings`, `methods`, `reference_model`, `probe`. All are fixed when the trainer is constructed.
+`mixer train --help` says more of each. Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict`
+(one of both places), `budget`, `groupings`, `methods`, `reference_model`, `probe`. All are fixed at construction.
 
 | field | default | |
 |---|---|---|
