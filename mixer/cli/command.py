@@ -10,6 +10,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from mixer.cli.help_groups import group_options
 from mixer.recipe.fields import check_written_classes
+from mixer.recipe.recipe_files import without_credentials
 
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3
@@ -29,6 +30,15 @@ class HelpFormatter(DefaultHelpFormatter):
             return text
         filled: str = super()._fill_text(text, width, indent)
         return filled
+
+
+class RecipeParser(ArgumentParser):
+    """Parses recipes, and writes them without the values of `storage_options`."""
+
+    def dump(self, *arguments: Any, **options: Any) -> str:
+        """Writes a recipe as YAML; see `ArgumentParser`."""
+        text: str = super().dump(*arguments, **options)
+        return without_credentials(text)
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ def recipe_command(
     """
     name, own_usage = example.split()[1], usage
     usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
-    parser = ArgumentParser(description=description, usage=usage, allow_abbrev=False)
+    parser = RecipeParser(description=description, usage=usage, allow_abbrev=False)
     parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)

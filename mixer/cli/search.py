@@ -38,6 +38,7 @@ from mixer.cli.fit import show
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
 from mixer.mixture.stream import describe
 from mixer.recipe.recipe import Recipe
+from mixer.recipe.recipe_files import without_credentials
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.ranges import check_range
@@ -268,7 +269,7 @@ class _Search:
         return self.folder / f"{run.name.replace(' ', '_')}-{of_weights:08x}"
 
     def _yaml(self, run: ShortRun, folder: Path) -> str:
-        """Gives the recipe of a short run."""
+        """Gives the recipe of a short run, credentials too."""
         config: Any = self.config.clone()
         training, share = config.training, self.share
         training.output_dir = str(folder)
@@ -284,11 +285,11 @@ class _Search:
             stream["rows_share"] = stream["rows_share"] * share
         build_recipe(Recipe, self.parser, config)
         config.pop("recipe", None)
-        return str(self.parser.dump(config, skip_validation=True))
+        return str(ArgumentParser.dump(self.parser, config, skip_validation=True))  # with what trains it, unlike files
 
     def _write(self, run: ShortRun, to: Path) -> Path:
         folder = to / run.name.replace(" ", "_")
-        write_text(folder / RECIPE_FILE, self._yaml(run, folder))
+        write_text(folder / RECIPE_FILE, without_credentials(self._yaml(run, folder)))
         return folder / RECIPE_FILE
 
     def _train(self, runs: Sequence[ShortRun], at_most: int) -> None:
@@ -322,7 +323,7 @@ def _trained(text: str, is_quiet: bool) -> None:
     level = logging.root.manager.disable
     logging.disable(logging.WARNING if is_quiet else level)
     try:
-        finish(Step(recipe, text), lambda _: {})
+        finish(Step(recipe, without_credentials(text)), lambda _: {})
     finally:
         logging.disable(level)
 

@@ -15,6 +15,7 @@ from mixer.policies.contract import Unit
 from mixer.policies.registry import policy_classes
 from mixer.recipe.recipe import Recipe
 from mixer.utils.nested import Field, flat
+from mixer.utils.storage_options import STORAGE_OPTIONS, hidden_values
 from mixer.utils.yaml_files import load_yaml
 
 # Training arguments that do not change what is trained: the run's folder, its logging and its data loading.
@@ -31,6 +32,7 @@ _TEXTS = frozenset(
     {"factory", "path", "name", "split", "train_split", "validation_split", "revision", "name_or_path"}
     | {"reference_model", "output_dir", "run_name", "head", "groups", "arguments", "config", "lora", "layers"}
     | {"chat_template", "chat_template_path", "quantization", "model_init_kwargs", "eos_token", "pad_token", "rename"}
+    | {STORAGE_OPTIONS}
 )
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -90,6 +92,15 @@ def is_of_training(field: Field, prefixes: tuple[str, ...]) -> bool:
 def is_ignored(field: Field) -> bool:
     """Returns whether a field does not change what is trained: the run's folder, its logging or its data loading."""
     return is_of_training(field, _IGNORED)
+
+
+def without_credentials(text: str) -> str:
+    """Returns a recipe as YAML in which each value of `storage_options` is `***`; the text itself if there is none."""
+    if STORAGE_OPTIONS not in text:
+        return text
+    content = load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    shown = hidden_values(content)
+    return text if shown == content else yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
 def read_recipe(path: Path) -> str:
