@@ -114,7 +114,7 @@ def load_remote(
         return load_files([folder / _below(name) for one in found for name in one.files], splits, called, read)
     except (ValueError, OSError) as error:  # in the words of the user, who knows no copy
         scheme = urls[0].partition("://")[0]
-        raise type(error)(str(error).replace(f"{folder}/", f"{scheme}://")) from None
+        raise ValueError(str(error).replace(f"{folder}/", f"{scheme}://")) from None
 
 
 @contextmanager
