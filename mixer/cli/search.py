@@ -285,7 +285,7 @@ class _Search:
             stream["rows_share"] = stream["rows_share"] * share
         build_recipe(Recipe, self.parser, config)
         config.pop("recipe", None)
-        return str(ArgumentParser.dump(self.parser, config, skip_validation=True))  # with what trains it, unlike files
+        return str(_parser(config.trainer).dump(config, skip_validation=True))  # the command's parser hides credentials
 
     def _write(self, run: ShortRun, to: Path) -> Path:
         folder = to / run.name.replace(" ", "_")
@@ -316,9 +316,14 @@ def _trainings(parallel: int, is_quiet: bool) -> Iterator[Any]:
         yield partial(pool.map, partial(_trained, is_quiet=is_quiet))
 
 
-def _trained(text: str, is_quiet: bool) -> None:
+def _parser(trainer: str | None) -> ArgumentParser:
     parser = ArgumentParser()
-    parser.add_class_arguments(Recipe.of_trainer(load_yaml(text).get("trainer")))
+    parser.add_class_arguments(Recipe.of_trainer(trainer))
+    return parser
+
+
+def _trained(text: str, is_quiet: bool) -> None:
+    parser = _parser(load_yaml(text).get("trainer"))
     recipe = build_recipe(Recipe, parser, parser.parse_string(text))
     level = logging.root.manager.disable
     logging.disable(logging.WARNING if is_quiet else level)

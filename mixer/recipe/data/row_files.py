@@ -203,7 +203,9 @@ def _check_schemas(
         differing = [name for name, kind in own.items() if not _fit(kind, first.get(name))]
         if differing:
             raise UnreadableError(
-                other_columns(str(file), _in_words(own, differing), PurePath(files[0]).name, _in_words(first, differing))
+                other_columns(
+                    str(file), _in_words(own, differing), PurePath(files[0]).name, _in_words(first, differing)
+                )
             )
 
 

@@ -78,7 +78,11 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         chosen: list[str] = []
         for file in files:
             with naming(file) as spot:
-                own = _header(csv.reader(_texts(_lines(file, self.storage_options), spot), delimiter=self.config.separator, strict=True))
+                own = _header(
+                    csv.reader(
+                        _texts(_lines(file, self.storage_options), spot), delimiter=self.config.separator, strict=True
+                    )
+                )
                 own = own if self.config.columns is None else known(self.config.columns, own)
             chosen = chosen or own
             if sorted(own) != sorted(chosen):
