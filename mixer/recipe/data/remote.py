@@ -5,7 +5,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -13,8 +13,6 @@ import datasets
 from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
 from mixer.recipe.data.local import is_pattern, load_files, load_local
-from mixer.recipe.data.row_files import without_descriptions
-from mixer.recipe.data.splits import take_split
 from mixer.utils.nested import flat
 from mixer.utils.storage_options import HIDDEN, STORAGE_OPTIONS, without_values
 
@@ -50,7 +48,7 @@ def check_urls(paths: Sequence[str], options: _Options | None) -> None:
     urls = [path for path in paths if is_url(path)]
     for parts in map(urlsplit, urls):
         is_web = parts.scheme in ("http", "https")
-        if "@" in parts.netloc and (is_web or parts.password) or is_web and parts.query:
+        if ("@" in parts.netloc and (is_web or parts.password)) or (is_web and parts.query):
             shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
             raise ValueError(
                 f"data: path: {shown} stands there with a password or a query (?...), and paths are written to the "
