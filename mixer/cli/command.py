@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from mixer.cli.help_groups import group_options
 from mixer.recipe.fields import check_written_classes
-from mixer.recipe.recipe_files import without_credentials
+from mixer.utils.storage_options import without_credentials
 
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3

@@ -106,7 +106,8 @@ def _for_trainer(command: Command, words: list[str]) -> Command:
 def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:
     """Writes options by their own names, unless a mapping follows, which is a field's."""
     renamed = []
-    for word, follows in zip(words, [*words[1:], ""], strict=True):
+    for place, word in enumerate(words):
+        follows = "".join(words[place + 1 : place + 2])
         option, equals, value = word.partition("=")
         is_mapping = (value if equals else follows).lstrip().startswith("{")
         renamed.append(word if is_mapping else aliases.get(option, option) + equals + value)

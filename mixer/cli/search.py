@@ -38,10 +38,10 @@ from mixer.cli.fit import show
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
 from mixer.mixture.stream import describe
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.recipe_files import without_credentials
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.ranges import check_range
+from mixer.utils.storage_options import without_credentials
 from mixer.utils.yaml_files import load_yaml
 
 _LEAST_STEPS = 10

@@ -15,7 +15,7 @@ from mixer.policies.contract import Unit
 from mixer.policies.registry import policy_classes
 from mixer.recipe.recipe import Recipe
 from mixer.utils.nested import Field, flat
-from mixer.utils.storage_options import STORAGE_OPTIONS, hidden_values
+from mixer.utils.storage_options import STORAGE_OPTIONS
 from mixer.utils.yaml_files import load_yaml
 
 # Training arguments that do not change what is trained: the run's folder, its logging and its data loading.
@@ -92,15 +92,6 @@ def is_of_training(field: Field, prefixes: tuple[str, ...]) -> bool:
 def is_ignored(field: Field) -> bool:
     """Returns whether a field does not change what is trained: the run's folder, its logging or its data loading."""
     return is_of_training(field, _IGNORED)
-
-
-def without_credentials(text: str) -> str:
-    """Returns a recipe as YAML in which each value of `storage_options` is `***`; the text itself if there is none."""
-    if STORAGE_OPTIONS not in text:
-        return text
-    content = load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    shown = hidden_values(content)
-    return text if shown == content else yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
 def read_recipe(path: Path) -> str:

@@ -3,6 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+
+from mixer.utils.yaml_files import load_yaml
+
 STORAGE_OPTIONS = "storage_options"
 HIDDEN = "***"
 _LEAST_CHARACTERS = 3  # of a value to hide in a text
@@ -18,6 +22,15 @@ def hidden_values(content: Any) -> Any:
     if isinstance(content, Mapping):
         return {key: _stars(own) if key == STORAGE_OPTIONS else hidden_values(own) for key, own in content.items()}
     return [hidden_values(own) for own in content] if isinstance(content, list) else content
+
+
+def without_credentials(text: str) -> str:
+    """Returns a recipe as YAML in which each value of `storage_options` is `***`; the text itself if there is none."""
+    if STORAGE_OPTIONS not in text:
+        return text
+    content = load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    shown = hidden_values(content)
+    return text if shown == content else yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
 def without_values(text: str, content: Any) -> str:

@@ -357,7 +357,7 @@ class TestRefusals:
         old, new = (make(hugging_face().shuffle(seed=seed, buffer_size=buffer_size)) for seed in seeds)
         new.load_state_dict(saved(old))  # nothing was taken yet
         take(old, 12)
-        with pytest.raises(ValueError, match="'x': .*seed"):
+        with pytest.raises(ValueError, match=r"'x': .*seed"):
             new.load_state_dict(saved(old))
         new.load_state_dict(saved(old), allow_inexact=True)
         assert any("another order" in warning for warning in caplog.messages)
