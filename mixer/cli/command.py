@@ -3,13 +3,14 @@
 import re
 from argparse import Action
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from mixer.cli.help_groups import group_options
 from mixer.recipe.fields import check_written_classes
+from mixer.utils.storage_options import without_credentials
 
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3
@@ -31,6 +32,15 @@ class HelpFormatter(DefaultHelpFormatter):
         return filled
 
 
+class RecipeParser(ArgumentParser):
+    """Parses recipes, and writes them without the values of `storage_options`."""
+
+    def dump(self, *arguments: Any, **options: Any) -> str:
+        """Writes a recipe as YAML; see `ArgumentParser`."""
+        text: str = super().dump(*arguments, **options)
+        return without_credentials(text)
+
+
 @dataclass(frozen=True)
 class Command:
     """A command of the command line: `mixer NAME ...`.
@@ -47,6 +57,8 @@ class Command:
             option `--recipe`. `None` for a command without a recipe.
         example: An example for the command's help.
         of_recipe: Makes the command for a subclass of the recipe's class, whose training arguments differ.
+        aliases: Options with the names of fields that hold mappings, as users write them, by own names: they count
+            unless a mapping follows.
     """
 
     parser: ArgumentParser
@@ -54,6 +66,7 @@ class Command:
     recipe_class: type | None = None
     example: str = ""
     of_recipe: "Callable[[type], Command] | None" = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.parser.formatter_class = HelpFormatter
@@ -73,6 +86,7 @@ def recipe_command(
     usage: str,
     example: str,
     options: Mapping[str, Mapping[str, Any]],
+    aliases: Mapping[str, str] | None = None,
 ) -> Command:
     """Creates a command whose first argument is the path of a recipe.
 
@@ -83,10 +97,11 @@ def recipe_command(
         usage: Usage after `mixer NAME RECIPE.yaml`, without `[--FIELD VALUE ...]`.
         example: See `Command`.
         options: Arguments of `add_argument`, by option.
+        aliases: See `Command`.
     """
     name, own_usage = example.split()[1], usage
     usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
-    parser = ArgumentParser(description=description, usage=usage, allow_abbrev=False)
+    parser = RecipeParser(description=description, usage=usage, allow_abbrev=False)
     parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)
@@ -101,9 +116,9 @@ def recipe_command(
         return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:
-        return recipe_command(other, run, description, own_usage, example, options)
+        return recipe_command(other, run, description, own_usage, example, options, aliases)
 
-    return Command(parser, split, recipe_class, example, of_recipe)
+    return Command(parser, split, recipe_class, example, of_recipe, aliases or {})
 
 
 def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:

@@ -9,7 +9,7 @@ With statuses other than 0 and 3, stdout has no JSON.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import NoReturn
@@ -68,7 +68,9 @@ def _run(words: list[str]) -> int | None:
     try:
         if name in WITH_RECIPE:
             check_names(rest)
-        command = _for_trainer(load_command(name), rest)
+        loaded = load_command(name)
+        rest = _own_names(rest, loaded.aliases)
+        command = _for_trainer(loaded, rest)
         command.parser.prog, recipe_class = title, command.recipe_class
         parse = command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
         status = command.run(parse(rest))
@@ -102,6 +104,17 @@ def _for_trainer(command: Command, words: list[str]) -> Command:
     if of_trainer is None or trainer is None or command.of_recipe is None:
         return command
     return command.of_recipe(of_trainer(trainer))
+
+
+def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:
+    """Writes options by their own names, unless a mapping follows, which is a field's."""
+    renamed = []
+    for place, word in enumerate(words):
+        follows = "".join(words[place + 1 : place + 2])
+        option, equals, value = word.partition("=")
+        is_mapping = (value if equals else follows).lstrip().startswith("{")
+        renamed.append(word if is_mapping else aliases.get(option, option) + equals + value)
+    return renamed
 
 
 def _with_recipe(words: list[str]) -> list[str]:

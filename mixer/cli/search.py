@@ -41,6 +41,7 @@ from mixer.recipe.recipe import Recipe
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.ranges import check_range
+from mixer.utils.storage_options import without_credentials
 from mixer.utils.yaml_files import load_yaml
 
 _LEAST_STEPS = 10
@@ -268,7 +269,7 @@ class _Search:
         return self.folder / f"{run.name.replace(' ', '_')}-{of_weights:08x}"
 
     def _yaml(self, run: ShortRun, folder: Path) -> str:
-        """Gives the recipe of a short run."""
+        """Gives the recipe of a short run, credentials too."""
         config: Any = self.config.clone()
         training, share = config.training, self.share
         training.output_dir = str(folder)
@@ -284,11 +285,11 @@ class _Search:
             stream["rows_share"] = stream["rows_share"] * share
         build_recipe(Recipe, self.parser, config)
         config.pop("recipe", None)
-        return str(self.parser.dump(config, skip_validation=True))
+        return str(_parser(config.trainer).dump(config, skip_validation=True))  # the command's parser hides credentials
 
     def _write(self, run: ShortRun, to: Path) -> Path:
         folder = to / run.name.replace(" ", "_")
-        write_text(folder / RECIPE_FILE, self._yaml(run, folder))
+        write_text(folder / RECIPE_FILE, without_credentials(self._yaml(run, folder)))
         return folder / RECIPE_FILE
 
     def _train(self, runs: Sequence[ShortRun], at_most: int) -> None:
@@ -315,14 +316,19 @@ def _trainings(parallel: int, is_quiet: bool) -> Iterator[Any]:
         yield partial(pool.map, partial(_trained, is_quiet=is_quiet))
 
 
-def _trained(text: str, is_quiet: bool) -> None:
+def _parser(trainer: str | None) -> ArgumentParser:
     parser = ArgumentParser()
-    parser.add_class_arguments(Recipe.of_trainer(load_yaml(text).get("trainer")))
+    parser.add_class_arguments(Recipe.of_trainer(trainer))
+    return parser
+
+
+def _trained(text: str, is_quiet: bool) -> None:
+    parser = _parser(load_yaml(text).get("trainer"))
     recipe = build_recipe(Recipe, parser, parser.parse_string(text))
     level = logging.root.manager.disable
     logging.disable(logging.WARNING if is_quiet else level)
     try:
-        finish(Step(recipe, text), lambda _: {})
+        finish(Step(recipe, without_credentials(text)), lambda _: {})
     finally:
         logging.disable(level)
 

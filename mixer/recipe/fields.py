@@ -19,6 +19,7 @@ from typing import Any, Union
 import yaml
 from jsonargparse import ArgumentParser
 
+from mixer.utils.storage_options import STORAGE_OPTIONS, without_values
 from mixer.utils.text import did_you_mean, shortened
 from mixer.utils.yaml_files import load_yaml
 
@@ -86,7 +87,10 @@ def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable
             within = _field_with(recipe_class, name)
             raise ValueError(f"{name}: write {within}." if within else unknown_field(name, name, known))
     recipe = {name: content[name] for name in inspect.signature(recipe_class).parameters if name in content}
-    check_fields(recipe_class, recipe)
+    try:
+        check_fields(recipe_class, recipe)
+    except ValueError as error:
+        raise ValueError(without_values(str(error), recipe)) from None
     return recipe
 
 
@@ -122,9 +126,14 @@ def read_recipe_file(path: str) -> dict[str, Any]:
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"recipe: there is no file {str(Path(path).absolute())!r}.")
+    text = ""
     try:
-        content = load_yaml(Path(path).read_text(encoding="utf-8"), _Loader)
+        text = Path(path).read_text(encoding="utf-8")
+        content = load_yaml(text, _Loader)
     except (OSError, ValueError, yaml.YAMLError) as error:
+        for mark in ("context_mark", "problem_mark"):
+            if STORAGE_OPTIONS in text and getattr(error, mark, None) is not None:
+                getattr(error, mark).buffer = None  # the error would quote the line
         raise ValueError(f"recipe: {path} cannot be read as YAML: {' '.join(str(error).split())}") from None
     return content if isinstance(content, dict) else {}
 
@@ -325,6 +334,7 @@ def explained(error: ArgumentError, recipe_class: type, content: Mapping[str, An
         recipe_class: The recipe's dataclass.
         content: The recipe as `check_recipe` returns it; its entries are parsed one by one to find the wrong one.
     """
+    error = ArgumentError(None, without_values(str(error), content))
     for field, kind in typing.get_type_hints(recipe_class).items():
         entries = content.get(field)
         if typing.get_origin(kind) is dict and isinstance(entries, Mapping) and f'"{field}"' in str(error):
@@ -334,6 +344,7 @@ def explained(error: ArgumentError, recipe_class: type, content: Mapping[str, An
                 try:
                     parser.parse_object({"entry": part})
                 except ArgumentError as own:
+                    own = ArgumentError(None, without_values(str(own), content))
                     return _in_short(own).replace("entry", f"{field}.{name}", 1)
     return _in_short(error)
 

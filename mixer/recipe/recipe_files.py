@@ -15,6 +15,7 @@ from mixer.policies.contract import Unit
 from mixer.policies.registry import policy_classes
 from mixer.recipe.recipe import Recipe
 from mixer.utils.nested import Field, flat
+from mixer.utils.storage_options import STORAGE_OPTIONS
 from mixer.utils.yaml_files import load_yaml
 
 # Training arguments that do not change what is trained: the run's folder, its logging and its data loading.
@@ -31,6 +32,7 @@ _TEXTS = frozenset(
     {"factory", "path", "name", "split", "train_split", "validation_split", "revision", "name_or_path"}
     | {"reference_model", "output_dir", "run_name", "head", "groups", "arguments", "config", "lora", "layers"}
     | {"chat_template", "chat_template_path", "quantization", "model_init_kwargs", "eos_token", "pad_token", "rename"}
+    | {STORAGE_OPTIONS}
 )
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 

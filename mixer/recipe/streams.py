@@ -18,6 +18,7 @@ from mixer.recipe.data.source import DataSource
 from mixer.recipe.data.validation import Validation
 from mixer.utils.hidden_names import hidden
 from mixer.utils.ranges import check_range
+from mixer.utils.storage_options import hidden_values, without_values
 
 # Fields of the data; all others are passed on to `Stream`.
 _OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
@@ -69,8 +70,9 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
     try:
         return function(*positional, **arguments)
     except (TypeError, ValueError, OSError, ImportError) as error:
-        call = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        raise ValueError(f"{field_name}: {dotted_name}({call}) failed: {error}") from error
+        call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
+        cause = without_values(str(error), arguments)
+        raise ValueError(f"{field_name}: {dotted_name}({call}) failed: {cause}") from error
 
 
 class BuiltStream(NamedTuple):

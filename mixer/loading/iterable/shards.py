@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -233,6 +234,24 @@ def has_shuffle_buffer(dataset: Any) -> bool:
     """Whether a Hugging Face dataset holds rows back in a shuffle buffer, which its state does not contain."""
     buffers = [node for node in nodes_of(dataset) if type(node).__name__ == "BufferShuffledExamplesIterable"]
     return any(node.buffer_size > 1 or not _GIVES_BUFFER_OF_ONE for node in buffers)
+
+
+def shuffled_order(dataset: Any) -> str | None:
+    """Returns what decides the order of a shuffled Hugging Face dataset, hashed; `None` for one that is not shuffled.
+
+    Without a seed it differs in each process.
+    """
+    shuffled = [node for node in nodes_of(dataset) if type(node).__name__ == "BufferShuffledExamplesIterable"]
+    generators = [part.generator for part in (*shuffled, getattr(dataset, "_shuffling", None)) if part is not None]
+    if not generators:
+        return None
+    # How a buffer is drawn from may change with the version.
+    drawn = [
+        datasets.__version__ if has_shuffle_buffer(dataset) else "",
+        [own.bit_generator.state for own in generators],
+    ]
+    text = json.dumps(drawn, default=lambda values: values.tolist())
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def reads_ahead(dataset: Any) -> bool:

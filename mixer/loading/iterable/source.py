@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import datasets
 from transformers.utils import logging
 
 from mixer.loading.iterable.shard_workers import ShardWorkers
-from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader, has_shuffle_buffer
+from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader, has_shuffle_buffer, shuffled_order
 from mixer.loading.preprocessing import is_stateful
 from mixer.loading.reader import SampleError
 from mixer.loading.workers import WorkerOptions, WorkerTimeoutError, likely_cause
@@ -18,6 +19,10 @@ from mixer.utils.random_state import RandomState
 
 logger = logging.get_logger(__name__)
 _IN_PROCESS = WorkerOptions()
+_WITHOUT_BUFFER = (
+    " That fills its shuffle buffer as before. Without a buffer it would go on at once: shuffle shards alone, "
+    "dataset.reshard().shuffle(seed=..., buffer_size=1), or give a map-style dataset, which is shuffled whole."
+)
 
 
 class RowSource:
@@ -57,8 +62,11 @@ class RowSource:
         self._reader = ShardReader(name, dataset, key, rank, world_size, self._num_shards, skips, preprocess)
         self._workers = ShardWorkers(self._reader, workers, key) if workers.num_workers else None
         self._has_buffer, self._is_inexact = has_shuffle_buffer(dataset), False
+        self._order = shuffled_order(dataset)
         self._last_row: Any = None
         self._has_warned = False
+        if rank == 0:
+            _offer_more_shards(name, dataset, world_size * self._num_shards)
         self._begin([ShardPosition()] * self._num_shards, 0)
 
     def _begin(self, points: Sequence[ShardPosition], next_shard: int) -> None:
@@ -130,6 +138,7 @@ class RowSource:
             "chunk_size": self._chunk_size,
             "next_lane": self._queue[0].shard if self._queue else self._next_shard,
             "lanes": [_as_data(point) for point in self._taken],
+            "order": self._order,
         }
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]], allow_inexact: bool = False) -> None:
@@ -150,8 +159,14 @@ class RowSource:
             now = f"{self._world_size} with {self._num_shards}"
             problem = f"its rows were distributed over {saved} when it was saved, and now over {now}"
             consequence = f"Each skips {num_rows} rows."
-        elif self._has_buffer and any(shard["row"] for state in states for shard in state["lanes"]):
-            problem, consequence = "the shuffle buffer of its dataset was not saved", "The rows in it are lost."
+        elif states[0].get("order") != self._order and any(
+            shard["row"] for state in states for shard in state["lanes"]
+        ):
+            problem = (
+                "its rows are shuffled in another order than when it was saved: by another seed, or none (give "
+                "dataset.shuffle the same seed in every process), or a shuffle buffer of another version of datasets"
+            )
+            consequence = "Rows are repeated or lost."
         if problem and not allow_inexact:
             raise ValueError(f"Stream {self._name!r}: {problem}. To resume approximately, set allow_inexact=True.")
         if problem:
@@ -220,8 +235,8 @@ class RowSource:
         if num_again and (not is_exact or max(replayed) > self._chunk_size):
             logger.warning(
                 "Stream %r cannot resume at its position: the first %d rows of this pass on rank %d are read again "
-                "and skipped.",
-                *(self._name, num_again, self._rank),
+                "and skipped.%s",
+                *(self._name, num_again, self._rank, _WITHOUT_BUFFER if self._has_buffer else ""),
             )
         if self._workers is None:
             return self._reader.read(0, self.pass_number, points[0], self._chunk_size)
@@ -236,6 +251,21 @@ class RowSource:
     def _is_same_sharing(self, states: Sequence[Mapping[str, Any]]) -> bool:
         saved = {(int(state["world_size"]), int(state["num_lanes"])) for state in states}
         return saved == {(self._world_size, self._num_shards)} and len(states) == self._world_size
+
+
+def _offer_more_shards(name: str, dataset: Any, num_readers: int) -> None:
+    """Warns that each reader reads all rows of a Hugging Face dataset, where it has fewer shards than readers."""
+    is_shared_out = getattr(dataset, "_distributed", None) is not None  # by the user
+    if not isinstance(dataset, datasets.IterableDataset) or is_shared_out or dataset.num_shards >= num_readers:
+        return
+    way_out = "Divide it before any shuffle, by dataset.reshard() (Parquet: by row groups), or into more files"
+    if not hasattr(dataset, "reshard"):
+        way_out = "Divide it into more files"
+    logger.warning(
+        "Stream %r has %d shards for %d readers (workers of all ranks): each reads all rows and keeps its own. %s, or "
+        "use fewer workers.",
+        *(name, dataset.num_shards, num_readers, way_out),
+    )
 
 
 def _as_data(point: ShardPosition) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def load_local(
     path: str,
     splits: Sequence[str],
     called: str,
-    read: Callable[[Sequence[Path]], Any],
+    read: Callable[[Sequence[Path | str]], Any],
     *,
     name: str | None = None,
     streaming: bool = False,
@@ -84,6 +84,31 @@ def load_local(
         files = _files_by_split(path, called)
         parts, load = files, lambda part: read(files[part])
     return [take_split(split, list(parts), load, called, streaming) for split in splits]
+
+
+def load_files(
+    files: Sequence[Path | str],
+    splits: Sequence[str],
+    called: str,
+    read: Callable[[Sequence[Path | str]], Any],
+    streaming: bool = False,
+) -> list[Any]:
+    """Loads files as one split, `train`, or slices of it; see `load_local`. A text is the URL of a file."""
+    chosen = without_descriptions(files, called)
+    return [take_split(split, ["train"], lambda _: read(chosen), called, streaming) for split in splits]
+
+
+def matched(patterns: Sequence[str], called: str) -> list[Path]:
+    """Lists the files of several paths and patterns, in this order.
+
+    Raises:
+        FileNotFoundError: If one of them matches nothing.
+        ValueError: If one of them is a folder.
+    """
+    folders = [pattern for pattern in patterns if Path(pattern).is_dir()]
+    if folders:
+        raise ValueError(f"{called}: {folders[0]!r} in a list is a folder: give its files, as '{folders[0]}/*.jsonl'.")
+    return [file for pattern in patterns for file in _files_by_split(pattern, called)["train"]]
 
 
 def _has_configurations(folder: Path, called: str) -> bool:

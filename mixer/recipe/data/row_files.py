@@ -1,27 +1,30 @@
 """Reads files of rows on this machine, compressed ones too."""
 
+import copy
 import importlib.util
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any, Literal
+from pathlib import Path, PurePath
+from typing import Any, Literal, TypeVar
 
 import datasets
 import pyarrow
 from datasets.builder import Key
 from datasets.data_files import DataFilesDict, DataFilesList
 from datasets.exceptions import DatasetsError
+from datasets.streaming import extend_dataset_builder_for_streaming
 from pyarrow import parquet
 from transformers.utils import logging
 
-from mixer.recipe.data.rows import VERSION, Rows, known, other_columns
+from mixer.recipe.data.rows import VERSION, Rows, known, opened, other_columns
 from mixer.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
 from mixer.utils.text import shortened
 
 TextRows = Literal["line", "paragraph", "document"]
+_File = TypeVar("_File", Path, str, Path | str)
 
 logger = logging.get_logger(__name__)
 
@@ -56,19 +59,19 @@ def files_in(folder: Path, called: str, recursive: bool = False) -> list[Path]:
     return files
 
 
-def without_descriptions(files: Sequence[Path], called: str) -> list[Path]:
+def without_descriptions(files: Sequence[_File], called: str) -> list[_File]:
     """Leaves out files that describe the data beside them, such as metadata.json, and logs it."""
-    kept = [file for file in files if not _NOT_DATA.fullmatch(file.name)] or list(files)
-    left = [file.name for file in files if file not in set(kept)]
+    kept = [file for file in files if not _NOT_DATA.fullmatch(PurePath(file).name)] or list(files)
+    left = [PurePath(file).name for file in files if file not in set(kept)]
     if left:
         logger.warning("%s: left out, as descriptions of the data by their names: %s.", called, ", ".join(left))
     return kept
 
 
 def read_files(
-    files: Sequence[Path],
+    files: Sequence[Path | str],
     called: str,
-    path: Path,
+    path: str,
     *,
     streaming: bool = False,
     rows: TextRows = "line",
@@ -76,11 +79,12 @@ def read_files(
     numbers: Collection[str] = (),
     has_types: bool = False,
     separator: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Reads files of one format, in order.
 
     Args:
-        files: The files, at least one.
+        files: The files, at least one. A text is a URL.
         called: Name of the data in errors.
         path: The user's path, for errors.
         streaming: Whether to read rows on demand.
@@ -89,6 +93,7 @@ def read_files(
         numbers: Columns of CSV and TSV that become numbers if all their cells are some; others are texts.
         has_types: Whether further columns of CSV and TSV become numbers, if that loses no character.
         separator: What separates the cells of CSV; `None` is a comma, and for TSV a tab.
+        storage_options: What fsspec needs to open URLs.
 
     Returns:
         A `datasets.Dataset`, or a `datasets.IterableDataset` if streaming.
@@ -97,18 +102,20 @@ def read_files(
         ValueError: If a format is unknown, files have different formats or columns, one cannot be read, a column does
             not exist, or `rows` is set for files other than text.
     """
-    suffix = _common_suffix(files, called, path)
+    places = [PurePath(file) for file in files]
+    suffix = _common_suffix(places, called, path)
     if rows != "line" and suffix != ".txt":
         raise ValueError(
-            f"{called}: rows={rows!r} is for text files (.txt), and {files[0].name!r} is none: leave it out."
+            f"{called}: rows={rows!r} is for text files (.txt), and {places[0].name!r} is none: leave it out."
         )
-    packed = [file.name for file in files if file.suffix.lower() == ".zst"]
+    packed = [place.name for place in places if place.suffix.lower() == ".zst"]
     if packed and importlib.util.find_spec("zstandard") is None:
         raise ValueError(f"{called}: {packed[0]!r} is read by the package zstandard: pip install zstandard.")
     with telling(called):
         if suffix == ".parquet":
-            _check_schemas(files, columns)
-        table = rows_of(_builder(files, suffix, rows, columns, separator), "train", streaming)
+            _check_schemas(files, columns, storage_options)
+        builder = _builder(files, suffix, rows, columns, separator, dict(storage_options or {}))
+        table = rows_of(builder, "train", streaming)
         if columns is not None and suffix in (".txt", ".arrow"):
             table = chosen(table, columns)
         return _with_numbers(table, numbers, has_types) if suffix in SEPARATORS else table
@@ -151,41 +158,54 @@ def _by_file(builder: Any, **lists: Any) -> Iterator[tuple[Key, pyarrow.Table]]:
     for place, name in enumerate(names or ()):
         one = {argument: values[place : place + 1] for argument, values in lists.items()}
         with naming(str(name)):
+            if builder.storage_options:  # `datasets` opens files of all streams by the options of the last one
+                extend_dataset_builder_for_streaming(builder)
             for number, (_, table) in enumerate(type(builder)._generate_tables(builder, **one)):  # noqa: SLF001
                 yield Key(place, number), table
 
 
 def _builder(
-    files: Sequence[Path], suffix: str, rows: TextRows, columns: Sequence[str] | None, separator: str | None
+    files: Sequence[Path | str],
+    suffix: str,
+    rows: TextRows,
+    columns: Sequence[str] | None,
+    separator: str | None,
+    storage_options: dict[str, Any],
 ) -> Any:
-    names = [str(file.absolute()) for file in files]
+    names = [file if isinstance(file, str) else str(file.absolute()) for file in files]
     kind = BUILDERS[suffix]
+    own = {"storage_options": copy.deepcopy(storage_options)}  # `datasets` adds to it
     if kind is not None:
         text = {"sample_by": rows, "encoding": "utf-8-sig"}
         options: dict[str, dict[str, Any]] = {"text": text, "parquet": {"columns": columns}}
-        builder = datasets.load_dataset_builder(kind, data_files=names, **options.get(kind, {}))
+        builder = datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
         builder._generate_tables = partial(_by_file, builder)  # noqa: SLF001 what all builders of tables have
         return builder
-    states = [file.stat() for file in files]
-    identity = [(name, f"{state.st_size} {state.st_mtime_ns}") for name, state in zip(names, states, strict=True)]
+    states = [None if isinstance(file, str) else file.stat() for file in files]  # URLs are streamed, not cached
+    ages = ["" if state is None else f"{state.st_size} {state.st_mtime_ns}" for state in states]
+    identity = list(zip(names, ages, strict=True))
     data_files = DataFilesDict({"train": DataFilesList(names, identity)})
     wanted = None if columns is None else list(columns)
     separator = separator or SEPARATORS.get(suffix)
-    return Rows(data_files=data_files, hash=VERSION, separator=separator, columns=wanted)
+    return Rows(data_files=data_files, hash=VERSION, separator=separator, columns=wanted, **own)
 
 
-def _check_schemas(files: Sequence[Path], columns: Sequence[str] | None) -> None:
+def _check_schemas(
+    files: Sequence[Path | str], columns: Sequence[str] | None, storage_options: Mapping[str, Any] | None
+) -> None:
     """Refuses Parquet files that do not fit the first: `datasets` would turn numbers into texts and back."""
     first: dict[str, Any] = {}
     for file in files:
-        with naming(str(file)):
-            own: dict[str, Any] = dict(datasets.Features.from_arrow_schema(parquet.read_schema(file)))
+        with naming(str(file)), opened(str(file), storage_options) as content:
+            own: dict[str, Any] = dict(datasets.Features.from_arrow_schema(parquet.read_schema(content)))
             own = {name: own[name] for name in (own if columns is None else known(columns, list(own)))}
         first = first or own
         differing = [name for name, kind in own.items() if not _fit(kind, first.get(name))]
         if differing:
             raise UnreadableError(
-                other_columns(str(file), _in_words(own, differing), files[0].name, _in_words(first, differing))
+                other_columns(
+                    str(file), _in_words(own, differing), PurePath(files[0]).name, _in_words(first, differing)
+                )
             )
 
 
@@ -235,7 +255,7 @@ def _number_kind(cells: Sequence[str], is_exact: bool) -> str | None:
     return "float64" if is_number and (not is_exact or all(repr(float(cell)) == cell for cell in cells)) else None
 
 
-def _common_suffix(files: Sequence[Path], called: str, path: Path) -> str:
+def _common_suffix(files: Sequence[PurePath], called: str, path: str) -> str:
     by_suffix = {suffix_of(file): file for file in reversed(files)}
     if None in by_suffix:
         raise ValueError(f"{called}: {by_suffix[None].name!r} is of no known format: it must end in {KNOWN}.")
@@ -243,7 +263,7 @@ def _common_suffix(files: Sequence[Path], called: str, path: Path) -> str:
     if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:
         named = ", ".join(f"{suffix} ({by_suffix[suffix].name})" for suffix in suffixes)
         raise ValueError(
-            f"{called}: {str(path)!r} mixes the formats {named}. Give one file, a pattern such as '*{suffixes[0]}', "
+            f"{called}: {path!r} mixes the formats {named}. Give one file, a pattern such as '*{suffixes[0]}', "
             "or a folder with files of one format."
         )
     return suffixes[0]

@@ -1,21 +1,24 @@
 """Rows of CSV, TSV and JSON files as they are written: no text is taken for a number or a date."""
 
 import bz2
+import copy
 import csv
 import gzip
 import importlib
+import io
 import json
 import lzma
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import datasets
 import pyarrow
 from datasets.builder import Key
 from datasets.table import table_cast
+from datasets.utils.file_utils import xopen
 
 from mixer.recipe.data.kinds import Kind, add_kinds, feature_of, has_json, settled, stored
 from mixer.recipe.data.suffixes import Spot, UnreadableError, naming
@@ -75,7 +78,11 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         chosen: list[str] = []
         for file in files:
             with naming(file) as spot:
-                own = _header(csv.reader(_texts(_lines(file), spot), delimiter=self.config.separator, strict=True))
+                own = _header(
+                    csv.reader(
+                        _texts(_lines(file, self.storage_options), spot), delimiter=self.config.separator, strict=True
+                    )
+                )
                 own = own if self.config.columns is None else known(self.config.columns, own)
             chosen = chosen or own
             if sorted(own) != sorted(chosen):
@@ -132,7 +139,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         chunk: list[Line] = []
         size = 0
         with naming(file) as spot:
-            texts = _texts(_lines(file), spot)
+            texts = _texts(_lines(file, self.storage_options), spot)
             for line, row, length in _json_rows(texts, spot) if separator is None else _cells(texts, spot, separator):
                 chunk.append((line, row, length))
                 size += length
@@ -162,26 +169,36 @@ def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
     return list(wanted)
 
 
-def _lines(file: str) -> Iterator[bytes]:
+def opened(file: str, storage_options: Mapping[str, Any] | None = None) -> BinaryIO:
+    """Opens a file on this machine, or behind a URL by what fsspec needs for it."""
+    if "://" not in file:
+        return open(file, "rb")
+    config = datasets.DownloadConfig(storage_options=copy.deepcopy(dict(storage_options or {})))
+    return io.BufferedReader(xopen(file, "rb", download_config=config), 1 << 20)
+
+
+def _lines(file: str, storage_options: Mapping[str, Any] | None) -> Iterator[bytes]:
     """Reads lines, which end at line feeds alone."""
     suffix = Path(file).suffix.lower()
-    if suffix == ".zst":
-        yield from _zstandard_lines(file)
-        return
-    with _OPEN.get(suffix, open)(file, "rb") as lines:
-        yield from lines
+    with opened(file, storage_options) as raw:
+        if suffix == ".zst":
+            yield from _zstandard_lines(raw)
+        elif suffix in _OPEN:
+            with _OPEN[suffix](raw, "rb") as lines:
+                yield from lines
+        else:
+            yield from raw
 
 
-def _zstandard_lines(file: str) -> Iterator[bytes]:
+def _zstandard_lines(packed: BinaryIO) -> Iterator[bytes]:
     decompressor = importlib.import_module("zstandard").ZstdDecompressor()
     frame, rest = decompressor.decompressobj(), b""
-    with open(file, "rb") as packed:
-        while chunk := packed.read(1 << 20):
-            while chunk:
-                frame = decompressor.decompressobj() if frame.eof else frame
-                *whole, rest = (rest + frame.decompress(chunk)).split(b"\n")
-                yield from (line + b"\n" for line in whole)
-                chunk = frame.unused_data
+    while chunk := packed.read(1 << 20):
+        while chunk:
+            frame = decompressor.decompressobj() if frame.eof else frame
+            *whole, rest = (rest + frame.decompress(chunk)).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+            chunk = frame.unused_data
     if not frame.eof:  # its own reader ends without a word
         raise EOFError("the file is cut off")
     if rest:

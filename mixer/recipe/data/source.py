@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +13,8 @@ import huggingface_hub
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
 
-from mixer.recipe.data.local import is_pattern, load_local
+from mixer.recipe.data.local import is_pattern, load_files, load_local, matched
+from mixer.recipe.data.remote import check_urls, is_url, load_remote
 from mixer.recipe.data.row_files import TextRows, chosen, read_files, telling
 from mixer.recipe.data.splits import check_slices
 from mixer.recipe.data.suffixes import suffix_of
@@ -27,7 +28,8 @@ class DataSource:
 
     Args:
         path: A name on the hub, `org/name`; or a file, a folder or a pattern of files (`data/*.jsonl.gz`): Parquet,
-            JSON lines, JSON, CSV, TSV, text, Arrow, a folder of `save_to_disk`. An existing path is never a name.
+            JSON lines, JSON, CSV, TSV, text, Arrow, a folder of `save_to_disk`; or the URL of such (`s3://`, `gs://`,
+            `hf://`, `https://`); or a list of files and patterns. An existing path is never a name.
         name: The configuration of a data set on the hub, or of a folder whose README.md has `configs`.
         split: The split to train on, or slices of it (`train[:10%]`). A file or a pattern is one split, `train`; the
             files of a folder are split by their names.
@@ -37,12 +39,13 @@ class DataSource:
         rows: Unit of a row in a text file (`.txt`), and of a document in the format `Text`: a `line`, a `paragraph`
             (up to an empty line), or the whole file as one `document`.
         columns: The columns to read; `None` for all. Others may differ between files.
+        storage_options: What fsspec needs to open a URL, such as credentials. Values are neither shown nor written.
 
     Raises:
-        ValueError: If `rows` is none of these.
+        ValueError: If `rows` is none of these, or the path has credentials.
     """
 
-    path: str
+    path: list[str] | str
     name: str | None = None
     split: str = "train"
     validation_split: str | None = None
@@ -50,10 +53,16 @@ class DataSource:
     streaming: bool = False
     rows: TextRows = "line"
     columns: list[str] | None = None
+    storage_options: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.rows not in get_args(TextRows):
             raise ValueError(f"data: rows must be one of {', '.join(get_args(TextRows))}, got {self.rows!r}.")
+        check_urls(self._paths, self.storage_options)
+
+    @property
+    def _paths(self) -> list[str]:
+        return [self.path] if isinstance(self.path, str) else self.path
 
     def load(self, called: str, numbers: Collection[str] = ()) -> tuple[Any, Any]:
         """Loads the data.
@@ -71,28 +80,42 @@ class DataSource:
             ValueError: If the split does not exist, or the data cannot be read.
         """
         splits = [split for split in (self.split, self.validation_split) if split is not None]
-        path = os.path.expanduser(self.path)
-        if Path(path).exists() or is_pattern(path):
+        options: dict[str, Any] = {"streaming": self.streaming, "columns": self.columns}
+        paths = [os.path.expanduser(path) for path in self._paths]
+        shown = ", ".join(self._paths)
+        read = partial(read_files, called=called, path=shown, rows=self.rows, numbers=numbers, **options)
+        is_here = all(Path(path).exists() or is_pattern(path) for path in paths)
+        if is_url(shown) or is_here or len(paths) > 1:
             if self.revision is not None:
                 raise ValueError(
-                    f"{called}: revision={self.revision!r} is for data on the hub, and {self.path!r} is a path on this "
-                    "machine. Leave it out, or give the right file or folder."
+                    f"{called}: revision={self.revision!r} is for data on the hub, and {shown!r} is a path. Leave it "
+                    "out, or give the right file or folder."
                 )
-            options: dict[str, Any] = {"streaming": self.streaming, "columns": self.columns}
-            read = partial(read_files, called=called, path=Path(path), rows=self.rows, numbers=numbers, **options)
-            loaded = load_local(path, splits, called, read, name=self.name, rows=self.rows, **options)
-        elif not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
-            raise FileNotFoundError(
-                f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {self.path!r} is no name on "
-                "the hub, which has the form org/name."
-            )
-        elif self.rows != "line":
-            raise ValueError(f"{called}: rows={self.rows!r} is for text files on this machine: leave it out.")
+            if self.name is not None and len(paths) > 1:
+                raise ValueError(f"{called}: name={self.name!r} is for data on the hub, or a folder: leave it out.")
+        if is_url(shown):
+            read = partial(read, storage_options=self.storage_options)
+            local = {**options, "name": self.name, "rows": self.rows}
+            loaded = load_remote(paths, splits, called, read, self.storage_options, **local)
+        elif len(paths) > 1:
+            loaded = load_files(matched(paths, called), splits, called, read, self.streaming)
+        elif is_here:
+            loaded = load_local(paths[0], splits, called, read, name=self.name, rows=self.rows, **options)
         else:
-            loaded = _load_hub(self.path, splits, called, self.name, self.revision, self.streaming)
-            with telling(called):
-                loaded = loaded if self.columns is None else [chosen(part, self.columns) for part in loaded]
+            loaded = self._load_hub(paths[0], splits, called)
         return loaded[0], loaded[1] if self.validation_split is not None else None
+
+    def _load_hub(self, path: str, splits: Sequence[str], called: str) -> list[Any]:
+        if not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
+            raise FileNotFoundError(
+                f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {path!r} is no name on the "
+                "hub, which has the form org/name."
+            )
+        if self.rows != "line":
+            raise ValueError(f"{called}: rows={self.rows!r} is for text files: leave it out.")
+        loaded = _load_hub(path, splits, called, self.name, self.revision, self.streaming)
+        with telling(called):
+            return loaded if self.columns is None else [chosen(part, self.columns) for part in loaded]
 
 
 def _load_hub(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 from mixer.utils.text import shortened
 
@@ -26,7 +26,7 @@ class UnreadableError(ValueError):
     """A file cannot be read, or does not fit the others; the message names it, and the line if that is known."""
 
 
-def suffix_of(path: Path) -> str | None:
+def suffix_of(path: PurePath) -> str | None:
     """Returns the suffix of a known format in lower case, `.jsonl` for `rows.jsonl.gz` too; else `None`."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in _COMPRESSED:
@@ -56,6 +56,6 @@ def naming(file: str) -> Iterator[Spot]:
             cause = f"it is not UTF-8, byte {error.object[error.start]:#x}: convert it, as iconv does"
         place = f"line {spot.place}" if isinstance(spot.place, int) else spot.place
         raise UnreadableError(
-            f"{file!r} cannot be read as {(suffix_of(Path(file)) or Path(file).suffix)[1:]} "
+            f"{file!r} cannot be read as {(suffix_of(PurePath(file)) or PurePath(file).suffix)[1:]} "
             f"({f'{place}: ' if place else ''}{cause}): repair it, or leave it out."
         ) from error

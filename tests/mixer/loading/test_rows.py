@@ -351,18 +351,38 @@ class TestRefusals:
         assert set(numbers(rest(fresh))) < set(expected)
         assert fresh.num_taken == len(expected)
 
-    def test_a_shuffle_buffer(self, caplog: pytest.LogCaptureFixture) -> None:
-        old, new = (make(hugging_face().map(add_noise).shuffle(seed=3, buffer_size=10)) for _ in range(2))
+    @pytest.mark.parametrize("buffer_size", [1, 10])
+    @pytest.mark.parametrize("seeds", [(3, 4), (None, None)])
+    def test_another_order(self, seeds: Any, buffer_size: int, caplog: pytest.LogCaptureFixture) -> None:
+        old, new = (make(hugging_face().shuffle(seed=seed, buffer_size=buffer_size)) for seed in seeds)
         new.load_state_dict(saved(old))  # nothing was taken yet
         take(old, 12)
-        with pytest.raises(ValueError, match="'x': the shuffle buffer"):
+        with pytest.raises(ValueError, match=r"'x': .*seed"):
             new.load_state_dict(saved(old))
         new.load_state_dict(saved(old), allow_inexact=True)
-        assert any("buffer" in warning for warning in caplog.messages)
+        assert any("another order" in warning for warning in caplog.messages)
         assert 0 < len(rest(new)) < NUM_ROWS
         new.end_pass()
-        old.end_pass()
-        assert comparable(rest(new)) == comparable(rest(old))  # the next pass is whole again
+        assert sorted(numbers(rest(new))) == list(range(NUM_ROWS))  # the next pass is whole again
+
+    def test_a_shuffle_buffer_is_filled_again(self, caplog: pytest.LogCaptureFixture) -> None:
+        whole, old, new = (make(hugging_face().map(add_noise).shuffle(seed=3, buffer_size=10)) for _ in range(3))
+        expected = [take(whole, 12), rest(whole)]
+        assert comparable(take(old, 12)) == comparable(expected[0])
+        new.load_state_dict(saved(old))
+        assert comparable(rest(new)) == comparable(expected[1])
+        assert any("reshard()" in warning for warning in caplog.messages)
+
+    def test_fewer_shards_than_readers_offer_reshard(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        table = datasets.Dataset.from_list([{"x": number} for number in range(NUM_ROWS)])
+        table.to_parquet(tmp_path / "rows.parquet", batch_size=10)  # a row group each
+        streamed = datasets.load_dataset("parquet", data_files=str(tmp_path / "rows.parquet"), streaming=True)["train"]
+        make(streamed, world_size=4)
+        assert "1 shards for 4 readers" in caplog.messages[0]
+        assert "reshard()" in caplog.messages[0]
+        more = [make(streamed.reshard(), rank, world_size=4) for rank in range(4)]
+        assert len(caplog.messages) == 1
+        assert sorted(numbers(row for source in more for row in rest(source))) == list(range(NUM_ROWS))
 
 
 class TestPasses:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import fsspec
 import huggingface_hub.constants
 import pandas as pd
 import pytest
@@ -249,3 +250,54 @@ def test_rows_can_be_streamed(hub: Hub) -> None:
 def test_what_the_hub_does_not_have_is_named(hub: Hub, source: DataSource, message: str) -> None:
     with pytest.raises((ValueError, OSError), match=message):
         source.load("s")
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Two shards, a held-out file and a description of them in fsspec's file system in memory; gives their folder."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    system = fsspec.filesystem("memory")
+    for name, rows in (("train-0.jsonl", ROWS[:5]), ("train-1.jsonl.gz", ROWS[5:]), ("test.jsonl", ROWS[:2])):
+        system.pipe(f"/rows/{name}", write(tmp_path / name, rows).read_bytes())
+    system.pipe("/rows/metadata.jsonl", b"{}")
+    yield "memory://rows"
+    system.rm("/rows", recursive=True)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_files_behind_a_url_are_one_split_in_the_order_of_a_pattern_or_a_list(in_memory: str, streaming: bool) -> None:
+    shards = [f"{in_memory}/train-1.jsonl.gz", f"{in_memory}/train-0.jsonl"]
+    for path, rows in ((f"{in_memory}/train-*", ROWS), (shards, ROWS[5:] + ROWS[:5]), (shards[1], ROWS[:5])):
+        assert list(DataSource(path, streaming=streaming).load("s")[0]) == rows
+
+
+def test_a_folder_behind_a_url_is_split_by_names_and_read_anew_when_it_has_changed(in_memory: str) -> None:
+    source = DataSource(in_memory, validation_split="test")
+    train, validation = source.load("s")
+    assert (train.to_list(), validation.to_list()) == (ROWS, ROWS[:2])
+    fsspec.filesystem("memory").pipe("/rows/test.jsonl", json.dumps(ROWS[7]).encode())
+    assert source.load("s")[1].to_list() == [ROWS[7]]
+    assert f"{in_memory}/*.parquet" in refused(DataSource(in_memory, streaming=True))
+
+
+def test_lists_are_of_files_and_patterns(tmp_path: Path) -> None:
+    shards = [str(write(tmp_path / f"{name}.jsonl", rows)) for name, rows in (("b", ROWS[:5]), ("a", ROWS[5:]))]
+    assert DataSource(shards).load("s")[0].to_list() == ROWS
+    assert "is a folder" in refused(DataSource([shards[0], str(tmp_path)]))
+    with pytest.raises(ValueError, match="not both"):
+        DataSource([shards[0], "s3://bucket/rows.jsonl"])
+    with pytest.raises(ValueError, match="storage_options are for URLs"):
+        DataSource(shards, storage_options={"key": "k"})
+
+
+@pytest.mark.parametrize("url", ["https://host/rows.jsonl?sign=SECRET", "https://me:SECRET@host/rows.jsonl"])
+def test_credentials_in_a_url_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"https://host/rows\.jsonl") as raised:
+        DataSource(url)
+    assert "SECRET" not in str(raised.value)
+
+
+def test_a_broken_line_behind_a_url_is_named_by_the_url(in_memory: str) -> None:
+    fsspec.filesystem("memory").pipe("/rows/train-0.jsonl", b'{"q": 1}\n{"q": \n')
+    assert f"'{in_memory}/train-0.jsonl'" in (said := refused(DataSource(f"{in_memory}/train-0.jsonl")))
+    assert "line 2" in said
