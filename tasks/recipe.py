@@ -8,7 +8,6 @@ from torch import nn
 from transformers import set_seed
 
 from mixer.policies import Policy
-from mixer.policies.registry import as_policy
 from mixer.recipe.data.collators import collator_for
 from mixer.recipe.model import ModelRecipe
 from mixer.recipe.model import Task as HeadTask
@@ -138,7 +137,7 @@ class ContinualRecipe:
             sequence,
             self.training,
             memory=memory,
-            mixing=None if self.mixing is None else as_policy(self.mixing),
+            mixing=self.mixing,
             methods=copy.deepcopy(self.methods) or None,
             score=self._score(memory),
             held_out={

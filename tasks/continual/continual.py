@@ -16,7 +16,6 @@ from mixer.checkpoint.checkpoint_files import step_of
 from mixer.checkpoint.lock import FolderLock
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_shared
-from mixer.policies import Policy
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import (
@@ -35,7 +34,7 @@ from tasks.continual.copies import ModelCopies
 from tasks.continual.cost import write_cost
 from tasks.continual.kept_optimizer import KeptOptimizer
 from tasks.continual.model_file import ModelFile
-from tasks.continual.rehearsal import Methods, Rehearsal
+from tasks.continual.rehearsal import Methods, Mixing, Rehearsal
 from tasks.continual.scoring import Scoring
 from tasks.continual.task_checkpoints import Ends, read_pace, remove_run
 from tasks.heads import HeadKind, as_head
@@ -67,9 +66,10 @@ class ContinualRun:
             for a task-incremental sequence, else the whole one.
         memory: A buffer, which becomes the stream `"memory"`; `None` trains without a memory.
         second_draw: Name of a second stream that draws from the memory, for `DERPlusPlus(second=...)`; `None` for none.
-        mixing: The replay policy, which goes on from task to task; `None` replays as many samples on top as there are
-            new ones, per draw, as in the published protocols. `ReplayBound` gets a memory for each task, of equal parts
-            of the capacity, filled at the end of its task.
+        mixing: The replay policy, which goes on from task to task: a policy, its name, weights of new samples and of
+            the memory in this order, or a function, as in the trainer. `None` replays as many samples on top as there
+            are new ones, per draw, as in the published protocols. `ReplayBound` gets a memory for each task, of equal
+            parts of the capacity, filled at the end of its task.
         methods: Methods, such as `DER("memory")`: a function without arguments creates new ones for each task; those of
             a list last for all tasks and keep their state.
         batch_size: New samples per step over all ranks; `None` uses the training arguments.
@@ -99,7 +99,7 @@ class ContinualRun:
         head: HeadKind | None = None,
         memory: ReplayBuffer | None = None,
         second_draw: str | None = None,
-        mixing: Policy | None = None,
+        mixing: Mixing | None = None,
         methods: Methods | None = None,
         batch_size: int | None = None,
         optimizer: Optimizer = "fresh",

@@ -11,6 +11,7 @@ from transformers.utils import logging
 from mixer import MixingTrainer, Stream
 from mixer.measurements import Needs
 from mixer.policies import Policy
+from mixer.policies.registry import as_policy
 from mixer.trainer.method import Method, TaskContext, as_methods
 from mixer.utils.files import folder_name, read_json, write_json
 from mixer.utils.recorded_arguments import as_data
@@ -26,6 +27,7 @@ _FEW = 0.95  # of the epochs, which end with whole steps
 logger = logging.get_logger(__name__)
 
 Methods = Sequence[Method] | Callable[[], Sequence[Method]]
+Mixing = Policy | str | Sequence[float] | Callable[..., Any]  # as the trainer's, but for weights by name
 
 
 class Rehearsal:
@@ -34,27 +36,29 @@ class Rehearsal:
     Args:
         memory: The buffer, or `None`.
         second_draw: Name of a stream that draws from it once more, or `None`.
-        mixing: How much is replayed; `None` for as many samples on top as there are new ones, in each draw.
+        mixing: How much is replayed, as the trainer takes it; `None` for as many samples on top as there are new ones,
+            in each draw.
         methods: What else takes part, or gives it anew for each task.
         sequence: The tasks.
 
     Raises:
         ValueError: If there is no memory but something for it, or two streams would have the same name.
-        TypeError: If the mixing is no policy, or methods are none.
+        TypeError: If the mixing fits no task but one, or methods are none.
     """
 
     def __init__(
         self,
         memory: ReplayBuffer | None,
         second_draw: str | None,
-        mixing: Policy | None,
+        mixing: Mixing | None,
         methods: Methods | None,
         sequence: TaskSequence,
     ):
         _check(memory, second_draw, mixing)
-        self._memory, self._second_draw, self._mixing = memory, second_draw, mixing
+        self._mixing = None if mixing is None else as_policy(mixing)
+        self._memory, self._second_draw = memory, second_draw
         self._methods, self._sequence = methods, sequence
-        self.needs: Needs = () if mixing is None else mixing.needs
+        self.needs: Needs = () if self._mixing is None else self._mixing.needs
         self._memories = self._new_memories()
         self._replay: ReplayPolicy | None = None  # of the present task
         self._present_methods: list[Method] = []
@@ -234,16 +238,16 @@ def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memorie
             )
 
 
-def _check(memory: ReplayBuffer | None, second_draw: str | None, mixing: Policy | None) -> None:
+def _check(memory: ReplayBuffer | None, second_draw: str | None, mixing: Any) -> None:
     if memory is None and (mixing is not None or second_draw is not None):
         raise ValueError(
             "mixing and second_draw say how a memory is replayed, but memory is None: give a ReplayBuffer, or leave "
             "them out."
         )
-    if mixing is not None and not isinstance(mixing, Policy):
+    if isinstance(mixing, Mapping):
         raise TypeError(
             "mixing must be a policy that fits every task, whose streams have other names, such as ReplayRatio(0.5), "
-            f"got a {type(mixing).__name__}."
+            f"got weights by name, {dict(mixing)}."
         )
 
 

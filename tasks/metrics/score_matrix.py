@@ -122,9 +122,11 @@ class ScoreMatrix:
 
     @property
     def scores(self) -> FloatArray:
-        """R, float64 `[num_tasks + 1, num_tasks]`, a copy: NaN where there is no score."""
+        """R, float64 `[num_tasks + 1, num_tasks]`, read-only (`record` sets a row): NaN where there is no score."""
         empty = [float("nan")] * self.num_tasks
-        return np.array([self._rows.get(after, empty) for after in range(self.num_tasks + 1)])
+        scores = np.array([self._rows.get(after, empty) for after in range(self.num_tasks + 1)])
+        scores.flags.writeable = False  # a write to what is made anew each time would be lost
+        return scores
 
     def record(self, after: int, scores: Mapping[str, float], failures: Mapping[str, str] | None = None) -> None:
         """Sets a row; one that was there is replaced.
@@ -227,7 +229,7 @@ class ScoreMatrix:
             One row per number of tasks trained on (the index `after`, from 0) and one column per task.
         """
         index = pd.RangeIndex(self.num_tasks + 1, name="after")
-        return pd.DataFrame(self.scores, index=index, columns=list(self.task_names))
+        return pd.DataFrame(self.scores, index=index, columns=list(self.task_names), copy=True)
 
     def write(self) -> None:
         """Writes the file, if there is one."""

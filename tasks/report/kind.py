@@ -12,7 +12,7 @@ from mixer.analysis.report.run import Run
 from mixer.analysis.report.run_kinds import Report, ReportKind
 from mixer.analysis.report.tables import differing_streams
 from mixer.utils.files import read_json
-from mixer.utils.text import listed
+from mixer.utils.text import duration, listed
 from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.report.matrices import check_same_metric, read_matrices
@@ -97,7 +97,7 @@ def _ends(scores: "pd.Series[float]") -> str:
 
 
 def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
-    """Returns the rows about what the last finished task's state takes: a name, and a cell for each folder."""
+    """Returns the rows about time, by task, and what the last finished one's state takes: a cell for each folder."""
     paces = [read_json(path / METRICS_FILE)["pace"] if (path / METRICS_FILE).exists() else {} for path in folders]
     costs: list[dict[str, int]] = [next(iter(reversed(pace.values())), {}) for pace in paces]
     made: dict[str, Callable[[dict[str, int]], str]] = {
@@ -105,4 +105,11 @@ def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
         "Disk of the last task": lambda cost: f"{cost['disk_bytes'] / 1e6:,.1f} MB",
         "Most memory": lambda cost: f"{cost['memory_bytes'] / 1e6:,.0f} MB",
     }
-    return [(name, [cell(cost) if cost.get("parameters") else "-" for cost in costs]) for name, cell in made.items()]
+    tasks = dict.fromkeys(task for pace in paces for task in pace)
+    times = [(f"Time of {task}", [_time(pace[task]) if task in pace else "-" for pace in paces]) for task in tasks]
+    rows = [(name, [cell(cost) if cost.get("parameters") else "-" for cost in costs]) for name, cell in made.items()]
+    return [*times, *rows]
+
+
+def _time(pace: Mapping[str, float]) -> str:
+    return f"{duration(pace['seconds'])}, {pace['samples_per_second']:,.0f} samples/s"

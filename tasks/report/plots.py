@@ -232,7 +232,7 @@ def forgotten(matrix: ScoreMatrix) -> FloatArray:
         `[num_tasks + 1, num_tasks]`: by how much the score on task j (a column) is worse after task i (a row, 0 before
         the first) than the best since its training; NaN before that, and where there is no score.
     """
-    scores = matrix.scores if matrix.higher_is_better else -matrix.scores
+    scores = matrix.scores.copy() if matrix.higher_is_better else -matrix.scores
     scores[np.arange(len(scores))[:, None] <= np.arange(matrix.num_tasks)] = np.nan  # before its training
     best: FloatArray = np.fmax.accumulate(scores, axis=0)
     return best - scores

@@ -492,6 +492,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"second_draw": "again"}, "memory is None: give a ReplayBuffer"),
     ({"memory": ReplayBuffer(3), "second_draw": "task_2"}, "a name that no other stream has, got 'task_2'"),
     ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
+    ({"memory": ReplayBuffer(3), "mixing": "Unifrm"}, "mixing: no policy is called 'Unifrm'"),
     ({"score_steps": 0}, "score_steps must be a number of steps, 1 or more"),
     ({"held_out": {"task_1": data()}}, r"held_out has the names of tasks, \['task_1'\]"),
     ({"curve_steps": -1}, "curve_steps must be a whole number, 0 or more"),
@@ -528,6 +529,17 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(options: dict[str, Any]
     with pytest.raises((ValueError, TypeError), match=match):
         ContinualRun(new_model(), **{"sequence": sequence(), "args": arguments(tmp_path / "run"), **options}).run()
     assert not (tmp_path / "run" / "continual.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("mixing", "new", "replayed"),
+    [("Uniform", 12, 12), ([3, 1], 18, 6), (lambda step, weights: [0.25, 0.75], 6, 18)],
+)
+def test_mixing_is_given_as_to_the_trainer(mixing: Any, new: int, replayed: int, tmp_path: Path) -> None:
+    memory = ReplayBuffer(6, seed=1)
+    ContinualRun(new_model(), sequence(), arguments(tmp_path), memory=memory, mixing=mixing, scores_before=False).run()
+    counts = Ledger(tmp_path / "02-task_2" / "ledger").to_pandas().groupby("stream")["count"].sum()
+    assert counts.to_dict() == {"task_2": new, "memory": replayed}  # three steps of eight
 
 
 def test_other_runs_are_refused_and_other_settings_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

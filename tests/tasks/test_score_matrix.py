@@ -33,7 +33,10 @@ def test_rows_are_numbered_from_before_the_first_task() -> None:
     matrix.record(2, {"c": 0.6, "a": np.float32(0.5), "b": 1})
     assert matrix.recorded == [0, 2]
     np.testing.assert_array_equal(matrix.scores, [[0.1, 0.2, 0.3], [NAN] * 3, [0.5, 1.0, 0.6], [NAN] * 3])
-    matrix.scores[0, 0] = 7.0
+    with pytest.raises(ValueError, match="read-only"):
+        matrix.scores[0, 0] = 7.0
+    table = matrix.to_pandas()
+    table.loc[0, "a"] = 7.0  # it is the caller's
     assert matrix.scores[0, 0] == 0.1
     frame = matrix.to_pandas()
     assert (list(frame.columns), frame.index.name, frame.index.tolist()) == ([*NAMES], "after", [0, 1, 2, 3])

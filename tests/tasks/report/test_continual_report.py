@@ -49,6 +49,10 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
     assert "Accuracy on general (no task), first → last</th><td>-</td><td>0." in text
     assert "Stability gap" in text
     assert "Disk of the last task" in text
+    for task in ("task_1", "task_2", "task_3"):
+        paces = [json.loads((runs[kind] / "metrics.json").read_text())["pace"][task] for kind in ("none", "reservoir")]
+        cells = [f"<td>{pace['seconds']:.1f} s, {pace['samples_per_second']:,.0f} samples/s</td>" for pace in paces]
+        assert f'<th scope="row">Time of {task}</th>{"".join(cells)}' in text
     assert '<th scope="row">Tasks done</th><td>3 of 3</td><td>3 of 3</td>' in text
     assert '<th scope="row">Samples including replay</th><td>36</td><td>' in text
     assert "Not every run has every stream: memory only in reservoir." in text
