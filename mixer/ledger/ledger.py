@@ -30,7 +30,8 @@ class Ledger:
     """The tables of a run.
 
     All but `timings` are the same in every repetition of a run: `streams` (a row per step and stream), `clock`,
-    `evaluations`, `metrics`, `comparisons`, `gradients`, `decisions`, `memories` and `memory_classes`.
+    `evaluations`, `metrics`, `comparisons`, `gradients`, `decisions`, `memories`, `memory_classes`, `orders`,
+    `left_out` and `replays` (for the last three see `mixer.ledger.orders`).
 
     Args:
         folder: Where the ledger is kept: the output folder of a run, or the folder `ledger` in it.
@@ -193,6 +194,10 @@ class Ledger:
         for table, column, entries in (("memories", "source", counts), ("memory_classes", "label", classes)):
             of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
             self._append(table, {**of_all, column: list(entries), "entries": list(entries.values())})
+
+    def record_rows(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Adds rows to `orders`, `left_out` or `replays`; see `mixer.ledger.orders`."""
+        self._append(table, columns)
 
     def num_evaluations(self, step: int) -> tuple[int, int]:
         """Counts rows on evaluations at the present step of the run.
