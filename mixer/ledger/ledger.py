@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -104,6 +105,13 @@ class Ledger:
         self._note = {**form, **resumed, **description}
         write_json(self.folder / "ledger.json", self._note)
 
+    def take_over(self, folder: Path) -> None:
+        """Copies the ledger of another run, of which this one is a fork, into the place of one that is there."""
+        if self.is_writer:
+            self._archive()
+            with writing(self.folder):
+                shutil.copytree(folder, self.folder)
+
     def num_rows(self) -> dict[str, int]:
         """Counts the rows by table, for a checkpoint to note; empty if this process does not write."""
         return {name: table.num_rows() for name, table in self._own()}
@@ -198,6 +206,11 @@ class Ledger:
     def record_rows(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Adds rows to `orders`, `left_out` or `replays`; see `mixer.ledger.orders`."""
         self._append(table, columns)
+
+    def drop_decisions(self, step: int) -> None:
+        """Drops the decisions made after a step and later, in whose place others come."""
+        if self.is_writer:
+            self._tables["decisions"].truncate(step - 1)
 
     def num_evaluations(self, step: int) -> tuple[int, int]:
         """Counts rows on evaluations at the present step of the run.

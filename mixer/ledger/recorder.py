@@ -118,9 +118,16 @@ class Recorder(HasState):
     def record_start(self) -> None:
         """Writes the decisions that a new run begins with, but for rules that never change them."""
         if not self._mixing.policy.is_static:
-            self.record_weights(0)
+            self._record_weights(0)
         if not self._mixing.schedule.is_constant:
             self._record_batch_size(0)
+
+    def record_new_policy(self, step: int) -> None:
+        """Writes the decisions with which a fork begins after a step, in place of those of the run that it left."""
+        self._ledger.drop_decisions(step)
+        self._record_weights(step)
+        if not self._mixing.schedule.is_constant:
+            self._record_batch_size(step)
 
     def record(
         self,
@@ -254,13 +261,12 @@ class Recorder(HasState):
 
     def _write_decisions(self) -> None:
         """Writes the last decisions of an interval, in the order of their steps."""
-        record = {"weights": self.record_weights, "batch_size": self._record_batch_size}
+        record = {"weights": self._record_weights, "batch_size": self._record_batch_size}
         for control, step in sorted(self._decided.items(), key=lambda one: one[1]):
             record[control](step)
         self._decided.clear()
 
-    def record_weights(self, step: int) -> None:
-        """Writes the policy's decision, with its terms, as made after a step."""
+    def _record_weights(self, step: int) -> None:
         policy, names, mixing = self._mixing.policy, self._mixing.names, self._mixing
         if not self._ledger.is_writer:
             return
