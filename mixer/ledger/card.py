@@ -95,7 +95,7 @@ def as_markdown(card: Mapping[str, Any]) -> str:
     Args:
         card: Result of `mixture_card`.
     """
-    rows = card["sources"]
+    rows, names = card["sources"], [str(row["name"]) for row in card["sources"]]
     lines = [
         TITLE,
         "",
@@ -106,11 +106,8 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         "Share of samples over time:",
         "",
         *_table(
-            ["steps to", *(str(row["name"]) for row in rows)],
-            [
-                [f"{part['to_step']:,}", *(f"{part['shares'].get(row['name'], 0.0):.1%}" for row in rows)]
-                for part in card["over_time"]
-            ],
+            ["source", *(f"to step {part['to_step']:,}" for part in card["over_time"])],
+            [[name, *(f"{part['shares'].get(name, 0.0):.1%}" for part in card["over_time"])] for name in names],
         ),
         "",
         *(f"- {name}: {value}" for name, value in _facts(card).items()),

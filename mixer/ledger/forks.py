@@ -88,7 +88,7 @@ def told(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _is_fork(run: dict[str, Any]) -> bool:
-    return "parent" in run and "forked_at" in run
+    return isinstance(run.get("parent"), str) and isinstance(run.get("forked_at"), int)
 
 
 def _base(path: Path, described: dict[Path, dict[str, Any]]) -> Path | None:

@@ -28,8 +28,7 @@ class OrderRecorder:
     def __init__(self, mixing: Mixing, ledger: Ledger):
         self._mixing, self._ledger = mixing, ledger
         self._shifts: Int64Array | None = None  # of the last step
-        recorded = ledger.read("orders").to_pylist() if ledger.is_writer else []
-        self._recorded = {row["stream"]: {**row, "step": 0} for row in recorded}  # of an earlier part of the run
+        self._recorded: dict[str, dict[str, Any]] = {}  # the last row of each stream
 
     def record(self, plan: Plan, left_out: Sequence[tuple[int, int]]) -> None:
         """Records a step that the controller has observed.
@@ -41,6 +40,9 @@ class OrderRecorder:
         if not self._ledger.is_writer:
             return
         shifts = plan.starts - (self._mixing.seen - plan.counts)
+        if self._shifts is None:  # an earlier part of the run may have written them
+            earlier = self._ledger.read("orders").to_pylist()
+            self._recorded = {row["stream"]: {**row, "step": 0} for row in earlier}
         if self._shifts is None or not np.array_equal(shifts, self._shifts):
             self._shifts = shifts
             self._record_orders(plan.step, shifts.tolist())
