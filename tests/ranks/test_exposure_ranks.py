@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from mixer import Exposure
-from tests.mixer.ledger.test_exposure import Recording, Stop, build, pairs
+from tests.mixer.trainer.test_exposure import Recording, Stop, build, pairs
 from tests.ranks.warm import Results, launched
 
 
