@@ -50,8 +50,8 @@ def mixture_card(folder: str | Path) -> dict[str, Any]:
         row |= {"passes": samples / size if size else None, "skipped": int(total["skipped"])}
         row["rows_never_seen"] = None if size is None else size - int(total["unique"])
         sources.append({**row, **run.get("sources", {}).get(name, {})})
-    kept = ("mixing", "objective", "groupings", "batch_size", "seed", "data_seed", "steering_rows", "version")
-    kept += ("evaluated_on_training_rows", "parent", "forked_at")
+    kept = ["mixing", "objective", "groupings", "batch_size", "seed", "data_seed", "steering_rows", "version"]
+    kept += ["evaluated_on_training_rows", "parent", "forked_at"]
     return {
         "steps": int(rows["step"].max()),
         "samples": num_samples,

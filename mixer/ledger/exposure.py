@@ -172,11 +172,11 @@ class Exposure:
 
     def _read_counts(self) -> pd.DataFrame:
         """Reads the counts of each step and stream, or of each interval."""
-        counts = self._ledger.read("streams", ["step", "stream", "count", "seen"]).to_pandas()
+        counts: pd.DataFrame = self._ledger.read("streams", ["step", "stream", "count", "seen"]).to_pandas()
         if self._ledger.interval_steps == 1 or counts["stream"].nunique() > 1:
             return counts
         # The order of a single stream may change within an interval, where the end of an epoch is dropped.
-        clock = self._ledger.read("clock", ["step", "total", "samples"]).to_pandas()
+        clock: pd.DataFrame = self._ledger.read("clock", ["step", "total", "samples"]).to_pandas()
         clock = clock.rename(columns={"total": "count", "samples": "seen"})
         return clock.assign(stream=counts["stream"].iloc[0])
 
@@ -259,7 +259,8 @@ class Exposure:
     def _part(self, stream: str, order: dict[str, Any], end: float) -> _Part:
         def own(table: pd.DataFrame) -> pd.DataFrame:
             in_part = (table["step"] >= order["step"]) & (table["step"] < end)
-            return table[(table["stream"] == stream) & in_part]
+            part: pd.DataFrame = table[(table["stream"] == stream) & in_part]
+            return part
 
         counts = own(self._counts)
         counts = counts[counts["count"] > 0]

@@ -110,5 +110,5 @@ def _losses(path: Path, at: int) -> "pd.Series[float]":
 
 
 def _weights(path: Path, at: int) -> "pd.Series[float]":
-    rows = open_ledger(path).read("streams", ["step", "stream", "weight"]).to_pandas()
+    rows: pd.DataFrame = open_ledger(path).read("streams", ["step", "stream", "weight"]).to_pandas()
     return rows[rows["step"] > at].groupby("stream")["weight"].mean()

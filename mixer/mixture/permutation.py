@@ -110,7 +110,8 @@ class Permutation:
         cells, in_epochs = np.broadcast_arrays(np.asarray(indices, np.int64), np.asarray(epochs, np.int64))
         if self._shuffle[stream_id]:
             cells = self._walk(self._unpermute, np.full(cells.shape, stream_id), in_epochs, cells)
-        return in_epochs * self._lengths[stream_id] + cells
+        positions: Int64Array = in_epochs * self._lengths[stream_id] + cells
+        return positions
 
     def _walk(self, permute: _Permute, ids: Int64Array, epochs: Int64Array, cells: Int64Array) -> Int64Array:
         """Permutes cells of an epoch, again and again until they fall inside the stream (cycle walking)."""

@@ -366,8 +366,10 @@ class Resuming:
             return {"parent": str(self.parent), "forked_at": self._run.mixing.clock.step}
         if self._progress is None or not (ledger.is_writer and ledger.folder.exists()):
             return {}
-        described = read_description(ledger.folder.parent)
-        return {name: described[name] for name in ("parent", "forked_at") if name in described}
+        with contextlib.suppress(ValueError):  # of a damaged file, which is written anew
+            described = read_description(ledger.folder.parent)
+            return {name: described[name] for name in ("parent", "forked_at") if name in described}
+        return {}
 
     def record_new_policy(self) -> None:
         """Records the first decision of a policy that begins with a fork."""
