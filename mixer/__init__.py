@@ -7,6 +7,7 @@ from mixer.utils.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from mixer.analysis.inspect.of_trainer import inspect_trainer as inspect_trainer
     from mixer.gradients.probe import GradientProbe as GradientProbe
+    from mixer.ledger.exposure import Exposure as Exposure
     from mixer.ledger.ledger import Ledger as Ledger
     from mixer.loading.batch_sampler import AdaptiveBatchSampler as AdaptiveBatchSampler
     from mixer.loading.dataloader import MixingDataLoader as MixingDataLoader
@@ -42,6 +43,7 @@ else:
         {
             "mixer.analysis.inspect.of_trainer": ["inspect_trainer"],
             "mixer.gradients.probe": ["GradientProbe"],
+            "mixer.ledger.exposure": ["Exposure"],
             "mixer.ledger.ledger": ["Ledger"],
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
             "mixer.loading.dataloader": ["MixingDataLoader"],

@@ -16,6 +16,7 @@ from mixer.checkpoint.checkpoint_files import (
     list_checkpoints,
     put_back,
     read_marker,
+    step_of,
 )
 from mixer.utils.files import WriteError
 
@@ -65,6 +66,24 @@ def _chosen(checkpoint: str, passed_over: dict[str, str], allow_inexact: bool) -
     marker = read_marker(Path(checkpoint)) or {}
     inexact = find_problem(Path(checkpoint)) if allow_inexact else None
     return Choice(checkpoint, passed_over, bool(marker.get("ended", False)), inexact=inexact)
+
+
+def checkpoint_at(run: Path, step: int) -> Path:
+    """Finds the checkpoint of a run at a step.
+
+    Args:
+        run: The run's output folder.
+        step: The step.
+
+    Raises:
+        ValueError: If there is none that is complete and intact; with the steps that have one.
+    """
+    found = [checkpoint for checkpoint in list_checkpoints(run) if _why_not(checkpoint, False) is None]
+    usable = {step_of(checkpoint): checkpoint for checkpoint in found}
+    if step not in usable:
+        there = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
+        raise ValueError(f"at must be a step with a complete checkpoint: {run} has them {there}, got {step}.")
+    return usable[step]
 
 
 def usable_names(output_dir: Path, allow_inexact: bool = False) -> list[str]:

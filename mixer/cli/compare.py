@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
+from rich.console import Group, RenderableType
 
 from mixer.cli.command import Command, add_json
+from mixer.ledger.forks import fork_table, paired_differences
 from mixer.ledger.summary import comparison, summarise
 from mixer.utils.console import show
 
@@ -21,4 +23,11 @@ def compare() -> Command:
 def _compare(config: Namespace) -> None:
     summaries = [summarise(Path(run)) for run in config.runs]
     content = [{"run": run, **one.as_data()} for run, one in zip(config.runs, summaries, strict=True)]
-    show(lambda: content, lambda: comparison(summaries), config.json)
+    forks = paired_differences(config.runs)
+    by_run = {row["run"]: {"fork": row} for row in forks}
+    content = [{**row, **by_run.get(str(Path(str(row["run"]))), {})} for row in content]
+
+    def view() -> RenderableType:
+        return Group(comparison(summaries), fork_table(forks)) if forks else comparison(summaries)
+
+    show(lambda: content, view, config.json)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
@@ -118,7 +119,10 @@ def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:
 
 
 def _with_recipe(words: list[str]) -> list[str]:
-    return ["--recipe", *words] if words and not words[0].startswith("-") else words
+    if not words or words[0].startswith("-"):
+        return words
+    of_run = Path(words[0]) / "recipe.yaml"  # the folder of a run stands for its recipe
+    return ["--recipe", str(of_run) if of_run.is_file() else words[0], *words[1:]]
 
 
 def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Namespace:

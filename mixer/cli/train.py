@@ -1,8 +1,9 @@
 """`mixer train RECIPE.yaml`: trains by a recipe, or previews its data."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -48,20 +49,38 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
         if own.dry_run:
             _show(trainer, config.model.task)
             return
-        _train(trainer, parser.dump(config, skip_validation=True), own.resume)
+        recipe = parser.dump(config, skip_validation=True)
+        run_recipe(trainer, recipe, lambda: trainer.train(resume_from_checkpoint=_checkpoint(trainer, own.resume)))
+    show_result(trainer, own.json)
+
+
+def show_result(trainer: MixingTrainer, is_json: bool) -> None:
+    """Prints a summary of a run that has ended.
+
+    Args:
+        trainer: The trainer.
+        is_json: Whether to print JSON.
+    """
     if trainer.is_world_process_zero():
         folder = Path(str(trainer.args.output_dir))
         result = summarise(folder)
         content = {"output_dir": folder, **result.as_data()}
-        show(lambda: content, lambda: comparison([result]), own.json)
+        show(lambda: content, lambda: comparison([result]), is_json)
 
 
-def _train(trainer: MixingTrainer, recipe: str, resume: str | None) -> None:
+def run_recipe(trainer: MixingTrainer, recipe: str, train: Callable[[], Any]) -> None:
+    """Trains, and keeps the recipe and the model in the output folder.
+
+    Args:
+        trainer: The trainer.
+        recipe: The recipe as text.
+        train: Trains it.
+    """
     with trainer.holding_output():
         if trainer.is_world_process_zero():
             trainer.recipe_text = recipe
             write_text(Path(str(trainer.args.output_dir)) / "recipe.yaml", recipe)
-        trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume))
+        train()
         if trainer.is_fsdp_enabled:  # checkpoints may be sharded; the final model is saved whole
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model()

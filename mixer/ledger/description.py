@@ -33,15 +33,16 @@ def describe_run(
         methods: Names of the active methods.
 
     Returns:
-        JSON-compatible data: streams (see `stream_table`), mixing and batch_size (as in recipes), budget, epoch_size
-        (`None` if the run is one epoch), initial_batch_size, planned_steps (at the initial batch size), drawing,
-        groupings, data_seed, world_size, methods, eval_weights (`None` for the plain mean), loss_units (`None` where
-        losses are not compared, or as they are), objective, version.
+        JSON-compatible data: streams (see `stream_table`), sources (see `source_of`), mixing and batch_size (as in
+        recipes), budget, epoch_size (`None` if the run is one epoch), initial_batch_size, planned_steps (at the initial
+        batch size), drawing, groupings, data_seed, world_size, methods, eval_weights (`None` for the plain mean),
+        loss_units (`None` where losses are not compared, or as they are), objective, version.
     """
     clock = mixing.clock
     return {
         "version": _version("adaptive-mixer"),
         "streams": stream_table(streams),
+        "sources": {stream.name: source for stream in streams if (source := source_of(stream))},
         "mixing": as_data(mixing.policy),
         "batch_size": as_data(mixing.schedule),
         "initial_batch_size": mixing.initial_batch_size,
@@ -57,6 +58,21 @@ def describe_run(
         "loss_units": None if mixing.loss_units is None else mixing.loss_units.state_dict()["units"],
         "objective": None if options.objective is None else options.objective.describe(),
     }
+
+
+def source_of(stream: Stream) -> dict[str, Any]:
+    """Says where a stream's data come from, as far as they say so themselves: fingerprint, content, licence, origin."""
+    info = getattr(stream.dataset, "info", None)
+    origin = {name: getattr(info, name, None) for name in ("dataset_name", "config_name", "version", "homepage")}
+    checksums = getattr(info, "download_checksums", None)
+    origin["files"] = ", ".join(checksums) if isinstance(checksums, dict) else None
+    found = {
+        "fingerprint": getattr(stream.dataset, "_fingerprint", None),
+        "content": stream.content,
+        "licence": getattr(info, "license", None),
+        "origin": {name: str(value) for name, value in origin.items() if value},
+    }
+    return {name: value for name, value in found.items() if value and isinstance(value, (str, dict))}
 
 
 def stream_table(streams: Sequence[Stream]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,8 @@ class Ledger:
     """The tables of a run.
 
     All but `timings` are the same in every repetition of a run: `streams` (a row per step and stream), `clock`,
-    `evaluations`, `metrics`, `comparisons`, `gradients`, `decisions`, `memories` and `memory_classes`.
+    `evaluations`, `metrics`, `comparisons`, `gradients`, `decisions`, `memories`, `memory_classes`, `orders`,
+    `left_out` and `replays` (for the last three see `mixer.ledger.orders`).
 
     Args:
         folder: Where the ledger is kept: the output folder of a run, or the folder `ledger` in it.
@@ -102,6 +104,13 @@ class Ledger:
         resumed = {} if resume_step is None else {"resumed_after": resume_step}  # for the time left in `mixer watch`
         self._note = {**form, **resumed, **description}
         write_json(self.folder / "ledger.json", self._note)
+
+    def take_over(self, folder: Path) -> None:
+        """Copies the ledger of another run, of which this one is a fork, into the place of one that is there."""
+        if self.is_writer:
+            self._archive()
+            with writing(self.folder):
+                shutil.copytree(folder, self.folder)
 
     def num_rows(self) -> dict[str, int]:
         """Counts the rows by table, for a checkpoint to note; empty if this process does not write."""
@@ -193,6 +202,15 @@ class Ledger:
         for table, column, entries in (("memories", "source", counts), ("memory_classes", "label", classes)):
             of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
             self._append(table, {**of_all, column: list(entries), "entries": list(entries.values())})
+
+    def record_rows(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Adds rows to `orders`, `left_out` or `replays`; see `mixer.ledger.orders`."""
+        self._append(table, columns)
+
+    def drop_decisions(self, step: int) -> None:
+        """Drops the decisions made after a step and later, in whose place others come."""
+        if self.is_writer:
+            self._tables["decisions"].truncate(step - 1)
 
     def num_evaluations(self, step: int) -> tuple[int, int]:
         """Counts rows on evaluations at the present step of the run.

@@ -13,6 +13,7 @@ from mixer.gradients.records import gradient_entries
 from mixer.ledger.decisions import Control, Level, copied, is_same, levels_of, rows_of_batch_size, rows_of_weights
 from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
+from mixer.ledger.orders import OrderRecorder
 from mixer.loading.result import StepResult, read_together
 from mixer.measurements import RECORDED, ByStream, Gradients, Results
 from mixer.mixture.controller import Mixing
@@ -101,6 +102,7 @@ class Recorder(HasState):
         self._waiting: list[_Waiting] = []
         self._decision, self._scheduled = copied(mixing.decision), mixing.scheduled_batch_size
         self._decided: dict[Control, int] = {}  # steps of decisions that wait for the end of their interval
+        self._orders = OrderRecorder(mixing, ledger)
         self._reset()
 
     def _reset(self) -> None:
@@ -120,11 +122,19 @@ class Recorder(HasState):
         if not self._mixing.schedule.is_constant:
             self._record_batch_size(0)
 
+    def record_new_policy(self, step: int) -> None:
+        """Writes the decisions with which a fork begins after a step, in place of those of the run that it left."""
+        self._ledger.drop_decisions(step)
+        self._record_weights(step)
+        if not self._mixing.schedule.is_constant:
+            self._record_batch_size(step)
+
     def record(
         self,
         result: StepResult,
         measured: Results | None = None,
         gradient_norm: Tensor | float | None = None,
+        left_out: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Records a step, after the controller has observed it.
 
@@ -132,6 +142,7 @@ class Recorder(HasState):
             result: The step.
             measured: What was measured, by the class of its request; `None` for nothing.
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
+            left_out: Stream id and position of each skipped sample.
         """
         mixing, epochs, measured = self._mixing, self._mixing.stream_epochs, measured or {}
         state: dict[str, NDArray[Any]] = {
@@ -160,6 +171,7 @@ class Recorder(HasState):
             **{kind.column: measured.get(kind, math.nan) for kind in RECORDED if not issubclass(kind, ByStream)},
         }
         self._waiting.append((result, state, place, gradient_norm))
+        self._orders.record(plan, left_out)
         self._record_decisions(plan.step)
         self._record_measured(result, measured)
         if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:

@@ -5,12 +5,14 @@ import pyarrow as pa
 from mixer.measurements import RECORDED, ByStream
 
 _TYPES = {
-    **dict.fromkeys(["stream", "source", "metric", "control", "rule", "term"], pa.string()),
+    **dict.fromkeys(["stream", "source", "metric", "control", "rule", "term", "kind"], pa.string()),
     **dict.fromkeys(["step", "count", "items", "tokens", "seen", "unique", "staleness", "undelivered"], pa.int64()),
     **dict.fromkeys(["skipped", "total", "micro_batches", "hits", "misses", "samples", "batch_size"], pa.int64()),
     **dict.fromkeys(["entries", "label", "level"], pa.int64()),
+    **dict.fromkeys(["length", "key", "shift", "position"], pa.int64()),
     **dict.fromkeys(["values", "gram", "gram_error"], pa.list_(pa.float64())),
-    "active": pa.bool_(),
+    "rows": pa.list_(pa.int64()),
+    **dict.fromkeys(["active", "shuffle"], pa.bool_()),
 }
 
 
@@ -44,4 +46,7 @@ SCHEMAS = {
     "decisions": _schema("step", "control", "level", "rule", "term", "values"),
     "memories": _schema("step", "stream", "source", "entries"),
     "memory_classes": _schema("step", "stream", "label", "entries"),
+    "orders": _schema("step", "stream", "kind", "length", "key", "shuffle", "shift"),
+    "left_out": _schema("step", "stream", "position"),
+    "replays": _schema("step", "stream", "source", "rows"),
 }

@@ -156,13 +156,13 @@ class StepBatch(Mapping[str, Any]):
         plan: Plan of the step.
         micro_batches: Micro-batches, in order.
         samples: The rank's share and its loaded samples, if they are kept for splitting again.
-        broken: Stream id and message of each skipped sample.
+        broken: Stream id, message and position of each skipped sample.
     """
 
     plan: Plan
     micro_batches: tuple[MicroBatch, ...]
     samples: tuple[list[StreamShare], Loaded] | None = None
-    broken: tuple[tuple[int, BrokenSample], ...] = ()
+    broken: tuple[tuple[int, BrokenSample, int], ...] = ()
 
     def __contains__(self, key: object) -> bool:
         return any(key in micro.inputs for micro in self.micro_batches)

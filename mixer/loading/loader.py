@@ -255,7 +255,8 @@ class MixingLoader:
                 micro_batches.append(MicroBatch(inputs, ids, False, own, rows))
             else:
                 micro_batches.append(self._padding(plan, cut, number))
-        left_out = tuple((int(stream_ids[place]), sample) for place, sample in broken.items())
+        at = positions_of(share) if broken else None
+        left_out = tuple((int(stream_ids[k]), sample, 0 if at is None else int(at[k])) for k, sample in broken.items())
         return StepBatch(plan, tuple(micro_batches), (share, loaded) if self.keeps_samples else None, left_out)
 
     def _find_broken(self, stream_ids: Int64Array, loaded: Loaded) -> dict[int, BrokenSample]:

@@ -433,11 +433,12 @@ class Mixing:
             **({} if self.loss_units is None else {"loss_units": self.loss_units.state_dict()}),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False, new_policy: bool = False) -> None:
         """Restores a saved state.
 
         Args:
             state: Result of `state_dict`.
+            new_policy: Whether the policy begins here, in place of the saved one; all else is restored.
             allow_inexact: Whether to resume approximately after changes: streams are matched by name, new ones start,
                 missing ones are forgotten; a policy of another kind or over other streams starts anew, and so does a
                 batch size with another initial value.
@@ -447,12 +448,12 @@ class Mixing:
         """
         check_format(state)
         with refusing_damage("the saved mixture"):
-            self._restore(state, allow_inexact)
+            self._restore(state, allow_inexact, new_policy)
 
-    def _restore(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
+    def _restore(self, state: Mapping[str, Any], allow_inexact: bool, new_policy: bool) -> None:
         weights, streams = state["weights"], list(state["planner"]["streams"])
         policy = weights["policy"]["name"]
-        if policy != self.policy.name and not allow_inexact:
+        if policy != self.policy.name and not (allow_inexact or new_policy):
             raise ValueError(f"the policy was {policy} and is {self.policy.name} now")
         self.planner.load_state_dict(state["planner"], allow_inexact)
         self.clock.load_state_dict(state["clock"], allow_inexact)
@@ -465,7 +466,7 @@ class Mixing:
         self._weights.num_observed = self.clock.step
         if self.loss_units is not None and "loss_units" in state and streams == list(self.names):
             self.loss_units.load_state_dict(state["loss_units"])
-        if policy == self.policy.name and streams == list(self.names):
+        if policy == self.policy.name and streams == list(self.names) and not new_policy:
             self._weights.load_state_dict(weights, self.clock.step, allow_inexact)
 
     def _counts(self, saved: Sequence[Any], streams: Sequence[str], name: str) -> Int64Array:

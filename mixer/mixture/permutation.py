@@ -1,6 +1,6 @@
 """The order of a stream's samples: a keyed bijection that is computed, not stored."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt
 
 import numpy as np
@@ -15,6 +15,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_27, _SHIFT_30, _SHIFT_31, _SHIFT_32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
 _ROUND_CONSTANTS = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _MIX_1
+_Permute = Callable[[Int64Array, UInt64Array, Int64Array], Int64Array]
 
 
 def mix_bits(values: UInt64Array) -> UInt64Array:
@@ -88,13 +89,39 @@ class Permutation:
         """
         ids = np.asarray(stream_ids, dtype=np.int64)
         epochs, offsets = np.divmod(np.asarray(positions, dtype=np.int64), self._lengths[ids])
-        keys = mix_bits(self._keys[ids] + epochs.view(np.uint64) * _GOLDEN)
-        indices = self._permute(ids, keys, offsets)
-        outside = np.flatnonzero(indices >= self._lengths[ids])
-        while outside.size:  # cycle walking: permute cells outside the stream until they fall inside
-            indices[outside] = self._permute(ids[outside], keys[outside], indices[outside])
-            outside = outside[indices[outside] >= self._lengths[ids[outside]]]
+        indices = self._walk(self._permute, ids, epochs, offsets)
         return indices if self._shuffle.all() else np.where(self._shuffle[ids], indices, offsets)
+
+    def positions(self, indices: ArrayLike, epochs: ArrayLike, stream_id: int = 0) -> Int64Array:
+        """Returns where samples of one stream stand in its order: the inverse of `map_positions`.
+
+        Args:
+            indices: int64 `[count]`: indices into the stream's dataset.
+            epochs: int64 `[count]`: epoch of each, from 0; or one for all.
+            stream_id: Stream, if there are several.
+
+        Returns:
+            int64 `[count]`: positions, counted from the start of the first epoch.
+
+        Example:
+            >>> Permutation(length=5, seed=7).positions([3, 1], epochs=0).tolist()
+            [0, 1]
+        """
+        cells, in_epochs = np.broadcast_arrays(np.asarray(indices, np.int64), np.asarray(epochs, np.int64))
+        if self._shuffle[stream_id]:
+            cells = self._walk(self._unpermute, np.full(cells.shape, stream_id), in_epochs, cells)
+        positions: Int64Array = in_epochs * self._lengths[stream_id] + cells
+        return positions
+
+    def _walk(self, permute: _Permute, ids: Int64Array, epochs: Int64Array, cells: Int64Array) -> Int64Array:
+        """Permutes cells of an epoch, again and again until they fall inside the stream (cycle walking)."""
+        keys = mix_bits(self._keys[ids] + epochs.view(np.uint64) * _GOLDEN)
+        indices = permute(ids, keys, cells)
+        outside = np.flatnonzero(indices >= self._lengths[ids])
+        while outside.size:
+            indices[outside] = permute(ids[outside], keys[outside], indices[outside])
+            outside = outside[indices[outside] >= self._lengths[ids[outside]]]
+        return indices
 
     def _permute(self, ids: Int64Array, keys: UInt64Array, cells: Int64Array) -> Int64Array:
         cells = self._feistel(ids, keys, cells)
@@ -102,6 +129,12 @@ class Permutation:
         if small.size:
             cells[small] = self._feistel(ids[small], ~keys[small], cells[small])
         return cells
+
+    def _unpermute(self, ids: Int64Array, keys: UInt64Array, cells: Int64Array) -> Int64Array:
+        small, cells = np.flatnonzero(self._small[ids]), cells.copy()
+        if small.size:
+            cells[small] = self._unfeistel(ids[small], ~keys[small], cells[small])
+        return self._unfeistel(ids, keys, cells)
 
     def _feistel(self, ids: Int64Array, keys: UInt64Array, cells: Int64Array) -> Int64Array:
         columns = self._columns[ids]
@@ -113,6 +146,18 @@ class Permutation:
             # Unsigned wrap-around: the smaller of x and x - size is x modulo size, since x < 2 * size.
             left = np.minimum(left, left - left_size)
             left, right, left_size, right_size = right, left, right_size, left_size
+        return (left * columns.view(np.uint64) + right).view(np.int64)
+
+    def _unfeistel(self, ids: Int64Array, keys: UInt64Array, cells: Int64Array) -> Int64Array:
+        """Undoes the rounds, from the last to the first."""
+        columns = self._columns[ids]
+        left, right = (half.view(np.uint64) for half in np.divmod(cells, columns))
+        left_size, right_size = self._rows[ids], columns.view(np.uint64)
+        for round_constant in _ROUND_CONSTANTS[::-1]:
+            left, right, left_size, right_size = right, left, right_size, left_size
+            word = mix_bits(right + keys + round_constant)
+            left = left - (((word >> _SHIFT_32) * left_size) >> _SHIFT_32)
+            left = np.minimum(left, left + left_size)  # wrapped around, it is huge
         return (left * columns.view(np.uint64) + right).view(np.int64)
 
 

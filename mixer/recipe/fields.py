@@ -199,6 +199,8 @@ def _check_mapping(options: Collection[Any], content: Mapping[str, Any], field: 
             _check_arguments(written, beside, field, _CLASS_KEYS)
             arguments = content.get(_ARGUMENTS)
             _check_arguments(written, arguments if isinstance(arguments, Mapping) else {}, _joined(field, _ARGUMENTS))
+    elif (written := next((one for one in classes if _has_all(one, content)), None)) is not None:
+        _check_arguments(written, content, field, in_mapping=in_mapping)
     elif entries:
         if in_mapping and isinstance(content, _FromOptions):
             last = next(reversed(content))
@@ -210,6 +212,11 @@ def _check_mapping(options: Collection[Any], content: Mapping[str, Any], field: 
             check_fields(entries[0], part, _joined(field, str(name)), in_mapping=True)
     elif classes and not inspect.isabstract(classes[0]):
         _check_arguments(classes[0], content, field, in_mapping=in_mapping)
+
+
+def _has_all(kind: type, content: Mapping[str, Any]) -> bool:
+    """Whether a mapping gives fields of a dataclass, where it could also be one of names."""
+    return is_dataclass(kind) and content.keys() <= {own.name for own in fields(kind)}
 
 
 def _check_arguments(

@@ -29,12 +29,14 @@ class PresentStep:
         plan: Its plan.
         counts: Its items and tokens, over all ranks.
         micro_items: Items of each of this rank's micro-batches; 0 for padding.
+        left_out: Stream id and position of each sample that any rank skipped.
         is_left_out: Whether its optimizer step was left out, because a loss or the gradient is not finite.
     """
 
     plan: Plan | None = None
     counts: StepCounts = field(default_factory=lambda: StepCounts(_NONE, _NONE))
     micro_items: list[int] = field(default_factory=list)
+    left_out: list[tuple[int, int]] = field(default_factory=list)
     is_left_out: bool = False
 
     def clear(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +86,7 @@ class StepConfirmation:
         plan = None if batch is None else batch.plan
         run.step.counts = counts = confirm(self._ranks, self._num_streams, plan, counts, error)
         if batch is not None:
-            run.step.plan = batch.plan
+            run.step.plan, run.step.left_out = batch.plan, self._left_out(batch, counts.skipped)
             run.mixing.check_tokens(batch.plan, counts.tokens, counts.skipped)
             self._log_skipped_samples(batch, counts.skipped)
         return batch
@@ -129,7 +130,7 @@ class StepConfirmation:
                 num_first += self._losses.num_first_labels(micro, per_row)
                 num_rows += len(numbers)
                 squared_items += int(numbers @ numbers)
-        skipped = np.bincount([stream_id for stream_id, _ in batch.broken], minlength=num_streams)
+        skipped = np.bincount([stream_id for stream_id, *_ in batch.broken], minlength=num_streams)
         num_larger = int(self._is_larger(batch))
         of_rows = num_rows, squared_items, (int(mixed_up[0]), int(mixed_up[1]))
         return StepCounts(items, tokens, num_larger, num_first, skipped, self._signals(), *of_rows)
@@ -142,9 +143,17 @@ class StepConfirmation:
         self.largest = Size.largest(batches)
         return self._window.is_beyond(self.largest)
 
+    def _left_out(self, batch: StepBatch, skipped: Int64Array | None) -> list[tuple[int, int]]:
+        """Gathers stream and position of the samples that all ranks skip, which each knows of its own alone."""
+        if skipped is None or not skipped.any():
+            return []
+        own = [(stream_id, position) for stream_id, _, position in batch.broken]
+        texts = self._ranks.gather_bytes(json.dumps(own).encode())
+        return [(stream_id, position) for text in texts for stream_id, position in json.loads(text)]
+
     def _log_skipped_samples(self, batch: StepBatch, skipped: Int64Array | None) -> None:
         """Logs the samples that a step skips, and ends the run on all ranks if there are too many."""
-        messages = [sample.message for _, sample in batch.broken]
+        messages = [sample.message for _, sample, _ in batch.broken]
         if batch.plan.step != self._step_told:  # otherwise it was reloaded
             self._step_told = batch.plan.step
             for message in messages[: max(_MOST_TOLD - self._num_told, 0)]:

@@ -21,6 +21,7 @@ from mixer.measure.stream_gradients import RunProbe
 from mixer.measure.target_rows import TargetRows
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
+from mixer.mixture.split_names import trained_on
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import check_arguments, check_budget
@@ -132,8 +133,14 @@ class Parts:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         names, ranks, plan = [method.name for method in self.methods], self.ranks.world_size, self.plan
         described = describe_run(plan.streams, self.run.mixing, self.mixture, ranks, names)
-        steering = plan.steering
-        return {**described, "steering_rows": {} if steering is None else dict(steering.taken)}
+        steering, args = plan.steering, self.trainer.args
+        data = {stream.name: stream.dataset for stream in plan.streams}
+        return {
+            **described,
+            "seed": args.seed,
+            "evaluated_on_training_rows": trained_on(data, self.trainer.eval_dataset),
+            "steering_rows": {} if steering is None else dict(steering.taken),
+        }
 
     def _check_again(self) -> None:
         """Checks the options of a trial."""

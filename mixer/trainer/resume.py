@@ -14,7 +14,15 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, read_state, supersede
-from mixer.checkpoint.choose import Choice, agree, choose, none_in_common, usable_names, warn_of_passed_over
+from mixer.checkpoint.choose import (
+    Choice,
+    agree,
+    checkpoint_at,
+    choose,
+    none_in_common,
+    usable_names,
+    warn_of_passed_over,
+)
 from mixer.checkpoint.lock import FolderLock
 from mixer.checkpoint.saved_options import (
     OPTIONS_ENTRY,
@@ -25,6 +33,7 @@ from mixer.checkpoint.saved_options import (
 )
 from mixer.checkpoint.trainer_files import check_trainer_state, naming_unreadable
 from mixer.distributed.consistency import check_same, check_shared, shared_options
+from mixer.ledger.folder import read_description
 from mixer.mixture.controller import check_format
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
 from mixer.trainer.save import Checkpointing, Progress
@@ -32,6 +41,7 @@ from mixer.utils.validation import refusing_damage
 
 if TYPE_CHECKING:
     from mixer.distributed.collectives import RankSync
+    from mixer.ledger.ledger import Ledger
     from mixer.mixture.batch_size import BatchSize
     from mixer.mixture.clock import Clock
     from mixer.mixture.planner import Planner
@@ -70,7 +80,29 @@ class Resuming:
         self._progress: Progress | None = None  # of the checkpoint that the run resumes from
         self._ends_saved_epoch = False
         self.checkpoint: str | None = None  # that the run resumes from
+        self.parent: Path | None = None  # the run that this one is a fork of, while it begins
+        self._has_new_policy = False
         self._is_held = False  # whether this run holds the lock on the output folder
+
+    def forked(self, run: Path, at: int, train: Callable[[str], Any]) -> Any:
+        """Trains on from a checkpoint of another run; see `MixingMixin.fork`.
+
+        Args:
+            run: Its output folder.
+            at: The step of the checkpoint.
+            train: Trains, given a checkpoint.
+        """
+
+        def checkpoint() -> str:
+            if run.resolve() == Path(str(self._trainer.args.output_dir)).resolve():
+                raise ValueError(f"output_dir must be a folder of the fork's own, not {run}, which is that of the run.")
+            return str(checkpoint_at(run, at))
+
+        path, self.parent = self._ranks.run_on_all(checkpoint), run
+        try:
+            return train(path)
+        finally:
+            self.parent = None
 
     # ---- The choice of a checkpoint ----
 
@@ -233,7 +265,8 @@ class Resuming:
         mixing.restart(*new_parts(batch_size))
         try:
             methods.check_settings(state)
-            mixing.load_state_dict(state)
+            self._has_new_policy = self.parent is not None and self._is_other_mixing(state)
+            mixing.load_state_dict(state, new_policy=self._has_new_policy)
         except ValueError as error:
             if not self._plan.config.allow_inexact:
                 raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
@@ -243,6 +276,11 @@ class Resuming:
             progress = replace(progress, recorder={}, methods={})
         self._tell(state)
         return progress
+
+    def _is_other_mixing(self, state: Mapping[str, Any]) -> bool:
+        """Whether the mixing is not that of the checkpoint, which a fork goes on with to the bit."""
+        own = options_of(self._trainer, self._plan, self._run.mixing)["own"]["mixing"]
+        return bool(state.get(OPTIONS_ENTRY, {}).get("own", {}).get("mixing") != own)
 
     def _batch_size_of(self, state: Mapping[str, Any], num_ranks: int) -> int | None:
         """Returns the initial batch size to go on with; `None` for that of the training arguments."""
@@ -298,9 +336,12 @@ class Resuming:
     def begin_ledger(self, description: dict[str, Any]) -> None:
         """Begins the ledger, at the step of the checkpoint if the run resumes."""
         ledger, progress = self._run.ledger, self._progress
+        fork = self._fork_of(ledger)
+        if self.parent is not None:
+            ledger.take_over(self.parent / "ledger")
         existed, step = ledger.folder.exists(), None if progress is None else self._run.mixing.clock.step
         left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
-        ledger.begin(step, description, *left)
+        ledger.begin(step, {**description, "run": {**description["run"], **fork}}, *left)
         if ledger.is_writer and ledger.interval_steps > 1 and self._plan.config.ledger_interval_steps is None:
             logger.warning(
                 "The ledger has %s streams: a row covers %d steps (counts are summed, losses and weights averaged). "
@@ -318,6 +359,23 @@ class Resuming:
                 "earlier rank 0.",
                 ledger.folder,
             )
+
+    def _fork_of(self, ledger: Ledger) -> dict[str, Any]:
+        """Says of which run this one is a fork, also when it goes on after an interruption; empty if of none."""
+        if self.parent is not None:
+            return {"parent": str(self.parent), "forked_at": self._run.mixing.clock.step}
+        if self._progress is None or not (ledger.is_writer and ledger.folder.exists()):
+            return {}
+        with contextlib.suppress(ValueError):  # of a damaged file, which is written anew
+            described = read_description(ledger.folder.parent)
+            return {name: described[name] for name in ("parent", "forked_at") if name in described}
+        return {}
+
+    def record_new_policy(self) -> None:
+        """Records the first decision of a policy that begins with a fork."""
+        if self._has_new_policy:
+            self._run.recorder.record_new_policy(self._run.mixing.clock.step)
+        self._has_new_policy = False
 
     def _check_ledger_rows(self, progress: Progress, resume_step: int | None) -> None:
         """Refuses a ledger that has lost rows since the checkpoint of this folder was written."""

@@ -316,7 +316,7 @@ class StepRunner:
         # Copies: a policy may write into its arrays.
         kept = {kind: found.copy() if isinstance(found, np.ndarray) else found for kind, found in measured.items()}
         self._decide(result, measured)
-        run.recorder.record(result, kept, norm)
+        run.recorder.record(result, kept, norm, run.step.left_out)
         if run.learning_rate is not None:
             run.learning_rate.moved()
             run.set_learning_rate()

@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
+from mixer.ledger.card import add_mixture_card
 from mixer.ledger.ledger import Ledger
 from mixer.loading.build import resolve_budget, resolve_policy
 from mixer.loading.loaded_step import StepBatch
@@ -214,6 +216,12 @@ class MixingMixin(Trainer):
         if self._built is not None:
             self._built.methods.note_memories()
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Writes the Trainer's model card, with a section on the mixture; see `Trainer.create_model_card`."""
+        super().create_model_card(*args, **kwargs)
+        if self._built is not None and self.is_world_process_zero():
+            add_mixture_card(self.ledger, Path(str(self.args.output_dir)))
+
     # ---- Training ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -231,6 +239,23 @@ class MixingMixin(Trainer):
         """
         self._check_train_dataset()
         return self._training.train(super().train, resume_from_checkpoint, *args, **kwargs)
+
+    def fork(self, run: str | Path, at: int, **kwargs: Any) -> Any:
+        """Goes on from a checkpoint of another run, in the output folder of this trainer.
+
+        The trainer is built as that run's was, but for what is to differ, such as `mixing`. Every stream keeps its
+        order, and random numbers are those of that run: with the same mixing, the fork is that run to the bit. Another
+        policy begins at its first decision.
+
+        Args:
+            run: Output folder of the run.
+            at: A step with a checkpoint.
+            **kwargs: As for `train`.
+
+        Raises:
+            ValueError: If there is no such checkpoint (with those that there are), or the folder is that of the run.
+        """
+        return self._parts.resuming.forked(Path(run), at, partial(self.train, **kwargs))
 
     def _check_train_dataset(self) -> None:
         if self.train_dataset is not self._preparation.combined:

@@ -205,6 +205,7 @@ class Training:
         run.recorder = Recorder(run.mixing, run.ledger, self._plan.reads_losses_at_once)
         if progress is None:
             run.recorder.record_start()
+        self._parts.resuming.record_new_policy()
         with self._parts.resuming.taking_up():
             self._parts.methods.load_log_state({} if progress is None else progress.methods)
         self._parts.steps.begin()

@@ -39,6 +39,7 @@ class BufferCursor:
         self.is_ahead = False
         self._last: tuple[int, Int64Array, Int64Array] = (0, np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._numbers: Int64Array = np.zeros(0, np.int64)
+        self._origins: tuple[list[str], Int64Array] = ([], self._numbers)
         self._coming: dict[int, int] = {}  # positions at which draws are predicted to begin, and their counts
 
     @property
@@ -67,6 +68,11 @@ class BufferCursor:
         """Sets the slots, int64 `[count]`, of the draw that begins at position `start`."""
         self._last = (start, slots, self._buffer.addresses(slots))
         self._numbers = self._buffer.numbers(slots)
+        self._origins = self._buffer.origins(slots)
+
+    def origins(self) -> tuple[list[str], Int64Array]:
+        """Returns where the samples of the last draw came from; see `Memory.origins`."""
+        return self._origins
 
     def slots(self, positions: Int64Array) -> Int64Array:
         """Returns the slots of positions of the last draw.

@@ -24,7 +24,7 @@ from replay.selection.base import COLUMNS, checked_choice
 from replay.shared.arguments import as_whole_numbers
 from replay.storage import Row, Rows, Storage
 from replay.storage.saved_state import read_state, write_state
-from replay.storage.sources import Sources
+from replay.storage.sources import Sources, split
 
 FORMAT_VERSION = 2
 _COUNTERS = ("num_offered", "num_considered", "num_kept", "num_drawn", "num_gathered_bytes")
@@ -93,6 +93,19 @@ class Memory:
         """Returns the addresses of the samples in some slots; see `reader`."""
         found: Int64Array = self._entries["row" if self.storage.keeps_contents else "address"][slots]
         return found
+
+    def origins(self, slots: Int64Array) -> tuple[list[str], Int64Array]:
+        """Returns where the samples in some slots came from, whatever the storage.
+
+        Args:
+            slots: int64 `[count]`.
+
+        Returns:
+            Names of the data sets, and int64 `[count]`: indices in them; -1 where they have none.
+        """
+        where, names = self._entries["address"][slots], self.sources.names
+        sources = [names[task] for task in self._entries["task"][slots].tolist()]
+        return sources, np.where(where < 0, where, split(where)[1])
 
     def numbers(self, slots: Int64Array) -> Int64Array:
         """Returns the numbers of the entries in some slots; -1 for an empty slot."""

@@ -11,6 +11,7 @@ from mixer.analysis.report.plots.losses import MOST_METRICS
 from mixer.analysis.report.run import Run, read_runs
 from mixer.analysis.report.run_kinds import Report, kind_of
 from mixer.analysis.report.tables import differing_streams, summary_rows
+from mixer.ledger.forks import paired_differences, told
 from mixer.utils.text import listed
 
 # A point takes about 21 bytes of the page, so that all of them stay below 3 MB however many lines there are.
@@ -36,11 +37,15 @@ def read_report(folders: Sequence[str | Path]) -> Report:
     main = main_streams(runs, [name for one in findings for name in one.streams])
     drawn = [grouped(run, main) for run in runs]
     plots = [plot(drawn, points_per_line(drawn)) for plot in PLOTS]
+    notes = (
+        *(told(paired_differences(paths)), differing_streams(runs)),
+        *(_in_intervals(runs), _drawn_as_one(runs, main)),
+    )
     return Report(
         [run.name for run in runs],
         summary_rows(runs),
         [plot for plot in plots if plot.panels],
-        " ".join(text for text in (differing_streams(runs), _in_intervals(runs), _drawn_as_one(runs, main)) if text),
+        " ".join(text for text in notes if text),
         runs,
         findings,
         answer(runs),

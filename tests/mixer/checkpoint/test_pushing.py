@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers.utils.hub
 from huggingface_hub import HfApi, ModelCard
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Trainer
 
 from mixer import Ledger, MixingTrainer
 from mixer.checkpoint.checkpoint_files import STATE_FILE, find_problem
@@ -99,6 +99,10 @@ def test_a_push_by_hand_has_a_card_with_the_figures_of_the_mixture(hub: Hub, tmp
     card = ModelCard.load(repository / "README.md")
     assert "mixture" in card.data.tags
     assert "Worst Loss" in card.text
+    by_trainer, section = (repository / "README.md").read_text().split("\n## Training data and its mixture\n")
+    assert section.count("\n| a |") == 1
+    Trainer.create_model_card(trainer, tags=["mixture"], model_name="out", dataset="three streams")
+    assert by_trainer.rstrip("\n") == (tmp_path / "out" / "README.md").read_text().rstrip("\n")
     assert not list(repository.glob("checkpoint-*"))
     pd.testing.assert_frame_equal(Ledger(repository / "ledger").clock(), trainer.ledger.clock())
     trainer.save_model()  # pushes too, as by the Trainer

@@ -63,6 +63,7 @@ def masking(samples: list[Any]) -> Any:
 
 def build(folder: Path, name: str = "steps", callbacks: Any = None, **changes: Any) -> MixingTrainer:
     torch.manual_seed(0)
+    mixing = changes.pop("mixing", None)
     options = {"max_steps": -1, "num_train_epochs": 2, "save_strategy": "steps", "optim": "adamw_torch", **RUNS[name]}
     model = BertForSequenceClassification(_bert_config(num_labels=3, hidden_dropout_prob=0.2))
     reads_evaluations = options["eval_strategy"] == "epoch"
@@ -73,7 +74,7 @@ def build(folder: Path, name: str = "steps", callbacks: Any = None, **changes: A
         eval_dataset={key: Tokens(4, seed, KIND) for seed, key in enumerate("abc")},
         data_collator=masking,
         batch_size=changing_size() if name == "changing" else 9,
-        mixing=LossChange(loss="evaluation" if reads_evaluations else "train", num_warmup_observations=1),
+        mixing=mixing or LossChange(loss="evaluation" if reads_evaluations else "train", num_warmup_observations=1),
         callbacks=callbacks,
     )
 

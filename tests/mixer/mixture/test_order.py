@@ -47,6 +47,21 @@ class TestExactCoverage:
         pieces = [whole.indices(begin, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
         assert np.array_equal(np.concatenate(pieces), whole.indices(0, ends[-1]))
 
+    @given(
+        length=st.one_of(st.integers(1, 5_000), st.integers(1, 2**40)),
+        seed=st.integers(-(2**63), 2**63 - 1),
+        epochs=st.lists(st.integers(0, 10**6), min_size=1, max_size=5),
+        shuffle=st.booleans(),
+        data=st.data(),
+    )
+    def test_positions_undoes_the_order(
+        self, length: int, seed: int, epochs: list[int], shuffle: bool, data: st.DataObject
+    ) -> None:
+        order = Permutation([9, length], [1, seed], [True, shuffle])
+        positions = [epoch * length + data.draw(st.integers(0, length - 1)) for epoch in epochs]
+        rows = order.map_positions(np.ones(len(positions), dtype=np.int64), positions)
+        assert order.positions(rows, epochs, stream_id=1).tolist() == positions
+
     @pytest.mark.parametrize("length", [10**15 + 37, 2**62 - 1])
     def test_a_length_of_many_billions_costs_nothing(self, length: int) -> None:
         indices = Permutation(length, seed=5).indices(length - 500, 1_000)

@@ -1,0 +1,42 @@
+"""`mixer fork RUN --at STEP`: what if the mixture had been another one from a step on?"""
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from mixer.checkpoint.choose import checkpoint_at
+from mixer.cli.command import Command, build_recipe, recipe_command
+from mixer.cli.train import run_recipe, show_result
+from mixer.distributed.launch import build_together
+from mixer.recipe.recipe import Recipe
+from mixer.utils.console import only_json
+
+
+def fork() -> Command:
+    """Train on from a checkpoint of a run with another mixture."""
+    return recipe_command(
+        Recipe,
+        _fork,
+        description="Goes on from a checkpoint of a run, in a folder of its own, with the same order in every stream "
+        "and the same random numbers: only what an option changes differs, such as --mixing.",
+        usage="--at N",
+        example="mixer fork runs/demo/uniform --at 120 --mixing Proportional --training.output_dir runs/demo/forked",
+        options={"--at": {"type": int, "metavar": "N", "help": "A step of the run that has a checkpoint."}},
+    )
+
+
+def _fork(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
+    run = Path(str(config.recipe[0])).parent if config.recipe else Path()
+    if not (run / "ledger").is_dir():
+        raise ValueError(f"{run} is not the folder of a run with a recipe.yaml. In Python, call trainer.fork(run, at).")
+    if own.at is None:
+        raise ValueError("give --at N, a step of the run that has a checkpoint.")
+    checkpoint_at(run, own.at)  # before the model is built
+    if Path(config.training.output_dir).resolve() == run.resolve():
+        config.training.output_dir = f"{run}-fork-{own.at}"
+    config.training.resume_from_checkpoint = None
+    with only_json(own.json):
+        trainer = build_together(parser, config, None, lambda: build_recipe(Recipe, parser, config).build())
+        recipe = parser.dump(config, skip_validation=True)
+        run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))
+    show_result(trainer, own.json)

@@ -1,0 +1,67 @@
+"""The page on what data did: its commands, on the demo's recipe made small."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from mixer.cli.entry import main
+from tests.commands.recipes import ROOT, Runs
+from tests.commands.test_before_and_after_cli import SMALL
+from tests.helpers import run_page
+
+PAGE = (ROOT / "docs" / "what_your_data_did.md").read_text()
+# Twelve steps in place of 128.
+STEPS = {"32": "4", "96": "8"}
+COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"(?m)^mixer .+$", PAGE)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in COMMANDS:
+            words = [STEPS.get(word, word) for word in command]
+            if words[0] == "train":
+                small = SMALL[: SMALL.index("--mixing")] + SMALL[SMALL.index("--batch_size") :]
+                words = ["train", *small, *words[2:]]
+            if words[0] in ("train", "fork"):
+                main(words)
+    return folder
+
+
+def test_the_commands_of_the_page_run_as_they_stand(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, printed: Runs, refused: Runs
+) -> None:
+    said = {}
+    monkeypatch.chdir(runs)
+    for command in COMMANDS:
+        words = [STEPS.get(word, word) for word in command]
+        if words[0] not in ("train", "fork"):
+            said[" ".join(words[:1] + words[-1:])] = printed(*words)
+    assert {"seen 18", "seen --never", "seen 10", "card runs/demo/uniform", "card --json"} <= said.keys()
+    never = [int(row) for row in said["seen --never"].split()]
+    assert len(never) == 60 - json.loads(said["card --json"])["sources"][0]["samples"]
+    assert "## Training data and its mixture" in said["card runs/demo/uniform"]
+    compared = said["compare runs/demo/null"]
+    assert "without_junk - uniform" in compared
+    assert "noise" in compared
+    assert "at the steps 4, 8, 12" in refused("fork", "runs/demo/uniform", "--at", "5")
+    assert "one of --row N" in refused("seen", "runs/demo/uniform")
+
+
+def test_the_python_of_the_page_runs_as_it_stands(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run_page("what_your_data_did", runs, monkeypatch)
+    assert names["exposure"].streams == ["python", "cpp", "english", "manual", "junk"]
+
+
+def test_rows_of_a_file_are_those_of_the_option(runs: Path, tmp_path: Path, printed: Runs, refused: Runs) -> None:
+    run, file = runs / "runs" / "demo" / "uniform", tmp_path / "rows.txt"
+    file.write_text("3\n5\n\n")
+    options = [run, "--stream", "cpp", "--json"]
+    assert printed("seen", *options, "--rows", file) == printed("seen", *options, "--row", 3, 5)
+    file.write_text("3\nfive\n")
+    assert "line 2" in refused("seen", *options, "--rows", file)

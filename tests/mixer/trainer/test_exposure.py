@@ -1,0 +1,264 @@
+"""Which rows a run was trained on, against what its collator saw."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
+from transformers import TrainerCallback, default_data_collator
+
+from mixer import Exposure, Grouping, LossChange, MixingTrainer, Stream, schedules
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.orders import OrderRecorder
+from mixer.ledger.schemas import STREAMS
+from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
+from replay import ReplayBuffer, ReplayRatio
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer
+
+SIZES = {"a": 20, "b": 11, "c": 6}
+Seen = dict[int, set[tuple[str, int]]]
+
+
+class Numbered(Tokens):
+    """Rows that tell which they are; some cannot be read."""
+
+    def __init__(self, name: str, size: int, broken: Iterable[int] = ()):
+        super().__init__(size, seed=size)
+        self.first, self.broken = 1_000 * "abc".index(name), frozenset(broken)
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.broken:
+            raise OSError("gone")
+        return {**super().__getitem__(index), "row": self.first + index}
+
+
+class Rows(IterableDataset):
+    def __iter__(self) -> Any:
+        data = Numbered("c", 6)
+        return (data[index] for index in range(6))
+
+
+class Recording(TrainerCallback):
+    """Notes the rows of each step, as the collator sees them."""
+
+    def __init__(self) -> None:
+        self.steps: Seen = {}
+        self.present: set[tuple[str, int]] = set()
+
+    def collate(self, samples: list[dict[str, Any]]) -> Any:
+        for sample in samples:
+            which, index = divmod(int(sample["row"]), 1_000)
+            self.present.add(("abc"[which], index))
+        return default_data_collator([{k: v for k, v in one.items() if k != "row"} for one in samples])
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.present.clear()  # a sample of the check at construction
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps[state.global_step], self.present = self.present, set()
+
+
+def streams(**options: dict[str, Any]) -> list[Stream]:
+    return [Stream(name, Numbered(name, size), **options.get(name, {})) for name, size in SIZES.items()]
+
+
+def growing() -> schedules.Schedule:
+    return schedules.SmoothedLossChange(0.02, 0.5, 1, factor=1.4, otherwise=0.7, initial=5, minimum=4, maximum=10)
+
+
+# Batches stay smaller than the streams that they are drawn from, so that a step has no row twice.
+RUNS: dict[str, dict[str, Any]] = {
+    "adaptive": {
+        "train_dataset": lambda: streams(b={"max_samples": 15}, c={"max_epochs": 1.5}),
+        "mixing": lambda: LossChange(num_warmup_observations=1),
+        "batch_size": growing(),
+    },
+    "groups": {
+        "train_dataset": lambda: [
+            Stream(name, Numbered(name, size), groups={"kind": "xyy"["abc".index(name)]}, shuffle=name != "b", seed=4)
+            for name, size in SIZES.items()
+        ],
+        "groupings": [Grouping("kind", weights={"x": 1, "y": 1}, max_epochs={"y": 2})],
+        "drawing": "multinomial",
+        "ledger_interval_steps": 3,
+    },
+    "one": {"train_dataset": lambda: {"a": Numbered("a", 20)}, "batch_size": 6, "dataloader_drop_last": True},
+    "buffer": {
+        "train_dataset": lambda: {
+            "a": Numbered("a", 20, broken=[3, 7]),
+            "b": Numbered("b", 11),
+            "memory": ReplayBuffer(8),
+        },
+        "on_sample_error": "skip",
+        "max_skipped_share": 0.5,
+        "mixing": lambda: ReplayRatio(0.3, "Uniform"),
+    },
+    "rows": {"train_dataset": lambda: {"a": Numbered("a", 20), "c": Rows()}, "mixing": lambda: [1.0, 1.0]},
+}
+
+
+def build(folder: Path, name: str, recording: Recording, **changes: Any) -> MixingTrainer:
+    run = {"batch_size": 5, "budget_samples": 75, **RUNS[name], **changes}
+    if name == "one":
+        del run["budget_samples"]
+    if name == "rows":
+        run = {**run, "max_steps": 6, "budget_samples": None}
+    run |= {key: run[key]() for key in ("train_dataset", "mixing") if callable(run.get(key))}
+    named = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": 3, "save_steps": 4}
+    named |= {key: run.pop(key) for key in ("dataloader_drop_last", "max_steps") if key in run}
+    args = arguments(folder, save_strategy="steps", remove_unused_columns=False, **named)
+    collate = recording.collate
+    return mixing_trainer(
+        MixingTrainer, build_model("llama"), args, data_collator=collate, callbacks=[recording], **run
+    )
+
+
+class Stop(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = control.should_training_stop or state.global_step == 6
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Exposure, Seen]:
+    """A run that was stopped at step 6 and resumed at step 4."""
+    folder, recording = tmp_path_factory.mktemp("run"), Recording()
+    trainer = build(folder, request.param, recording)
+    trainer.add_callback(Stop())
+    trainer.train()
+    build(folder, request.param, recording).train(resume_from_checkpoint=str(folder / "checkpoint-4"))
+    return request.param, Exposure(folder), recording.steps
+
+
+def pairs(table: pd.DataFrame) -> set[tuple[str, int]]:
+    return set(zip(table["stream"], table["row"].tolist(), strict=True))
+
+
+def ends_of(name: str, steps: Seen) -> dict[int, int]:
+    """The last step of the row of the ledger that covers each: a third one, a checkpoint, or the end of the run."""
+    is_end = {one: name != "groups" or one % 3 == 0 or one % 4 == 0 or one == max(steps) for one in steps}
+    return {step: next(one for one in range(step, max(steps) + 1) if is_end[one]) for step in steps}
+
+
+def test_a_step_has_the_rows_that_the_collator_saw(run: tuple[str, Exposure, Seen]) -> None:
+    name, exposure, steps = run
+    if name == "rows":
+        steps = {step: {one for one in seen if one[0] == "a"} for step, seen in steps.items()}
+    assert max(steps) >= 6
+    ends = ends_of(name, steps)
+    for step in steps:
+        expected = set().union(*(seen for one, seen in steps.items() if ends[one] == ends[step]))
+        found = exposure.at(step)
+        assert pairs(found[found["row"].notna()]) == expected
+
+
+def test_a_row_was_trained_on_in_the_steps_in_which_the_collator_saw_it(run: tuple[str, Exposure, Seen]) -> None:
+    name, exposure, steps = run
+    for stream in exposure.streams:
+        size = SIZES[stream]
+        ends = ends_of(name, steps)
+        expected = {(row, ends[step]) for step, seen in steps.items() for one, row in seen if one == stream}
+        table = exposure.of(stream, range(size))
+        if name == "groups":
+            assert (table["step"] - table["first_step"]).max() == 2
+        assert set(zip(table["row"].tolist(), table["step"].tolist(), strict=True)) == expected
+        own = table[table["drawn_from"] == stream]
+        assert own["pass"].tolist() == (own["position"] // size + 1).tolist()
+        assert exposure.of(stream, [2]).values.tolist() == table[table["row"] == 2].values.tolist()
+        never = [row for chunk in exposure.never(stream) for row in chunk.tolist()]
+        assert never == sorted(set(range(size)) - {row for row, _ in expected})
+
+
+def test_what_cannot_be_known_is_told(run: tuple[str, Exposure, Seen]) -> None:
+    name, exposure, _ = run
+    with pytest.raises(ValueError, match="rows of 'a'"):
+        exposure.of("a", [20])
+    with pytest.raises(ValueError, match="none of the name 'z'"):
+        exposure.of("z", [0])
+    if name == "rows":
+        own = exposure.at(1).query("stream == 'c'")
+        assert own["row"].isna().all()
+        assert own["position"].tolist() == list(range(len(own)))
+        with pytest.raises(ValueError, match="'c' is iterable"):
+            next(exposure.never("c"))
+
+
+def test_a_billion_rows_cost_no_memory(tmp_path: Path) -> None:
+    class Huge(Tokens):
+        def __len__(self) -> int:
+            return 10**9
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            seen.append(int(index))
+            return super().__getitem__(0)
+
+    seen: list[int] = []
+    args = arguments(tmp_path, max_steps=2, per_device_train_batch_size=3)
+    trainer = MixingTrainer(build_model("llama"), args, train_dataset={"web": Huge(1, 0), "a": Tokens(5, 1)})
+    seen.clear()
+    trainer.train()
+    exposure = Exposure(tmp_path)
+    drawn = [row for step in (1, 2) for row in exposure.at(step).query("stream == 'web'")["row"].tolist()]
+    assert sorted(drawn) == sorted(seen)
+    assert exposure.of("web", seen[-1:])["step"].tolist() == [2]
+    missing = next(exposure.never("web"))
+    assert missing.tolist() == sorted(set(range(missing[-1] + 1)) - set(seen))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12)), min_size=1, max_size=12),
+    resume_at=st.integers(0, 12),
+    seed=st.integers(0, 99),
+)
+def test_any_weights_and_batch_sizes_are_followed(
+    sizes: list[int], steps: list[tuple[int, int]], resume_at: int, seed: int
+) -> None:
+    """Each step has its own weights, by a random key, and its own size; the run resumes once."""
+    streams = [Stream(f"s{k}", range(size), max_samples=3 * size if k % 2 else None) for k, size in enumerate(sizes)]
+    names = tuple(stream.name for stream in streams)
+    planner, expected = Planner(streams, seed), list[list[tuple[str, int]]]()
+    orders: OrderRecorder | None = None
+    with TemporaryDirectory() as folder:
+        ledger = Ledger(Path(folder) / "ledger", is_writer=True)
+        ledger.begin(None, {})
+        for number, (key, total) in enumerate(steps, 1):
+            if number == resume_at + 1 and number > 1:
+                state = json.loads(json.dumps(planner.state_dict()))
+                ledger.finish()
+                planner, ledger = Planner(streams, seed), Ledger(Path(folder) / "ledger", is_writer=True)
+                planner.load_state_dict(state)
+                ledger.begin(resume_at, {})
+                orders = None
+            if orders is None:
+                mixing: Any = SimpleNamespace(names=names, planner=planner, seen=planner.seen)
+                orders = OrderRecorder(mixing, ledger)
+            weights = np.random.default_rng([key, seed]).random(len(sizes)) + 1e-3
+            counts, starts = planner.draw(*planner.shares(weights, 0.0), total, number)
+            plan = Plan(number, counts, starts, weights, weights, None, total, 0)
+            share = planner.rank_share(plan, 0, 1)
+            expected.append([(names[part.stream_id], row) for part in share for row in part.indices.tolist()])
+            columns = {name: np.zeros(len(sizes)) for name in STREAMS.names if name not in ("step", "stream")}
+            ledger.record_streams(number, names, {**columns, "count": counts, "seen": planner.seen.copy()})
+            orders.record(plan, [])
+        ledger.finish()
+        exposure = Exposure(folder)
+        for number, rows in enumerate(expected, 1):
+            found = exposure.at(number)
+            assert sorted(zip(found["stream"], found["row"].tolist(), strict=True)) == sorted(rows)
+        for name, size in zip(names, sizes, strict=True):
+            found = exposure.of(name, range(size))
+            drawn = [(row, number) for number, rows in enumerate(expected, 1) for one, row in rows if one == name]
+            assert sorted(zip(found["row"].tolist(), found["step"].tolist(), strict=True)) == sorted(drawn)
+            never = [row for chunk in exposure.never(name) for row in chunk.tolist()]
+            assert never == sorted(set(range(size)) - {row for row, _ in drawn})

@@ -1,0 +1,68 @@
+"""Forks of a run: the same to the bit with the same mixing, and the same order in every stream with another."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from mixer import Exposure, LossChange, MixingTrainer
+from mixer.ledger.card import mixture_card
+from mixer.ledger.forks import paired_differences
+from mixer.ledger.ledger import Ledger
+from tests.mixer.checkpoint.test_resume import assert_same, build, end_of
+
+AT = 4
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("parent")
+    trainer = build(folder)
+    trainer.train()
+    return folder, end_of(trainer)
+
+
+def test_a_fork_with_the_same_mixing_is_the_run(parent: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    fork = build(tmp_path)
+    fork.fork(parent[0], at=AT)
+    assert_same(end_of(fork), parent[1])
+    for name in set(fork.ledger.tables()) - {"timings"}:
+        pd.testing.assert_frame_equal(fork.ledger.read(name).to_pandas(), Ledger(parent[0]).read(name).to_pandas())
+    assert mixture_card(tmp_path)["forked_at"] == AT
+
+
+def test_a_fork_with_another_mixing_keeps_the_order(parent: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    fork = build(tmp_path, mixing={"a": 1, "b": 3, "c": 3})
+    fork.fork(parent[0], at=AT)
+    own, before = Exposure(tmp_path), Exposure(parent[0])
+    rows = {}
+    for exposure in (own, before):
+        drawn = [exposure.at(step).query("stream == 'b'")["row"].tolist() for step in range(1, 9)]
+        rows[exposure] = [row for step in drawn for row in step]
+        assert drawn[:AT] == [before.at(step).query("stream == 'b'")["row"].tolist() for step in range(1, AT + 1)]
+    shared = min(map(len, rows.values()))
+    assert rows[own][:shared] == rows[before][:shared]
+    assert len(rows[own]) > len(rows[before])
+    weights = fork.ledger.to_pandas().query(f"step == {AT + 1}")["policy_weight"].tolist()
+    assert weights == pytest.approx([1 / 7, 3 / 7, 3 / 7])
+    assert fork.ledger.decisions().query(f"step == {AT}")["rule"].tolist() == ["Fixed"]
+    # An interrupted fork goes on as itself.
+    resumed = build(tmp_path, mixing={"a": 1, "b": 3, "c": 3})
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert_same(end_of(resumed), end_of(fork))
+    assert mixture_card(tmp_path)["parent"] == str(parent[0])
+    (difference,) = paired_differences([parent[0], tmp_path])
+    losses = [one.evaluations().query(f"step > {AT}").set_index(["step", "stream"])["loss"] for one in
+              (Ledger(parent[0]), Ledger(tmp_path))]  # fmt: skip
+    expected = (losses[1] - losses[0]).groupby("stream").mean()
+    assert difference["mean"] == pytest.approx(expected.to_dict())
+
+
+def test_a_fork_is_refused_with_what_there_is(parent: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"at must be .* at the steps 4, 8, .*got 5"):
+        build(tmp_path).fork(parent[0], at=5)
+    trainer: MixingTrainer = build(parent[0])
+    with pytest.raises(ValueError, match="output_dir"):
+        trainer.fork(parent[0], at=AT)
+    assert isinstance(trainer.mixing.policy, LossChange)
