@@ -168,7 +168,7 @@ def _by_nearest_mean(make: Callable[[], TakesPart], **options: Any) -> Method:
     return setting
 
 
-# `er-k-center` is of `KCenter`
+# `er-class-balanced` is of `ClassBalanced`
 _SELECTIONS = {
     "er-" + re.sub(r"(?<=.)(?=[A-Z])", "-", name).lower(): kind for name, kind in selection_classes().items()
 }

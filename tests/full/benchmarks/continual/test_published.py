@@ -49,7 +49,6 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
     [
         ("split-mnist", "er-loss-aware", "LossAware goes by the loss .* filled at each task's end"),
         ("tiny-episodic", "er-herding", "er-herding: Herding reads a whole task again at its end, but this protocol"),
-        ("permuted-mnist-20", "er-k-center", "Take a protocol of several epochs, such as split-mnist"),
         ("permuted-mnist-10", "icarl", "icarl is for new classes .* domain-incremental. Take a class-incremental one"),
         ("split-mnist", "o-lora", "o-lora is for language models, but .* a classifier. Take text-domains"),
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
