@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
-
-_MOST_NAMED = 4
+from tasks.metrics.score_matrix import ScoreMatrix
 
 
 def average_accuracy(scores: FloatArray, after: int | None = None) -> float:
@@ -53,12 +51,6 @@ def forgetting(scores: FloatArray, after: int | None = None) -> float:
     """
     first = _first_tasks(scores, after)[1:, :-1]
     return _mean(first[:-1].max(axis=0, initial=-np.inf) - first[-1])
-
-
-def forgetting_first_minus_last(scores: FloatArray, after: int | None = None) -> float:
-    """1/(T-1) Σ_{j<T} (R[j, j] - R[T, j]) = -BWT: called forgetting in some libraries (Avalanche's `Forgetting`)."""
-    first = _first_tasks(scores, after)
-    return _mean((np.diagonal(first[1:]) - first[-1])[:-1])
 
 
 def learning_curve_area(curves: FloatArray, after: int | None = None) -> float:
@@ -113,7 +105,7 @@ class Metric:
 
 
 _PLAIN = (average_accuracy, average_incremental_accuracy, learning_accuracy)
-_DIFFERENCES = (backward_transfer, forward_transfer, forgetting, forgetting_first_minus_last)
+_DIFFERENCES = (backward_transfer, forward_transfer, forgetting)
 METRICS: dict[str, Metric] = {
     **{measure.__name__: Metric(measure) for measure in _PLAIN},
     **{measure.__name__: Metric(measure, is_difference=True) for measure in _DIFFERENCES},
@@ -152,63 +144,3 @@ def _of_course(matrix: ScoreMatrix, after: int | None) -> dict[str, float]:
 def title_of(name: str, metric: str) -> str:
     """Returns the title of a metric: for losses, average accuracy becomes average loss."""
     return name.replace("_", " ").replace("accuracy", metric)
-
-
-def explain(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, str]:
-    """Explains unknown metrics; the arguments are those of `all_metrics`.
-
-    Returns:
-        For each metric that is NaN, the missing scores with their reasons.
-    """
-    beta, reasons = matrix.beta if beta is None else beta, {}
-    for name, value in all_metrics(matrix, after, beta).items():
-        if np.isnan(value) and name in OF_COURSE:
-            reasons[name] = "an evaluation failed, or no later task was scored"
-        elif np.isnan(value):
-            reasons[name] = _reason(matrix, METRICS[name], METRICS[name].table(matrix, beta), after)
-    return reasons
-
-
-def missing_entries(metric: Metric, table: FloatArray, after: int | None = None) -> list[tuple[int, int]]:
-    """Finds which missing scores make a metric NaN: those without which it is NaN even if no other is missing.
-
-    Args:
-        metric: The metric, one of `METRICS`.
-        table: R or the learning curves, whichever it is a function of.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        Row and column of each; none if it is NaN by itself, as forgetting is with one task.
-
-    Raises:
-        ValueError: If the table has another shape or there is no such task.
-    """
-    if np.isnan(metric.measure(np.zeros_like(table), after)):
-        return []
-    read = table if after is None else table[:after] if metric.is_of_curves else table[: after + 1, :after]
-    missing = []
-    for row, column in np.argwhere(np.isnan(read)).tolist():
-        probe = np.zeros_like(table)
-        probe[row, column] = np.nan
-        if np.isnan(metric.measure(probe, after)):
-            missing.append((row, column))
-    return missing
-
-
-def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:
-    if metric.is_of_curves and np.isnan(table).all():
-        return "no learning curve was recorded"
-    places = missing_entries(metric, table, after)
-    if not places:
-        return "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "needs two tasks"
-    parts = [_named(matrix, metric, row, column) for row, column in places[:_MOST_NAMED]]
-    more = len(places) - len(parts)
-    return f"missing: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
-
-
-def _named(matrix: ScoreMatrix, metric: Metric, row: int, column: int) -> str:
-    if metric.is_of_curves:
-        return f"{matrix.task_names[row]} after {column} of its batches"
-    name = matrix.task_names[column]
-    when = f"after {matrix.task_names[row - 1]}" if row else "before the first task"
-    return f"{name} {when} ({matrix.failures.get((row, name), NOT_RECORDED)})"

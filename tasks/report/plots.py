@@ -11,7 +11,7 @@ from mixer.analysis.report import plot
 from mixer.analysis.report.plot import LAYOUT, Panel, Plot, colours_of, panel
 from mixer.utils.arrays import FloatArray
 from mixer.utils.text import between, known, listed
-from tasks.metrics.metrics import explain, title_of
+from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
 
 _MOST_TASKS_BESIDE = 10  # of more the cells would be too narrow for their numbers
@@ -87,11 +87,9 @@ def _matrix_in_words(name: str, matrix: ScoreMatrix) -> str:
     row = known(dict(zip(matrix.task_names, matrix.scores[last].tolist(), strict=True)))
     when = f"after {matrix.task_names[last - 1]}" if last else "before the first task"
     words = f"{when} it is {between(row, '{:.2f}'.format)}" if row else f"{when} no evaluation succeeded"
-    reasons: dict[str, list[str]] = {}
-    for metric, reason in explain(matrix, matrix.last_task).items():
-        reasons.setdefault(reason, []).append(title_of(metric, matrix.metric))
-    unknown = [f"not known: {listed(metrics)} ({reason})" for reason, metrics in reasons.items()]
-    return f"{name}: {'; '.join([words, *unknown])}."
+    metrics = all_metrics(matrix, matrix.last_task)
+    unknown = [title_of(metric, matrix.metric) for metric, value in metrics.items() if np.isnan(value)]
+    return f"{name}: {words}{f'; not known: {listed(unknown)}' if unknown else ''}."
 
 
 def _layout(matrix: ScoreMatrix, names: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
