@@ -25,9 +25,9 @@ def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None
     """
     last = matrix.last_task
     metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
-    known = {"metric": matrix.metric, "after": last, "beta": matrix.beta, "metrics": metrics}
+    content = {"metric": matrix.metric, "after": last, "metrics": metrics, "pace": pace.to_dict("index")}
     with synced_later():  # they follow from the scores
-        write_json(folder / METRICS_FILE, {**known, "pace": pace.to_dict("index")})
+        write_json(folder / METRICS_FILE, content)
 
 
 def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:

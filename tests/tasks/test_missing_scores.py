@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tasks.metrics.metrics import METRICS
-from tests.tasks.scores import OF_SCORES, R
+from tests.tasks.scores import R
 
 NEEDED = {  # rows from 0, before the first task; columns from 0
     "average_accuracy": {(3, 0), (3, 1), (3, 2)},
@@ -14,7 +14,7 @@ NEEDED = {  # rows from 0, before the first task; columns from 0
 }
 
 
-@pytest.mark.parametrize("name", OF_SCORES)
+@pytest.mark.parametrize("name", METRICS)
 def test_a_missing_score_is_never_left_out(name: str) -> None:
     for place in np.ndindex(4, 3):
         scores = R.copy()
