@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual pictures docs test test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check lint format clean
+.PHONY: demo demo-continual docs test test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -65,10 +65,6 @@ demo-continual: $(STAMP)
 	$(VENV)/bin/mixer continual-compare runs/continual/without-memory runs/continual/memory --output runs/continual/scores.html
 	@echo "A page on both runs: what was forgotten, what the memory held, and how they were trained:"
 	@$(VENV)/bin/mixer report runs/continual/without-memory runs/continual/memory --output runs/continual/report.html
-
-# The pictures of the documentation, in a Chrome or Chromium that is there, from the pages of the two demos.
-pictures: $(STAMP)
-	$(VENV_PYTHON) -m benchmarks pictures runs/demo/report.html runs/continual/report.html
 
 # Every warning is an error. What the theme prints of its own future is none.
 docs: $(DOCS_STAMP)

@@ -107,6 +107,6 @@ def main(argv: Sequence[str] | None = None) -> Any:
 
 
 if __name__ == "__main__":
-    ended = main()  # a rank of `exits` keeps its trainer to the end of the process
+    ended = main()
     if isinstance(ended, int | str):
         sys.exit(ended)

@@ -37,7 +37,6 @@ COMMANDS = {
     "probe": Command("speed.probe", "What do measurements of the streams' gradients cost?", 10, _QUICK),
     "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 16, _QUICK),
     "gpu": Command("speed.gpu", "What do a step, measuring, loading and memory cost on GPUs?", None, None),
-    "report": Command("speed.report", "How long does `mixer report` take on long runs?", 1, _QUICK),
     "quality": Command(
         "quality.command",
         "Does adaptive mixing pay, where there is something to gain?",
@@ -61,9 +60,6 @@ COMMANDS = {
         "continual.replay", "What does replay cost, and what is it good for?", None, (*_QUICK, "--folder", FOLDER)
     ),
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
-    "crash": Command("faults.crash", "Is a run that is killed again and again equal to the bit?", 9, _QUICK),
-    "exits": Command("faults.exits", "Do ranks end well where a script just ends?", None, ("--runs", "2")),
-    "ddp_order": Command("faults.ddp_order", "Does DDP add up its first gradient as the later ones?", None, ()),
     "scale": Command(
         "scale.command",
         "How do planning and records grow with streams, batch, ranks, steps and data?",
@@ -78,5 +74,4 @@ COMMANDS = {
         ("mixing", *_QUICK, "--only", "interleave, map"),
     ),
     "fuzz": Command("tools.fuzz.command", "Does hostile input end in a documented error?", 2, ("--cases", "200")),
-    "pictures": Command("tools.pictures", "What do the pages of the two demos look like?", None, None),
 }

@@ -17,7 +17,7 @@ check_found("replay")
 
 if TYPE_CHECKING:
     from tasks.continual.continual import ContinualRun
-    from tasks.metrics.metrics import Metric, all_metrics, explain
+    from tasks.metrics.metrics import Metric, all_metrics
     from tasks.metrics.score_matrix import ScoreMatrix
     from tasks.mlp import MLPConfig, MLPForImageClassification
     from tasks.score import Score, generated
@@ -28,7 +28,7 @@ else:
         __name__,
         {
             "tasks.continual.continual": ["ContinualRun"],
-            "tasks.metrics.metrics": ["Metric", "all_metrics", "explain"],
+            "tasks.metrics.metrics": ["Metric", "all_metrics"],
             "tasks.metrics.score_matrix": ["ScoreMatrix"],
             "tasks.mlp": ["MLPConfig", "MLPForImageClassification"],
             "tasks.score": ["Score", "generated"],
@@ -50,7 +50,6 @@ __all__ = [
     "all_metrics",
     "cpp_headers",
     "english_docstrings",
-    "explain",
     "generated",
     "python_source",
 ]

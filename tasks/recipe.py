@@ -28,7 +28,7 @@ ScoreName = Literal[
 ]
 
 # Fields that are passed on to the run.
-_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "curve_steps", "score_steps")
+_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "score_steps")
 _TWO_DATA_SETS = "not two data sets: for training and for evaluation."
 
 
@@ -90,7 +90,6 @@ class ContinualRecipe:
         batch_size: New samples of a step over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
-        curve_steps: After how many of its first steps each task is scored, for the area under the learning curves.
         score: What a task is scored by: a name, or `tasks.generated` and its arguments; `nearest-mean` is the accuracy
             by means of the memory's classes, as in iCaRL; `None` takes the accuracy where all tasks have classes, else
             the loss.
@@ -111,7 +110,6 @@ class ContinualRecipe:
     batch_size: int | None = None
     optimizer: Optimizer = "fresh"
     scores_before: bool = True
-    curve_steps: int | None = None
     score: ScoreName | Factory | None = None
     score_steps: int | None = None
     held_out: dict[str, Factory] = field(default_factory=dict)

@@ -3,11 +3,10 @@
 *fine-tune* trains on one task after the other and nothing else, *offline* on all at once: the bounds. *er-NAME* replays
 a memory that `replay.selection` of that name fills. One that goes by losses or gradients needs a memory that is filled
 as samples are trained on; one that chooses among all samples of a task at once needs a task that is there to be read
-again at its end, and so more than one pass. The other methods are those of `tasks.methods` and `replay`; *icarl* and
-*scr* have a herding memory and are scored by the nearest mean, *icarl* with the temperature of van de Ven and Tolias
-and an optimizer that goes on from task to task, and *gdumb* is trained on its memory alone. *lora* is fine-tuning of
-one adapter for all tasks, to compare *o-lora* and *inf-lora* with, which have one a task; *sdft* samples the answers to
-the beginnings of blocks, and *lamol* fills its memory with what the model writes.
+again at its end, and so more than one pass. The other methods are those of `tasks.methods` and `replay`; *icarl* has
+a herding memory, is scored by the nearest mean, and has the temperature of van de Ven and Tolias and an optimizer that
+goes on from task to task. *lora* is fine-tuning of one adapter for all tasks, to compare *o-lora* and *inf-lora* with,
+which have one a task; *lamol* fills its memory with what the model writes.
 """
 
 import re
@@ -20,7 +19,6 @@ import numpy as np
 from torch import nn
 
 from benchmarks.continual.protocols import A_GEM_BATCH, Protocol
-from benchmarks.continual.text import answered
 from mixer import MixingTrainer
 from mixer.policies import Policy
 from mixer.trainer.method import Method as TakesPart
@@ -29,9 +27,7 @@ from replay.selection import ClassBalanced, Herding, Reservoir, Ring, Selection,
 from tasks.continual.rehearsal import Methods
 from tasks.methods import (
     ERACE,
-    SCR,
     SI,
-    FromScratch,
     ICaRL,
     InfLoRA,
     LwF,
@@ -39,8 +35,6 @@ from tasks.methods import (
     OLoRA,
     OnlineEWC,
     PseudoSamples,
-    SelfDistillation,
-    gdumb,
     nearest_mean,
 )
 from tasks.score import Score, as_score
@@ -60,7 +54,6 @@ class Setting:
         methods: What else takes part, or gives it anew for each task.
         options: Further arguments of the run.
         is_offline: Whether all tasks are trained on at once.
-        arrange: Makes the tasks that are trained on of the protocol's.
         score: How a task is scored; `None` for the accuracy, or the loss of text.
         adapt: Changes the model before the first task.
     """
@@ -70,7 +63,6 @@ class Setting:
     methods: Methods | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     is_offline: bool = False
-    arrange: Callable[[TaskSequence], TaskSequence] | None = None
     score: Score | None = None
     adapt: Callable[[nn.Module], nn.Module] | None = None
 
@@ -84,7 +76,7 @@ class Setting:
             The tasks, or one of all; and what scores them, `None` for the usual, or what gives its mean over the tasks.
         """
         if not self.is_offline:
-            return tasks if self.arrange is None else self.arrange(tasks), self.score
+            return tasks, self.score
         of_task = as_score(self.score, tasks)
 
         def mean(trainer: MixingTrainer, task: Task) -> float:
@@ -158,10 +150,6 @@ def _adapted(*kinds: Callable[[], TakesPart]) -> Method:
     return lambda protocol, memory, num_tasks: Setting(methods=[kind() for kind in kinds], adapt=_with_adapter)
 
 
-def _sdft(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(methods=[SelfDistillation()], arrange=answered)
-
-
 def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     capacity = protocol.capacity(memory, num_tasks)
     return Setting(ReplayBuffer(capacity, is_online=False), methods=[PseudoSamples()])
@@ -180,12 +168,7 @@ def _by_nearest_mean(make: Callable[[], TakesPart], **options: Any) -> Method:
     return setting
 
 
-def _gdumb(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    capacity = protocol.capacity(memory, num_tasks)
-    return Setting(methods=[FromScratch()], arrange=lambda tasks: gdumb(tasks, capacity))
-
-
-# `er-k-center` is of `KCenter`
+# `er-class-balanced` is of `ClassBalanced`
 _SELECTIONS = {
     "er-" + re.sub(r"(?<=.)(?=[A-Z])", "-", name).lower(): kind for name, kind in selection_classes().items()
 }
@@ -200,7 +183,6 @@ WITHOUT_MEMORY: dict[str, Method] = {
     "lora": _adapted(),
     "o-lora": _adapted(OLoRA),
     "inf-lora": _adapted(InfLoRA),
-    "sdft": _sdft,
 }
 METHODS: dict[str, Method] = {
     **WITHOUT_MEMORY,
@@ -210,12 +192,10 @@ METHODS: dict[str, Method] = {
     "der++": _der_plus_plus,
     "er-ace": _er_ace,
     "icarl": _by_nearest_mean(partial(ICaRL, temperature=2.0), optimizer="kept"),
-    "scr": _by_nearest_mean(SCR),
-    "gdumb": _gdumb,
     "lamol": _lamol,
 }
-_OF_TEXT = frozenset({"lora", "o-lora", "inf-lora", "sdft", "lamol"})
-_OF_NEW_CLASSES = frozenset({"er-ace", "icarl", "scr", "gdumb"})
+_OF_TEXT = frozenset({"lora", "o-lora", "inf-lora", "lamol"})
+_OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
 _OF_CLASSES = _OF_NEW_CLASSES | {"lwf", "er-ring", "er-class-balanced", "er-herding"}
 
 

@@ -31,8 +31,7 @@ as many blocks of memory, one pass. What the model is and how it begins is said 
 need a model that was trained, so that every method begins with the same one. AdamW 1e-3 with β₂ = 0.95, and 5e-3 for
 adapters, LoRA of rank 8 on all linear layers; by a cosine to zero in each task. A score is the held-out loss in nats a
 byte, and forgetting the rise of it; lower is better. A memory of 480 blocks is a tenth of a task. The strengths of EWC
-and SI were chosen of a few powers of ten by the first two tasks, cut to 60 steps, on one seed. *sdft* is trained on the
-first 32 bytes of a block, the last 12 of which are the answer: the answer in its teacher's context makes a whole block.
+and SI were chosen of a few powers of ten by the first two tasks, cut to 60 steps, on one seed.
 
 Offline, where all tasks are trained on at once for as many epochs, is the upper bound. Methods have as many steps of as
 many new samples each; what replay and measurements add to a step is not made up for, but shows in the time.

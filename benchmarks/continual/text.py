@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors.torch import load_file, save
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainingArguments, set_seed
@@ -18,7 +17,7 @@ from benchmarks.common import QUIET
 from benchmarks.quality.cache import write_whole
 from benchmarks.quality.data import PARTS, Splits, blocks
 from tasks.sequences import from_data_sets
-from tasks.task import Task, TaskSequence
+from tasks.task import TaskSequence
 from tasks.text_domains import ByteBlocks
 
 DOMAINS = ("python", "cpp", "wikipedia", "shakespeare")
@@ -33,7 +32,6 @@ TRAINING: dict[str, Any] = {
 }
 _BASE, _BASE_STEPS, _BASE_RATE = "english", 300, 3e-3
 _START, _LENGTH, _NUM_BLOCKS = 0, 64, 150 * BATCH
-_PROMPT, _ANSWER = 20, 12  # twice both is a block, which is what a teacher is shown
 
 
 def _parts(name: str, folder: Path | None = None) -> Splits:
@@ -100,33 +98,3 @@ def model(seed: int, folder: Path, num_steps: int = _BASE_STEPS) -> LlamaForCaus
     made.load_state_dict(load_file(path))
     set_seed(seed)  # what comes next does not depend on whether it was there
     return made
-
-
-class Answers(Dataset[dict[str, torch.Tensor]]):
-    """Beginnings of blocks, as prompts with an answer.
-
-    Args:
-        dataset: The blocks.
-    """
-
-    def __init__(self, dataset: ByteBlocks):
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        ids = self._dataset[index]["input_ids"][: _PROMPT + _ANSWER]
-        return {"input_ids": ids, "labels": ids.masked_fill(torch.arange(len(ids)) < _PROMPT, -100)}
-
-
-def answered(tasks: TaskSequence) -> TaskSequence:
-    """Makes tasks of prompts and answers, for self-distillation; they are evaluated on whole blocks as before.
-
-    Args:
-        tasks: The tasks.
-
-    Returns:
-        As many.
-    """
-    return TaskSequence(tuple(Task(own.name, Answers(own.train), own.evaluation) for own in tasks), tasks.scenario)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.case import Case, MissedError
-from benchmarks.faults.crash import draw_instants, read_events
 from benchmarks.faults.data import READ, STREAM
 from benchmarks.faults.disks import ON_DISK, small_disk
 from benchmarks.faults.judge import judge
 from benchmarks.faults.kinds import Kind, Known
+from benchmarks.faults.notes import draw_instant, read_events
 from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.outside import OUTSIDE
 from benchmarks.faults.ranks import Ranks
@@ -52,7 +52,7 @@ class Bench:
         events = read_events(self.undisturbed())
         latest = events[0].time + 0.9 * (events[-1].time - events[0].time)
         early = [event for event in events if event.time <= latest]
-        [instant] = draw_instants(early, 1, generator.randrange(2**32))
+        instant = draw_instant(early, generator.randrange(2**32))
         return {"step": instant.step, "delay": round(instant.delay, 4)}
 
     def _read(self) -> list[int]:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.crash import Instant
 from benchmarks.faults.kinds import Kind
+from benchmarks.faults.notes import Instant
 from benchmarks.faults.ranks import End, Ranks
 from benchmarks.faults.run import Start
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.crash_run import NotingTrainer
+from benchmarks.faults.notes import NotingTrainer
 from benchmarks.faults.run import Parts, Start
 from mixer.ledger.append_table import Table
 from replay import ReplayBuffer

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import psutil
 from torch.distributed import TCPStore
 
-from benchmarks.faults.crash import Event, Instant, read_events
-from benchmarks.faults.crash_run import EVENTS
+from benchmarks.faults.notes import EVENTS, Event, Instant, read_events
 from benchmarks.faults.rank import be_a_rank
 from benchmarks.faults.run import Start
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, set_seed
 
-from benchmarks.faults.crash_run import END, Events, NotingTrainer, masked
+from benchmarks.faults.notes import END, Events, NotingTrainer, masked
 from mixer import MixingConfig
 from mixer.schedules import Ramp
 from replay import OnDisk, ReplayBuffer, ReplayRatio

@@ -13,14 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments, default_data_collator
 
-from benchmarks.faults.crash_run import Rows
 from benchmarks.scale.process_state import ProcessState, as_rows, begin, growth, sample
 from mixer import MixingTrainer, PiKE
 from replay import ReplayBuffer, ReplayRatio
 
 _NUM_SAMPLES, _NUM_CHECKPOINTS = 80, 20
+_VOCABULARY, _LENGTH = 512, 64
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """Random tokens of a part of the vocabulary.
+
+    Args:
+        num_samples: How many rows.
+        seed: Seed of the tokens.
+    """
+
+    def __init__(self, num_samples: int, seed: int):
+        generator = torch.Generator().manual_seed(seed)
+        self._rows = torch.randint(1, _VOCABULARY >> seed, (num_samples, _LENGTH), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"input_ids": self._rows[index], "labels": self._rows[index]}
 
 
 class Watching(TrainerCallback):
@@ -61,7 +82,7 @@ def build(folder: Path, num_steps: int, num_workers: int) -> MixingTrainer:
         The trainer.
     """
     config = LlamaConfig(
-        vocab_size=512,
+        vocab_size=_VOCABULARY,
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,

@@ -5,7 +5,6 @@ import copy
 from mixer.utils.known_rules import known_rules
 from mixer.utils.registry import as_rule
 from replay.retrieval.base import Retrieval as Retrieval
-from replay.retrieval.least_recent import LeastRecent as LeastRecent
 from replay.retrieval.mir import MIR as MIR
 from replay.retrieval.uniform import Uniform as Uniform
 

@@ -8,11 +8,9 @@ from replay.selection.base import Offers as Offers
 from replay.selection.base import Selection as Selection
 from replay.selection.class_balanced import ClassBalanced as ClassBalanced
 from replay.selection.herding import Herding as Herding
-from replay.selection.k_center import KCenter as KCenter
 from replay.selection.loss_aware import LossAware as LossAware
 from replay.selection.reservoir import Reservoir as Reservoir
 from replay.selection.ring import Ring as Ring
-from replay.selection.shared.exemplars import Exemplars as Exemplars
 
 
 def selection_classes() -> dict[str, type[Selection]]:

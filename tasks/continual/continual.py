@@ -75,8 +75,6 @@ class ContinualRun:
         batch_size: New samples per step over all ranks; `None` uses the training arguments.
         optimizer: `"fresh"` creates an optimizer for each task, `"kept"` continues with the previous one.
         scores_before: Whether to evaluate all tasks before the first, as forward transfer requires.
-        curve_steps: Number of first steps of each task after which the task is evaluated, for the area under the
-            learning curves (10 in the paper); `None` for no curves.
         score: `"accuracy"`, among the task's own classes in a task-incremental sequence, `"loss"`, or your own `Score`;
             `None` uses the accuracy if all tasks have classes, else the loss.
         score_steps: Number of steps after which the tasks seen so far are scored, again and again, for the anytime
@@ -104,7 +102,6 @@ class ContinualRun:
         batch_size: int | None = None,
         optimizer: Optimizer = "fresh",
         scores_before: bool = True,
-        curve_steps: int | None = None,
         score: Score | str | None = None,
         score_steps: int | None = None,
         held_out: Mapping[str, Any] | None = None,
@@ -113,7 +110,7 @@ class ContinualRun:
     ):
         check_types(model, sequence, args, memory, methods, trainer_class)
         check_options(options, trainer_class, inspect.signature(ContinualRun).parameters)
-        check_values(optimizer, scores_before, curve_steps, score_steps, options)
+        check_values(optimizer, scores_before, score_steps, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
         if self.rehearsal.adds_parameters:
@@ -123,9 +120,9 @@ class ContinualRun:
         check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
-        self.scoring = Scoring(as_score(score, sequence), sequence, held_out, curve_steps, score_steps)
+        self.scoring = Scoring(as_score(score, sequence), sequence, held_out, score_steps)
         check_score_memory(self.scoring.score, memory, self.rehearsal.has_one_memory)
-        self.folder, self._batch_size, self._curve_steps = Path(str(args.output_dir)), batch_size, curve_steps
+        self.folder, self._batch_size = Path(str(args.output_dir)), batch_size
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
         self._model_file, self._copies = ModelFile(model), ModelCopies(args)
@@ -259,8 +256,7 @@ class ContinualRun:
         if self._keeps_optimizer and number:
             self._optimizer.give(trainer)
         scores_before = number == 0 and self._scores_before and 0 not in self.scores.recorded
-        for callback in self.scoring.callbacks(trainer, number, scores_before):
-            trainer.add_callback(callback)
+        trainer.add_callback(self.scoring.callback(trainer, number, scores_before))
         checkpoint = trainer.newest_checkpoint() if resume else None
         self.scores.truncate(number, None if checkpoint is None else step_of(Path(checkpoint)))
         set_seed(self.args.seed + number)  # whatever was drawn before, by evaluation or by an earlier process
@@ -304,8 +300,7 @@ class ContinualRun:
     def _settings(self) -> dict[str, Any]:
         """Settings that may change on resume; changes are logged."""
         of_arguments = {name: getattr(self.args, name) for name in _SETTINGS}
-        of_run = {"batch_size": self._batch_size, "curve_steps": self._curve_steps}
-        return {**of_arguments, **of_run, **self.rehearsal.settings}
+        return {**of_arguments, "batch_size": self._batch_size, **self.rehearsal.settings}
 
     @property
     def _limits_checkpoints(self) -> bool:

@@ -16,7 +16,7 @@ from mixer.models.labels import LABEL_COLUMNS
 from mixer.trainer.engines import engine_of
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
-from mixer.utils.text import did_you_mean
+from mixer.utils.recorded_arguments import check_keywords
 from mixer.utils.user_code import is_user_code
 from replay import ReplayBuffer
 from tasks.score import Score
@@ -153,14 +153,10 @@ def check_options(options: Mapping[str, Any], trainer_class: type, own: Iterable
         if takes_any and is_user_code(kind):
             return
         known |= {parameter.name for parameter in parameters}
-    for name in sorted(options.keys() - known):
-        hint = did_you_mean(name, {*known, *own}) or " See ContinualRun and the trainer for those that there are."
-        raise TypeError(f"ContinualRun: there is no option {name!r}.{hint}")
+    check_keywords(options, sorted({*known, *own}), "ContinualRun")
 
 
-def check_values(
-    optimizer: Any, scores_before: Any, curve_steps: Any, score_steps: Any, options: Mapping[str, Any]
-) -> None:
+def check_values(optimizer: Any, scores_before: Any, score_steps: Any, options: Mapping[str, Any]) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
     if not isinstance(scores_before, bool):
         raise ValueError(f"scores_before must be True or False, got {scores_before!r}.")
@@ -168,7 +164,5 @@ def check_values(
         raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
     if any(given is not None for given in options.get("optimizers", ())):
         raise ValueError("optimizers are made for each task: say args.optim or optimizer_cls_and_kwargs instead.")
-    if curve_steps is not None and not (type(curve_steps) is int and curve_steps >= 0):
-        raise ValueError(f"curve_steps must be a whole number, 0 or more, or None for no curves, got {curve_steps!r}.")
     if score_steps is not None and not (type(score_steps) is int and score_steps >= 1):
         raise ValueError(f"score_steps must be a number of steps, 1 or more, or None for never, got {score_steps!r}.")

@@ -1,6 +1,6 @@
 """Scores of a continual run: of all tasks before and after each, and of those seen so far while one is learnt."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,6 @@ from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.score import Score, score_of
 from tasks.task import Task, TaskSequence
 
-_BETA = 10  # of the paper
-Record = tuple[Callable[[int], bool], Callable[[int], None]]
-
 
 class Scoring:
     """Scores the tasks of a run, and held-out sets beside them.
@@ -25,7 +22,6 @@ class Scoring:
         score: What a score is.
         sequence: The tasks.
         held_out: Data sets that are no task, by name.
-        curve_steps: Number of first steps of each task after which it is scored; `None` for no curves.
         score_steps: After how many steps the tasks seen so far are scored, again and again; `None` for never.
     """
 
@@ -34,14 +30,13 @@ class Scoring:
         score: Score,
         sequence: TaskSequence,
         held_out: Mapping[str, Any] | None,
-        curve_steps: int | None,
         score_steps: int | None,
     ):
         self.score, self._sequence = score, sequence
         check_held_out(held_out)
         self._held_out = [Task(name, dataset, dataset) for name, dataset in (held_out or {}).items()]
         check_names(score, (*sequence.names, *(task.name for task in self._held_out)))
-        self._curve_steps, self._score_steps = curve_steps, score_steps
+        self._score_steps = score_steps
         self.matrix = self.new_matrix()
 
     @property
@@ -51,9 +46,8 @@ class Scoring:
 
     def new_matrix(self) -> ScoreMatrix:
         """Returns an empty matrix."""
-        beta = _BETA if self._curve_steps is None else self._curve_steps
         names, held_out = self._sequence.names, [task.name for task in self._held_out]
-        return ScoreMatrix(names, self.score.higher_is_better, self.score.metric, beta, held_out=held_out)
+        return ScoreMatrix(names, self.score.higher_is_better, self.score.metric, held_out=held_out)
 
     def record(self, trainer: MixingTrainer, after: int) -> dict[str, str]:
         """Scores all tasks and held-out sets after a number of tasks; returns why held-out sets have no score."""
@@ -84,7 +78,7 @@ class Scoring:
                 "Give a score that fits the model and the samples, Score(function, metric=...)."
             )
 
-    def callbacks(self, trainer: MixingTrainer, number: int, scores_before: bool) -> list[TrainerCallback]:
+    def callback(self, trainer: MixingTrainer, number: int, scores_before: bool) -> TrainerCallback:
         """Returns what scores tasks while one is trained.
 
         Args:
@@ -92,19 +86,8 @@ class Scoring:
             number: Number of the task, from 0.
             scores_before: Whether all tasks are scored before its first step.
         """
-        curve, every = self._curve_steps, self._score_steps
-        found: list[Record] = []
-        if scores_before:
-            found.append((lambda _: False, lambda _: self.record_before(trainer)))
-        if curve is not None:
-            found.append((lambda step: step <= curve, partial(self._record_curve, trainer, number)))
-        if every is not None:
-            found.append((lambda step: step % every == 0, partial(self._record_step, trainer, number)))
-        return [AfterSteps(found)] if found else []
-
-    def _record_curve(self, trainer: MixingTrainer, number: int, num_steps: int) -> None:
-        score, _ = self.of_task(trainer, self._sequence[number], f"after {num_steps} of its steps")
-        self.matrix.record_batch(number + 1, num_steps, score)
+        before = partial(self.record_before, trainer) if scores_before else None
+        return AfterSteps(before, self._score_steps, partial(self._record_step, trainer, number))
 
     def _record_step(self, trainer: MixingTrainer, number: int, num_steps: int) -> None:
         when = f"after {num_steps} steps of {self._sequence[number].name!r}"
@@ -123,26 +106,28 @@ class AfterSteps(TrainerCallback):
     The state of the global random generators is restored afterwards.
 
     Args:
-        records: For each kind of score, whether it is due after a number of steps, and what evaluates and stores it.
+        before: What scores before the first step alone, if anything does.
+        every: After how many steps the tasks seen so far are scored; `None` for never.
+        record: Scores them after a number of steps.
     """
 
-    def __init__(self, records: Sequence[Record]):
-        self._records = records
+    def __init__(self, before: Callable[[], None] | None, every: int | None, record: Callable[[int], None]):
+        self._before, self._every, self._record = before, every, record
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Scores at the beginning, unless the task goes on from a checkpoint."""
         if state.global_step == 0:
-            for _, record in self._records:
-                _without_effect(record, 0)
+            _without_effect(self._before)
+            self.on_step_end(args, state, control)
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Scores after a step."""
-        for is_due, record in self._records:
-            if is_due(state.global_step):
-                _without_effect(record, state.global_step)
+        if self._every is not None and state.global_step % self._every == 0:
+            _without_effect(partial(self._record, state.global_step))
 
 
-def _without_effect(record: Callable[[int], None], num_steps: int) -> None:
-    before = RandomState.capture()
-    record(num_steps)
-    before.restore()
+def _without_effect(record: Callable[[], None] | None) -> None:
+    if record is not None:
+        before = RandomState.capture()
+        record()
+        before.restore()

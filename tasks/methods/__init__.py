@@ -2,7 +2,6 @@
 
 from tasks.methods.er_ace import ERACE
 from tasks.methods.ewc import OnlineEWC
-from tasks.methods.gdumb import FromScratch, gdumb
 from tasks.methods.icarl import ICaRL
 from tasks.methods.inf_lora import InfLoRA
 from tasks.methods.lwf import LwF
@@ -10,15 +9,11 @@ from tasks.methods.merging import Merging
 from tasks.methods.nearest_mean import nearest_mean
 from tasks.methods.o_lora import OLoRA
 from tasks.methods.pseudo_samples import PseudoSamples
-from tasks.methods.scr import SCR
-from tasks.methods.self_distillation import SelfDistillation
 from tasks.methods.si import SI
 
 __all__ = [
     "ERACE",
-    "SCR",
     "SI",
-    "FromScratch",
     "ICaRL",
     "InfLoRA",
     "LwF",
@@ -26,7 +21,5 @@ __all__ = [
     "OLoRA",
     "OnlineEWC",
     "PseudoSamples",
-    "SelfDistillation",
-    "gdumb",
     "nearest_mean",
 ]

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset
+from transformers import GenerationConfig
 
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.models.labels import IGNORED
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.random_state import seed_generators
 from mixer.utils.ranges import check_count
 from replay.methods.memories import find_memory
-from tasks.methods.generation import check_generates, padding_of, sample
 
 _ROWS = 32  # sampled at once
 
@@ -95,7 +97,7 @@ class PseudoSamples(Method):
                 own = rows[number * _ROWS : (number + 1) * _ROWS]
                 prompts = torch.full((len(own), 1), start, device=run.device)
                 mask = torch.ones_like(prompts)
-                written = sample(run.runs, prompts, mask, length - 1, (*key, number), top_k=self.top_k)
+                written = sample(run.runs, prompts, mask, length - 1, (*key, number), self.top_k)
                 own[:, 0] = start
                 own[:, 1 : 1 + written.shape[1]] = written.cpu().numpy()
             return rows
@@ -148,3 +150,63 @@ def _check_sample(sample: Any, start: int, task: str) -> None:
             f"PseudoSamples: the model must learn to write whole samples, but labels of task {task!r} are not its "
             "tokens, as with prompts that are no labels. Set labels to input_ids."
         )
+
+
+def check_generates(model: nn.Module, asked_by: str) -> None:
+    """Raises a `ValueError` if a model does not write text from left to right.
+
+    Args:
+        model: The model.
+        asked_by: The method, for the error.
+    """
+    config = getattr(model, "config", None)
+    if not callable(getattr(model, "generate", None)) or getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{asked_by} samples from the model, but a {type(model).__name__} does not write text from left to right. "
+            "Use a causal language model of transformers, such as AutoModelForCausalLM gives."
+        )
+
+
+def sample(
+    runs: AuxiliaryPasses, prompts: Tensor, mask: Tensor, max_new_tokens: int, key: tuple[int, ...], top_k: int
+) -> Tensor:
+    """Samples continuations of prompts.
+
+    Args:
+        runs: Runs the model.
+        prompts: int64 `[num_rows, num_tokens]`, padded on the left.
+        mask: int64 `[num_rows, num_tokens]`: 0 for padding.
+        max_new_tokens: Largest number of tokens to add.
+        key: Integers that determine the sample.
+        top_k: Number of the likeliest tokens from which each token is drawn.
+
+    Returns:
+        int64 `[num_rows, num_new_tokens]`; -1 after the end of a row.
+    """
+    model: Any = runs.model
+    config = GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=True,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=_ends_of(model) or None,
+        pad_token_id=padding_of(model),
+        top_k=top_k,
+    )
+    with runs.without_gradients(training=False):  # which restores the random state
+        seed_generators(*key)
+        if (device := prompts.device).type != "cpu":
+            torch.get_device_module(device).manual_seed(torch.default_generator.initial_seed())
+        tokens = model.generate(input_ids=prompts, attention_mask=mask, generation_config=config)
+    new: Tensor = tokens[:, prompts.shape[1] :]
+    is_end = torch.isin(new, torch.tensor(_ends_of(model), dtype=new.dtype, device=new.device)).long()
+    return new.masked_fill(is_end.cumsum(dim=1) > is_end, -1)
+
+
+def padding_of(model: Any) -> int:
+    """Returns the token that fills rows: that of padding, or the end of text, or 0."""
+    return next((token for token in (model.config.pad_token_id, *_ends_of(model)) if token is not None), 0)
+
+
+def _ends_of(model: Any) -> list[int]:
+    """Returns the tokens that end a text."""
+    ends = model.generation_config.eos_token_id
+    return ends if isinstance(ends, list) else [] if ends is None else [ends]

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
-
-_MOST_NAMED = 4
+from tasks.metrics.score_matrix import ScoreMatrix
 
 
 def average_accuracy(scores: FloatArray, after: int | None = None) -> float:
@@ -55,24 +53,6 @@ def forgetting(scores: FloatArray, after: int | None = None) -> float:
     return _mean(first[:-1].max(axis=0, initial=-np.inf) - first[-1])
 
 
-def forgetting_first_minus_last(scores: FloatArray, after: int | None = None) -> float:
-    """1/(T-1) Σ_{j<T} (R[j, j] - R[T, j]) = -BWT: called forgetting in some libraries (Avalanche's `Forgetting`)."""
-    first = _first_tasks(scores, after)
-    return _mean((np.diagonal(first[1:]) - first[-1])[:-1])
-
-
-def learning_curve_area(curves: FloatArray, after: int | None = None) -> float:
-    """LCA_β = 1/(β+1) Σ_{i≤β} Z_i, Z_i the mean over tasks of the score after i batches of each (Chaudhry et al. 2019).
-
-    Args:
-        curves: `[T, β + 1]`: the score on each task after 0, 1, ... β batches of its own training.
-        after: See the module.
-    """
-    if curves.ndim != 2 or 0 in curves.shape:
-        raise ValueError(f"curves must have the shape [num_tasks, beta + 1], but have {list(curves.shape)}.")
-    return _mean(curves[: _last_task(len(curves), after)].mean(axis=0))
-
-
 def _last_task(num_tasks: int, after: int | None) -> int:
     if after is not None and not 1 <= after <= num_tasks:
         raise ValueError(f"after must be a task from 1 to {num_tasks}, but is {after}.")
@@ -96,49 +76,41 @@ class Metric:
     """A metric; the docstring of `measure` has its formula and its source.
 
     Args:
-        measure: Computes it from R, or from the learning curves, and the number of the last task.
+        measure: Computes it from R and the number of the last task.
         is_difference: Whether it is a difference of scores, so its sign flips if lower scores are better.
-        is_of_curves: Whether it is computed from the learning curves instead of R.
     """
 
     measure: Callable[[FloatArray, int | None], float]
     is_difference: bool = False
-    is_of_curves: bool = False
 
-    def table(self, matrix: ScoreMatrix, beta: int) -> FloatArray:
-        """Returns the input of `measure`: R, negated if needed, or the learning curves up to `beta` batches."""
-        if self.is_of_curves:
-            return matrix.learning_curves(beta)
+    def table(self, matrix: ScoreMatrix) -> FloatArray:
+        """Returns the input of `measure`: R, negated if needed."""
         return -matrix.scores if self.is_difference and not matrix.higher_is_better else matrix.scores
 
 
 _PLAIN = (average_accuracy, average_incremental_accuracy, learning_accuracy)
-_DIFFERENCES = (backward_transfer, forward_transfer, forgetting, forgetting_first_minus_last)
+_DIFFERENCES = (backward_transfer, forward_transfer, forgetting)
 METRICS: dict[str, Metric] = {
-    **{measure.__name__: Metric(measure) for measure in _PLAIN},
-    **{measure.__name__: Metric(measure, is_difference=True) for measure in _DIFFERENCES},
-    learning_curve_area.__name__: Metric(learning_curve_area, is_of_curves=True),
+    measure.__name__: Metric(measure, measure in _DIFFERENCES) for measure in (*_PLAIN, *_DIFFERENCES)
 }
 OF_COURSE = ("average_anytime_accuracy", "stability_gap")  # from the scores of every few steps, if there are any
 
 
-def all_metrics(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, float]:
+def all_metrics(matrix: ScoreMatrix, after: int | None = None) -> dict[str, float]:
     """Computes all metrics, with the right signs for losses: positive transfer is good, positive forgetting is bad.
 
     Args:
         matrix: The matrix.
         after: Number of the last task to include; `None` for T.
-        beta: Last number of batches for the area under the learning curves; `None` uses that of the matrix.
 
     Returns:
-        Metrics by name, as in `METRICS`, and those `OF_COURSE` if there is a course; NaN if `explain` has a reason.
+        Metrics by name, as in `METRICS`, and those `OF_COURSE` if there is a course; NaN if a score is missing.
 
     Raises:
-        ValueError: If there is no such task or number of batches.
+        ValueError: If there is no such task.
     """
-    beta = matrix.beta if beta is None else beta
-    with np.errstate(invalid="ignore"):  # the difference of two infinite losses is NaN, and explained as such
-        found = {name: metric.measure(metric.table(matrix, beta), after) for name, metric in METRICS.items()}
+    with np.errstate(invalid="ignore"):  # the difference of two infinite losses is NaN
+        found = {name: metric.measure(metric.table(matrix), after) for name, metric in METRICS.items()}
         return found | (_of_course(matrix, after) if len(matrix.course) else {})
 
 
@@ -152,63 +124,3 @@ def _of_course(matrix: ScoreMatrix, after: int | None) -> dict[str, float]:
 def title_of(name: str, metric: str) -> str:
     """Returns the title of a metric: for losses, average accuracy becomes average loss."""
     return name.replace("_", " ").replace("accuracy", metric)
-
-
-def explain(matrix: ScoreMatrix, after: int | None = None, beta: int | None = None) -> dict[str, str]:
-    """Explains unknown metrics; the arguments are those of `all_metrics`.
-
-    Returns:
-        For each metric that is NaN, the missing scores with their reasons.
-    """
-    beta, reasons = matrix.beta if beta is None else beta, {}
-    for name, value in all_metrics(matrix, after, beta).items():
-        if np.isnan(value) and name in OF_COURSE:
-            reasons[name] = "an evaluation failed, or no later task was scored"
-        elif np.isnan(value):
-            reasons[name] = _reason(matrix, METRICS[name], METRICS[name].table(matrix, beta), after)
-    return reasons
-
-
-def missing_entries(metric: Metric, table: FloatArray, after: int | None = None) -> list[tuple[int, int]]:
-    """Finds which missing scores make a metric NaN: those without which it is NaN even if no other is missing.
-
-    Args:
-        metric: The metric, one of `METRICS`.
-        table: R or the learning curves, whichever it is a function of.
-        after: Number of the task to stand for the last one; `None` for T.
-
-    Returns:
-        Row and column of each; none if it is NaN by itself, as forgetting is with one task.
-
-    Raises:
-        ValueError: If the table has another shape or there is no such task.
-    """
-    if np.isnan(metric.measure(np.zeros_like(table), after)):
-        return []
-    read = table if after is None else table[:after] if metric.is_of_curves else table[: after + 1, :after]
-    missing = []
-    for row, column in np.argwhere(np.isnan(read)).tolist():
-        probe = np.zeros_like(table)
-        probe[row, column] = np.nan
-        if np.isnan(metric.measure(probe, after)):
-            missing.append((row, column))
-    return missing
-
-
-def _reason(matrix: ScoreMatrix, metric: Metric, table: FloatArray, after: int | None) -> str:
-    if metric.is_of_curves and np.isnan(table).all():
-        return "no learning curve was recorded"
-    places = missing_entries(metric, table, after)
-    if not places:
-        return "scores are infinite" if np.isfinite(metric.measure(np.zeros_like(table), after)) else "needs two tasks"
-    parts = [_named(matrix, metric, row, column) for row, column in places[:_MOST_NAMED]]
-    more = len(places) - len(parts)
-    return f"missing: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
-
-
-def _named(matrix: ScoreMatrix, metric: Metric, row: int, column: int) -> str:
-    if metric.is_of_curves:
-        return f"{matrix.task_names[row]} after {column} of its batches"
-    name = matrix.task_names[column]
-    when = f"after {matrix.task_names[row - 1]}" if row else "before the first task"
-    return f"{name} {when} ({matrix.failures.get((row, name), NOT_RECORDED)})"

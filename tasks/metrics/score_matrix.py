@@ -23,14 +23,13 @@ class ScoreMatrix:
     """R [num_tasks + 1, num_tasks]: R[i, j] is the score on task j after training on task i, both from 1.
 
     Row 0 holds the scores b_j of the model before the first task; in arrays, column j - 1 is task j. Beside it stand
-    the learning curves, the score on a task after the first batches of its own training; scores while tasks are learnt
-    (`course`); and scores on held-out sets that are no task, at the same times as R, which enter no metric.
+    scores while tasks are learnt (`course`) and scores on held-out sets that are no task, at the same times as R, which
+    enter no metric.
 
     Args:
         task_names: Names of the tasks in the order of training.
         higher_is_better: Whether a higher score is a better one: true of accuracies, false of losses.
         metric: What a score is.
-        beta: Last number of batches that learning curves go to; 10 is the paper's.
         path: JSON file that is written anew, whole or not at all, at each change; `None` keeps all in memory, as on
             ranks that do not write.
         held_out: Names of the held-out sets.
@@ -44,7 +43,6 @@ class ScoreMatrix:
         task_names: Sequence[str],
         higher_is_better: bool = True,
         metric: str = "accuracy",
-        beta: int = 10,
         path: str | Path | None = None,
         held_out: Sequence[str] = (),
     ):
@@ -55,11 +53,10 @@ class ScoreMatrix:
         are_distinct = len(set(self.task_names)) == len(self.task_names)
         if isinstance(task_names, str) or not self.task_names or not (are_names and are_distinct):
             raise ValueError(f"task_names must be at least one name, each another, but is {task_names!r}.")
-        self.higher_is_better, self.metric, self.beta = higher_is_better, metric, beta
+        self.higher_is_better, self.metric = higher_is_better, metric
         self.path = None if path is None else Path(path)
         self.failures: dict[tuple[int, str], str] = {}
         self._rows: dict[int, list[float]] = {}
-        self._curves: dict[tuple[int, int], float] = {}  # by task and number of batches
         self._held_out: dict[int, dict[str, float]] = {}  # by row
         self.course = Course(self.task_names, higher_is_better)
         self._written: Mapping[str, Any] = {}  # the file's content
@@ -88,18 +85,13 @@ class ScoreMatrix:
                 raise ValueError(other_version("it", content["format"], FORMAT_VERSION))
             held_out = content.get("held_out", {})
             names = [*next(iter(held_out.values()), {})]
-            matrix = cls(
-                content["tasks"], content["higher_is_better"], content["metric"], content["beta"], held_out=names
-            )
+            matrix = cls(content["tasks"], content["higher_is_better"], content["metric"], held_out=names)
             for after, row in content["scores"].items():
                 scores = dict(zip(matrix.task_names, map(float, row), strict=True))
                 matrix.record(int(after), scores, content["failures"].get(after, {}))
             for after, scores in held_out.items():
                 matrix._held_out[int(after)] = {name: float(score) for name, score in scores.items()}
             matrix.course.load_state(content.get("course", {}))
-            for task, curve in content["curves"].items():
-                for num_batches, score in curve.items():
-                    matrix.record_batch(int(task), int(num_batches), float(score))
         except (OSError, ValueError, *DAMAGE) as error:
             raise ValueError(f"{path} holds no score matrix that can be read ({error!r}).") from None
         matrix.path = Path(path)
@@ -153,22 +145,6 @@ class ScoreMatrix:
         self.failures |= {(after, name): why for name, why in why_not.items()}
         self.write()
 
-    def record_batch(self, task: int, num_batches: int, score: float) -> None:
-        """Sets a point of a learning curve; one that was there is replaced.
-
-        Args:
-            task: Number of the task, from 1: both the one trained on and the one evaluated.
-            num_batches: How many of its batches were trained on, 0 before the first.
-            score: The score; NaN where the evaluation failed.
-
-        Raises:
-            ValueError: If there is no such task, the number is negative, or the score is no number.
-        """
-        _check_within("task", task, 1, self.num_tasks)
-        _check_within("num_batches", num_batches, 0, None)
-        self._curves[task, num_batches] = _number(self.task_names[task - 1], score)
-        self.write()
-
     def record_held_out(self, after: int, scores: Mapping[str, float]) -> None:
         """Sets the scores on the held-out sets in a row; NaN where an evaluation failed."""
         _check_within("after", after, 0, self.num_tasks)
@@ -186,29 +162,12 @@ class ScoreMatrix:
         self.course.record(task, step, scores)
         self.write()
 
-    def learning_curves(self, beta: int) -> FloatArray:
-        """Gives the beginnings of the learning curves.
-
-        Args:
-            beta: Last number of batches.
-
-        Returns:
-            `[num_tasks, beta + 1]`: the score on each task after so many of its own batches, NaN where there is none.
-
-        Raises:
-            ValueError: If the number is negative.
-        """
-        _check_within("beta", beta, 0, None)
-        places = [[(task, batches) for batches in range(beta + 1)] for task in range(1, self.num_tasks + 1)]
-        return np.array([[self._curves.get(place, np.nan) for place in row] for row in places])
-
     def truncate(self, after: int, num_batches: int | None = None) -> None:
         """Forgets what came later than where a run is resumed.
 
         Args:
             after: Number of the last task that was finished there: its row is the last to stay.
-            num_batches: Batches of the next task that were done: its learning curve stays up to there; `None` for
-                none of it.
+            num_batches: Batches of the next task that were done: its scores stay up to there; `None` for none of it.
 
         Raises:
             ValueError: If there is no such row.
@@ -216,7 +175,6 @@ class ScoreMatrix:
         _check_within("after", after, 0, self.num_tasks)
         last = (after + 1, -1 if num_batches is None else num_batches)
         self._rows = {row: scores for row, scores in self._rows.items() if row <= after}
-        self._curves = {place: score for place, score in self._curves.items() if place <= last}
         self._held_out = {row: scores for row, scores in self._held_out.items() if row <= after}
         self.course.truncate(last)
         self.failures = {key: why for key, why in self.failures.items() if key[0] <= after}
@@ -239,11 +197,9 @@ class ScoreMatrix:
             "format": FORMAT_VERSION,
             "metric": self.metric,
             "higher_is_better": self.higher_is_better,
-            "beta": self.beta,
             "tasks": self.task_names,
             "scores": {after: [_encoded(score) for score in row] for after, row in self._rows.items()},
             "failures": _nested(self.failures),
-            "curves": _nested({place: _encoded(score) for place, score in self._curves.items()}),
             "held_out": {
                 row: {name: _encoded(score) for name, score in scores.items()} for row, scores in self._held_out.items()
             },
@@ -259,10 +215,9 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _check_within(name: str, number: int, least: int, most: int | None) -> None:
-    if number < least or (most is not None and number > most):
-        bound = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be {bound}, but is {number}.")
+def _check_within(name: str, number: int, least: int, most: int) -> None:
+    if not least <= number <= most:
+        raise ValueError(f"{name} must be from {least} to {most}, but is {number}.")
 
 
 def _number(name: str, score: object) -> float:

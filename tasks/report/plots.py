@@ -11,7 +11,7 @@ from mixer.analysis.report import plot
 from mixer.analysis.report.plot import LAYOUT, Panel, Plot, colours_of, panel
 from mixer.utils.arrays import FloatArray
 from mixer.utils.text import between, known, listed
-from tasks.metrics.metrics import explain, title_of
+from tasks.metrics.metrics import all_metrics, title_of
 from tasks.metrics.score_matrix import NOT_RECORDED, ScoreMatrix
 
 _MOST_TASKS_BESIDE = 10  # of more the cells would be too narrow for their numbers
@@ -21,7 +21,7 @@ _COLOURS = "Cividis"  # the same to those who do not tell red from green; its li
 
 def score_plots(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:
     """Plots scores; plots without content are left out."""
-    plots = [heat_maps(matrices), *forgetting_curves(matrices), courses(matrices), learning_curves(matrices)]
+    plots = [heat_maps(matrices), *forgetting_curves(matrices), courses(matrices)]
     return [plot for plot in plots if plot.panels]
 
 
@@ -87,11 +87,9 @@ def _matrix_in_words(name: str, matrix: ScoreMatrix) -> str:
     row = known(dict(zip(matrix.task_names, matrix.scores[last].tolist(), strict=True)))
     when = f"after {matrix.task_names[last - 1]}" if last else "before the first task"
     words = f"{when} it is {between(row, '{:.2f}'.format)}" if row else f"{when} no evaluation succeeded"
-    reasons: dict[str, list[str]] = {}
-    for metric, reason in explain(matrix, matrix.last_task).items():
-        reasons.setdefault(reason, []).append(title_of(metric, matrix.metric))
-    unknown = [f"not known: {listed(metrics)} ({reason})" for reason, metrics in reasons.items()]
-    return f"{name}: {'; '.join([words, *unknown])}."
+    metrics = all_metrics(matrix, matrix.last_task)
+    unknown = [title_of(metric, matrix.metric) for metric, value in metrics.items() if np.isnan(value)]
+    return f"{name}: {words}{f'; not known: {listed(unknown)}' if unknown else ''}."
 
 
 def _layout(matrix: ScoreMatrix, names: Sequence[str], rows: Sequence[str]) -> dict[str, Any]:
@@ -269,33 +267,3 @@ def _evaluations(matrix: ScoreMatrix) -> dict[str, Any]:
         "ticktext": [html.escape(_short(name)) for name in begins],
         "range": [-0.3, len(tasks) - 0.7],
     }
-
-
-def learning_curves(matrices: Mapping[str, ScoreMatrix]) -> Plot:
-    """Plots how quickly tasks are learnt, a panel a run.
-
-    Args:
-        matrices: Matrices of the same metric, by name of the run.
-
-    Returns:
-        The plot: a line a task; without panels where no curve was recorded.
-    """
-    curves = {name: matrix.learning_curves(matrix.beta) for name, matrix in matrices.items()}
-    curves = {name: values for name, values in curves.items() if np.isfinite(values).any()}
-    metric = next(iter(matrices.values())).metric
-    caption = f"The {metric} on each task in the first steps of its own training. " + " ".join(
-        _gains_in_words(name, matrices[name], values) for name, values in curves.items()
-    )
-    return _curves(matrices, "Learning curves", caption, curves, _first_steps)
-
-
-def _first_steps(matrix: ScoreMatrix) -> dict[str, Any]:
-    return {"title": {"text": "steps of its own training", "standoff": 8}, "range": [-0.3, matrix.beta + 0.3]}
-
-
-def _gains_in_words(name: str, matrix: ScoreMatrix, values: FloatArray) -> str:
-    gained = values[:, -1] - values[:, 0]
-    by_task = known(dict(zip(matrix.task_names, gained.tolist(), strict=True)))
-    if not by_task:
-        return f"No learning curve of {name} is complete yet."
-    return f"In {name} it changes in {matrix.beta} steps by {between(by_task, '{:+.2f}'.format)}."

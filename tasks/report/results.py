@@ -8,7 +8,7 @@ import pandas as pd
 from transformers.utils import logging
 
 from mixer.utils.files import synced_later, write_json
-from tasks.metrics.metrics import all_metrics, explain
+from tasks.metrics.metrics import all_metrics
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.task_folders import METRICS_FILE
 
@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 
 
 def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None:
-    """Writes all metrics of the tasks that were trained so far, with the reasons of those that are not known.
+    """Writes all metrics of the tasks that were trained so far; one that is not known is `null`.
 
     Args:
         matrix: The scores.
@@ -25,10 +25,9 @@ def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None
     """
     last = matrix.last_task
     metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
-    known = {"metric": matrix.metric, "after": last, "beta": matrix.beta, "metrics": metrics}
-    not_known = explain(matrix, last)
+    content = {"metric": matrix.metric, "after": last, "metrics": metrics, "pace": pace.to_dict("index")}
     with synced_later():  # they follow from the scores
-        write_json(folder / METRICS_FILE, {**known, "not_known": not_known, "pace": pace.to_dict("index")})
+        write_json(folder / METRICS_FILE, content)
 
 
 def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:

@@ -2,7 +2,7 @@
 
 from tasks.sequences.blurry import blurry
 from tasks.sequences.by_class import by_class
-from tasks.sequences.by_column import by_column, by_domain, by_time
+from tasks.sequences.by_column import by_column, by_time
 from tasks.sequences.data_sets import Picked, Relabelled, Transform, Transformed, pick, relabel
 from tasks.sequences.derived import Joined, from_data_sets, joined, number_apart
 from tasks.sequences.gradual import gradual, gradual_by_class
@@ -24,7 +24,6 @@ __all__ = [
     "blurry",
     "by_class",
     "by_column",
-    "by_domain",
     "by_time",
     "from_data_sets",
     "gradual",

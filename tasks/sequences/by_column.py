@@ -76,9 +76,6 @@ def _names(column: str, values: Sequence[Any]) -> list[str]:
     return names
 
 
-by_domain = by_column
-
-
 def by_time(
     train: Any,
     evaluation: Any,

@@ -2,17 +2,16 @@
 
 import math
 import pickle
-from collections.abc import Mapping
 from typing import Any
 
 import datasets
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import RandomState, seed_generators
+from replay.storage.codec import Row, encode
 from replay.storage.labels import read_labels
 
 _NUM_SAMPLES = 8
@@ -47,31 +46,21 @@ def find_unrepeatable(dataset: Any) -> int | None:
         first = [_read(dataset, index, 0) for index in indices]
         for again in range(1, num_again + 1):
             for index, sample in zip(indices, first, strict=True):
-                if not _are_equal(sample, _read(dataset, index, again)):
+                if sample != _read(dataset, index, again):
                     return int(index)
         return None
     finally:
         state.restore()
 
 
-def _read(dataset: Any, index: int, again: int) -> Any:
-    """Reads a sample with the generators elsewhere each time, also under a data set that puts them back."""
+def _read(dataset: Any, index: int, again: int) -> bytes:
+    """Reads a sample as bytes, with the generators elsewhere each time, also under a data set that puts them back."""
     seed_generators(_PLACE, index, again)
-    return dataset[index]
-
-
-def _are_equal(one: Any, two: Any) -> bool:
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, Mapping):
-        return one.keys() == two.keys() and all(_are_equal(one[key], two[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(two) and all(map(_are_equal, one, two))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == two.dtype and _are_equal(one.detach().cpu().numpy(), two.detach().cpu().numpy())
-    if isinstance(one, (np.ndarray, np.generic)):
-        return (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
-    return bool(pickle.dumps(one) == pickle.dumps(two))
+    sample = dataset[index]
+    try:
+        return encode(Row(sample))
+    except TypeError:  # of a kind that no buffer could keep
+        return pickle.dumps(sample)
 
 
 def require_labels(dataset: Any, called: str) -> Int64Array:

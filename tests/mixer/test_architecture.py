@@ -144,87 +144,6 @@ def test_no_two_modules_import_each_other_however_far_apart() -> None:
         visit(name, ())
 
 
-def _gathered_by_none(package: str) -> list[str]:
-    gathering = (f"{package}.__init__", f"{package}.registry")
-    return [name for name in MODULES if name.startswith(f"{package}.") and name not in gathering]
-
-
-# What every policy sees and gives back: read once for all of them.
-CONTRACT = {
-    "mixer.policies.objective",
-    "mixer.utils.ranges",
-    "mixer.utils.recorded_arguments",
-    "mixer.utils.saved_state",
-    "mixer.utils.user_code",
-    "mixer.policies.contract",
-    "mixer.utils.validation",
-    "mixer.utils.text",
-}
-# What many rules share, each of a single idea: read once as well.
-SHARED = {
-    f"mixer.policies.shared.{name}"
-    for name in (
-        "alignment_policy",
-        "decisions",
-        "exponentiated",
-        "multipliers",
-        "named_losses",
-        "repeated",
-        "shares",
-        "slopes",
-        "static",
-        "targets",
-        "wrapper",
-    )
-}
-# What some rules cannot do without brings lines with it, that are read once for several of them or apart from the rule.
-BRINGS = {
-    "mixer.policies.shared.stream_average": 400,  # a rule on gradients: the smoothing of what it divides by
-    "mixer.policies.shared.agreement": 90,  # a rule on noisy scores: the evidence in those that follow each other
-    "mixer.policies.shared.harm": 120,  # a rule that judges another one: what it judges by
-    "mixer.policies.shared.dominant": 90,  # a rule that may give all to one stream: the warning of that
-    "mixer.policies.shared.mixing_law": 150,  # a rule that predicts losses of mixtures: the law and its fit
-    "mixer.policies.shared.scaling_law": 260,  # a rule that extrapolates losses: their history, and the fit
-    "mixer.policies.shared.probe_round": 190,  # a rule that plans probes of its own: their sweeps, and what they tell
-}
-
-
-def test_what_rules_share_is_a_single_idea() -> None:
-    assert {module: lines for module in SHARED if (lines := _num_lines(module)) >= 135} == {}
-
-
-def test_a_rule_needs_little_code() -> None:
-    # A schedule brings its bounds with it, which a mixture has none of.
-    limits = dict.fromkeys(_gathered_by_none("mixer.policies"), 200)
-    limits |= dict.fromkeys(_gathered_by_none("mixer.schedules"), 600)
-    for own in ("marginal_value", "safeguard", "scheduled"):  # derivations stand with them; two kinds of points
-        limits[f"mixer.policies.{own}"] = 250
-    too_long = {}
-    for module, most in limits.items():
-        needed = _needed_by(module)
-        most += sum(lines for name, lines in BRINGS.items() if name in needed)
-        rule = {one for one in needed if not one.startswith("mixer.measurements")}
-        lines = sum(map(_num_lines, rule - CONTRACT - (SHARED - {module})))
-        if lines >= most:
-            too_long[module] = lines, most
-    assert too_long == {}
-
-
-def _num_lines(module: str) -> int:
-    return len((ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8").splitlines())
-
-
-def _needed_by(module: str) -> set[str]:
-    needed: set[str] = set()
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed and name != "mixer.policies.registry":  # a rule that takes others by name is read alone
-            needed.add(name)
-            waiting += [imported for imported in _imports(name) if imported in MODULES]
-    return needed
-
-
 def test_examples_in_docstrings_run() -> None:
     needs = {"mixer.trainer.sft": "trl", "mixer.ledger.progress.notebook": "IPython"}  # extras
     failed = []
@@ -288,15 +207,5 @@ def test_no_folder_of_tests_is_left_out() -> None:
 def test_mixtures_are_planned_without_torch() -> None:
     modules = [name for name in MODULES if name.startswith(("mixer.mixture.", "mixer.policies.", "mixer.schedules."))]
     code = f"import sys, {', '.join(modules)}; print({{'torch', 'transformers'}} & {{*sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
-def test_tests_of_rooms_without_torch_are_collected_without_it() -> None:
-    rooms = ("analysis/report", "analysis/watch", "ledger", "policies", "schedules")
-    paths = [path for room in rooms for path in (ROOT / "tests" / "mixer" / room).glob("test_*.py")]
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths}
-    modules.remove("tests.mixer.policies.test_probing_own_loop")  # trains
-    code = f"import sys, {', '.join(sorted(modules))}; print({{'torch', 'transformers'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

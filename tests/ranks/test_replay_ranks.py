@@ -14,7 +14,7 @@ from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, build_model
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, on_ranks, some
-from tests.replay.buffers import STORAGES, Classes, Masked, Watch, arrow, hexadecimal, make, memory_of, snapshot
+from tests.replay.buffers import STORAGES, Classes, InTurn, Masked, Watch, arrow, hexadecimal, make, memory_of, snapshot
 from tests.replay.test_feeding import _rows
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -22,7 +22,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "on top": {"mixing": lambda: ReplayRatio(0.3, "Uniform", additional=True)},
     "adaptive": {"mixing": lambda: ReplayRatio(0.3, LossChange(num_warmup_observations=1))},
     "memory": {"storage": "memory", "streams": lambda: {"a": Masked(37, 1, length=8), "b": Tokens(23, 2, length=8)}},
-    "disk": {"storage": "disk", "retrieval": "LeastRecent"},
+    "disk": {"storage": "disk", "retrieval": InTurn()},
     "column": {"selection": "ClassBalanced", "streams": lambda: {"a": labelled(1), "b": labelled(2)}},
     "batches": {"selection": "ClassBalanced", "is_classifier": True},
     "losses": {"selection": "LossAware", "is_classifier": True},

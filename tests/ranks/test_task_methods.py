@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from tests.helpers import weights_of
-from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 from tests.tasks.methods.runs import CASES, build
 
-NAMES = tuple(name for name in CASES if name != "SCR")
+NAMES = tuple(CASES)
 FEW = ("OnlineEWC", "SI", "LwF by task", "ICaRL")
 
 
@@ -23,12 +22,8 @@ def ended(name: str, folder: Path) -> dict[str, Any]:
     return {"weights": weights_of(run.model), "scores": scores}
 
 
-def refused(folder: Path) -> str:
-    return message_of(build(folder / "SCR", "SCR").run)
-
-
 results = launched(
-    *(partial(ended, name) for name in FEW), refused, rare=[partial(ended, name) for name in NAMES if name not in FEW]
+    *(partial(ended, name) for name in FEW), rare=[partial(ended, name) for name in NAMES if name not in FEW]
 )
 
 
@@ -40,8 +35,3 @@ def test_two_ranks_end_as_one(name: str, results: Results, tmp_path: Path) -> No
     torch.testing.assert_close(first["weights"], expected["weights"], rtol=0, atol=2e-5)
     np.testing.assert_array_equal(first["scores"], second["scores"])
     np.testing.assert_allclose(first["scores"], expected["scores"], atol=1e-6)
-
-
-def test_what_takes_one_rank_is_refused(results: Results) -> None:
-    for result in results:
-        assert "SCR contrasts all samples of a step with each other, which 2 ranks cannot." in result["refused"]

@@ -13,7 +13,34 @@ from transformers import TrainerCallback
 from mixer import MixingTrainer
 from mixer.mixture.step_plan import Plan
 from replay import OnDisk, ReplayBuffer, ReplayRatio
+from replay.retrieval import Retrieval
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
+
+
+class InTurn(Retrieval):
+    """Replays every entry before any again: a retrieval that is told of draws, new entries and removed ones."""
+
+    remembered = ("line", "position")
+
+    def start(self, capacity: int, key: int) -> None:
+        self.line, self.position = list[int](), 0
+
+    def slots(self, start: int, count: int, size: int) -> Any:
+        skipped = start - self.position
+        return np.array([self.line[(skipped + number) % size] for number in range(count)], dtype=np.int64)
+
+    def drawn(self, start: int, slots: Any) -> None:
+        self.position = start + len(slots)
+        self.placed(slots)
+
+    def placed(self, slots: Any) -> None:
+        now = slots.tolist()
+        self.line = [slot for slot in self.line if slot not in now] + now
+
+    def removed(self, slot: int, last: int) -> None:
+        self.line.remove(slot)
+        self.line = [slot if other == last else other for other in self.line]
+
 
 STORAGES: dict[str, Callable[[Path], Any]] = {
     "references": lambda folder: "references",

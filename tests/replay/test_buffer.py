@@ -14,7 +14,7 @@ from mixer.loading.reader import SampleError
 from replay import MIR, OnDisk, ReplayBuffer
 from replay.memory.held_classes import HeldClasses
 from replay.selection import Reservoir, Ring
-from tests.replay.buffers import STORAGES, letters, snapshot
+from tests.replay.buffers import STORAGES, InTurn, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
 
 ALL = {**MAKERS, **BY_TASK}
@@ -30,7 +30,7 @@ def remember(buffer: ReplayBuffer, source: str, dataset: Any, indices: Any = Non
     buffer.remember(source, dataset, picked, **known)
 
 
-def make(selection: str, storage: str, folder: Path, retrieval: str = "Uniform") -> ReplayBuffer:
+def make(selection: str, storage: str, folder: Path, retrieval: Any = "Uniform") -> ReplayBuffer:
     place, is_online = STORAGES[storage](folder / "rows"), selection not in BY_TASK
     return ReplayBuffer(10, ALL[selection](), place, retrieval, is_online=is_online, seed=3)
 
@@ -119,11 +119,11 @@ def test_a_buffer_that_keeps_contents_takes_another_data_set_of_the_same_name(tm
     assert sorted(other[slot] for slot in range(len(other))) == ["a", "b", "x"]
 
 
-@pytest.mark.parametrize("retrieval", ["Uniform", "LeastRecent"])
+@pytest.mark.parametrize("retrieval", ["Uniform", InTurn()])
 @pytest.mark.parametrize("selection", ["Reservoir", "Ring by task", "ClassBalanced", "Herding"])
 @settings(max_examples=25)
 @given(data=st.data())
-def test_whatever_is_forgotten_is_gone_and_does_not_come_back(selection: str, retrieval: str, data: Any) -> None:
+def test_whatever_is_forgotten_is_gone_and_does_not_come_back(selection: str, retrieval: Any, data: Any) -> None:
     """Against a plain model: what is in the buffer is known by its own number."""
     buffer = make(selection, "memory", Path(), retrieval)
     first, second, gone, cursor = letters(30), letters(12, "t"), set[str](), buffer.new_cursor(0)
@@ -159,7 +159,7 @@ def test_whatever_is_forgotten_is_gone_and_does_not_come_back(selection: str, re
 
 
 def test_what_is_forgotten_leaves_the_disk_too(tmp_path: Path) -> None:
-    buffer = ReplayBuffer(12, storage=OnDisk(tmp_path / "rows", rows_per_segment=4), retrieval="LeastRecent", seed=0)
+    buffer = ReplayBuffer(12, storage=OnDisk(tmp_path / "rows", rows_per_segment=4), retrieval=InTurn(), seed=0)
     data = [{"text": f"secret-{number:02d}-end"} for number in range(12)]
     buffer.remember("a", data)
 
@@ -173,7 +173,7 @@ def test_what_is_forgotten_leaves_the_disk_too(tmp_path: Path) -> None:
     buffer.remember("a", data)
     assert on_disk() == set(range(12)) - {2, 3, 8}
     buffer.save(tmp_path / "saved")
-    again = ReplayBuffer(12, storage=OnDisk(tmp_path / "new", rows_per_segment=4), retrieval="LeastRecent")
+    again = ReplayBuffer(12, storage=OnDisk(tmp_path / "new", rows_per_segment=4), retrieval=InTurn())
     again.load(tmp_path / "saved")
     assert again._entries._folder == tmp_path / "new"
     again.remember("a", data)
@@ -182,11 +182,11 @@ def test_what_is_forgotten_leaves_the_disk_too(tmp_path: Path) -> None:
 
 
 KINDS = [(name, "memory", "Uniform") for name in ALL]
-KINDS += [("ClassBalanced", "references", "Uniform"), ("ClassBalanced", "disk", "LeastRecent")]
+KINDS += [("ClassBalanced", "references", "Uniform"), ("ClassBalanced", "disk", InTurn())]
 
 
 @pytest.mark.parametrize(("selection", "storage", "retrieval"), KINDS)
-def test_a_saved_buffer_goes_on_as_it_was(selection: str, storage: str, retrieval: str, tmp_path: Path) -> None:
+def test_a_saved_buffer_goes_on_as_it_was(selection: str, storage: str, retrieval: Any, tmp_path: Path) -> None:
     first, second = letters(30), letters(40, "t")
     buffer, again = (make(selection, storage, tmp_path / name, retrieval) for name in ("one", "two"))
     remember(buffer, "a", first)
@@ -223,7 +223,7 @@ def refused(buffer: ReplayBuffer, folder: Path, said: str) -> None:
         ({"capacity": 9}, "saved with capacity=8 and has capacity=9 now"),
         ({"selection": "Reservoir"}, "selection='Ring' and has selection='Reservoir' now"),
         ({"selection": Ring(slots_per_group=2)}, "the buffer was saved with selection_options"),
-        ({"retrieval": "LeastRecent"}, "saved with retrieval='MIR' and has retrieval='LeastRecent' now"),
+        ({"retrieval": InTurn()}, "saved with retrieval='MIR' and has retrieval='InTurn' now"),
         ({"retrieval": MIR(candidates=8)}, "the buffer was saved with retrieval_options"),
         ({"storage": "references"}, "saved with keeps_contents=True and has keeps_contents=False now"),
     ],

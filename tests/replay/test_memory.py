@@ -13,7 +13,7 @@ from mixer import Stream
 from mixer.mixture.planner import Planner
 from replay import ReplayBuffer
 from replay.memory.entries import Entries
-from tests.replay.buffers import letters
+from tests.replay.buffers import InTurn, letters
 
 COLUMNS = ("address", "row", "number", "task", "label")
 CAPACITY = 5_000
@@ -98,10 +98,10 @@ def test_a_full_disk_is_named_and_changes_nothing(tmp_path, monkeypatch):
 
 
 DATA = letters(50)
-both = pytest.mark.parametrize("retrieval", ["Uniform", "LeastRecent"])
+both = pytest.mark.parametrize("retrieval", ["Uniform", InTurn()])
 
 
-def buffer_of(size: int, retrieval: str = "Uniform", storage: str = "references") -> ReplayBuffer:
+def buffer_of(size: int, retrieval: Any = "Uniform", storage: str = "references") -> ReplayBuffer:
     buffer = ReplayBuffer(12, storage=storage, retrieval=retrieval, seed=4)
     buffer.remember("a", DATA, range(size))
     return buffer
@@ -110,7 +110,7 @@ def buffer_of(size: int, retrieval: str = "Uniform", storage: str = "references"
 @both
 @settings(max_examples=25)
 @given(counts=st.lists(st.integers(0, 12), max_size=9), data=st.data())
-def test_draws_give_no_entry_twice_and_stay_as_they_are(retrieval: str, counts: list[int], data: Any) -> None:
+def test_draws_give_no_entry_twice_and_stay_as_they_are(retrieval: Any, counts: list[int], data: Any) -> None:
     buffer, position = buffer_of(7, retrieval, storage="memory"), 0
     cursor = buffer.new_cursor(0)
     for count in counts:
@@ -134,7 +134,7 @@ def test_draws_give_no_entry_twice_and_stay_as_they_are(retrieval: str, counts: 
 @both
 @settings(max_examples=25)
 @given(counts=st.lists(st.integers(0, 7), min_size=1, max_size=6))
-def test_where_the_buffer_stays_as_it_is_predictions_are_what_is_drawn(retrieval: str, counts: list[int]) -> None:
+def test_where_the_buffer_stays_as_it_is_predictions_are_what_is_drawn(retrieval: Any, counts: list[int]) -> None:
     buffer = buffer_of(7, retrieval)
     cursor = buffer.new_cursor(0)
     cursor.advance(3)

@@ -9,7 +9,7 @@ from mixer import AdaptiveBatchSampler, MixingDataLoader, Stream
 from mixer.loading.reader import SampleError
 from replay import InMemory, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens
-from tests.replay.buffers import train
+from tests.replay.buffers import InTurn, train
 
 DATA = {"math": [torch.tensor([float(i)]) for i in range(60)], "code": [torch.tensor([100.0 + i]) for i in range(40)]}
 
@@ -81,13 +81,13 @@ class Broken(Tokens):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_reference_that_cannot_be_read_is_named(num_workers: int, tmp_path: Path) -> None:
-    buffer = ReplayBuffer(60, retrieval="LeastRecent", is_online=False, seed=0)
+    buffer = ReplayBuffer(60, retrieval=InTurn(), is_online=False, seed=0)
     buffer.remember("old", Broken(40, 1))
     streams = [Stream("a", Tokens(30, 2)), Stream("memory", buffer)]
     with pytest.raises(SampleError, match=r"(?s)'memory'.*Source 'old'.*7.*disk on fire"):
         train(tmp_path, streams, args={"dataloader_num_workers": num_workers}, mixing=ReplayRatio(0.5))
     buffer.save(tmp_path / "saved")
-    again = ReplayBuffer(60, retrieval="LeastRecent", is_online=False)
+    again = ReplayBuffer(60, retrieval=InTurn(), is_online=False)
     again.load(tmp_path / "saved")
     with pytest.raises(SampleError, match=r"refers to samples of 'old', whose data set is not there.*remember"):
         train(tmp_path, {"a": Tokens(30, 2), "memory": again})

@@ -16,14 +16,14 @@ from mixer.checkpoint.choose import WriteError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, _llama_config
 from tests.mixer.checkpoint.test_resume import Killed, assert_same, end_of
-from tests.replay.buffers import STORAGES, Classes, make, memory_of, snapshot
+from tests.replay.buffers import STORAGES, Classes, InTurn, make, memory_of, snapshot
 from tests.replay.test_feeding import iterable
 
 ADAPTIVE = {"mixing": lambda: ReplayRatio(0.3, LossChange(num_warmup_observations=1))}
 RUNS: dict[str, dict[str, Any]] = {
     "references": {**ADAPTIVE},
     "memory": {"storage": "memory"},
-    "disk": {"storage": "disk", "retrieval": "LeastRecent"},
+    "disk": {"storage": "disk", "retrieval": InTurn()},
     "classes": {"selection": "ClassBalanced", "is_classifier": True, "storage": "memory"},
     "losses": {"selection": "LossAware", "storage": "disk", **ADAPTIVE},
     "on top": {"mixing": lambda: ReplayRatio(0.3, "Uniform", additional=True)},

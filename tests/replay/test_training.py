@@ -12,7 +12,7 @@ from mixer import PiKE, Proportional, Stream, schedules
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from replay.shared.random_numbers import RandomNumbers
 from tests.helpers import Tokens
-from tests.replay.buffers import STORAGES, Columns, Masked, Watch, arrow, hexadecimal, make, snapshot, train
+from tests.replay.buffers import STORAGES, Columns, InTurn, Masked, Watch, arrow, hexadecimal, make, snapshot, train
 
 
 def two() -> dict[str, Tokens]:
@@ -27,7 +27,7 @@ SETUPS: dict[str, dict[str, Any]] = {
     "on top": {"mixing": ReplayRatio(0.3, additional=True)},
     "uneven": {"mixing": ReplayRatio(0.1, {"a": 3, "b": 1}), "batch_size": 7},
     "named in another order": {"buffer": {"streams": ["b", "a", "b"]}},
-    "one stream of two, in turn": {"buffer": {"streams": ["b"], "retrieval": "LeastRecent"}},
+    "one stream of two, in turn": {"buffer": {"streams": ["b"], "retrieval": InTurn()}},
     "by hand": {"mixing": [0.4, 0.3, 0.3]},
     "at random": {"drawing": "multinomial"},
     "contents, by epochs": {"args": {"max_steps": -1, "num_train_epochs": 1}, "buffer": {"storage": "memory"}},

@@ -13,19 +13,14 @@ R = np.array(
         [0.70, 0.60, 0.85],
     ]
 )
-CURVES = np.array([[0.1, 0.5, 0.9], [0.2, 0.4, 0.6], [0.3, 0.3, 0.3]])
 NAMES = ("a", "b", "c")
 NAN = float("nan")
-OF_SCORES = [name for name, metric in METRICS.items() if not metric.is_of_curves]
 DIFFERENCES = [name for name, metric in METRICS.items() if metric.is_difference]
 
 
-def matrix_of(scores: np.ndarray, higher_is_better: bool = True, curves: np.ndarray | None = None) -> ScoreMatrix:
+def matrix_of(scores: np.ndarray, higher_is_better: bool = True) -> ScoreMatrix:
     names = NAMES[: scores.shape[1]]
     matrix = ScoreMatrix(names, higher_is_better)
     for after, row in enumerate(scores.tolist()):
         matrix.record(after, dict(zip(names, row, strict=True)))
-    for task, curve in enumerate([] if curves is None else curves.tolist(), start=1):
-        for num_batches, score in enumerate(curve):
-            matrix.record_batch(task, num_batches, score)
     return matrix

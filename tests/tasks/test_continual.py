@@ -26,7 +26,6 @@ from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
 from tasks.continual.task_checkpoints import read_pace
 from tasks.methods import ICaRL, OnlineEWC, nearest_mean
-from tasks.metrics.metrics import learning_curve_area
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.mlp import MLPConfig, MLPForImageClassification
 from tasks.score import Score, accuracy
@@ -90,7 +89,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "payloads, kept": {"memory": "disk", "optimizer": "kept", "methods": der},
     "a method, fresh": {"methods": lambda: [Anchor()]},
     "no checkpoints": {"memory": "disk", "optimizer": "kept", "save_strategy": "no"},
-    "curves": {"memory": "reservoir", "curve_steps": 6, "score": Score(drawing, "accuracy"), **ADAM},
+    "curves": {"memory": "reservoir", "score_steps": 2, "score": Score(drawing, "accuracy"), **ADAM},
     "growing, kept": {"memory": "reservoir", "optimizer": "kept", "head": "growing", "scenario": "class", **ADAM},
     "masked, payloads": {"memory": "disk", "optimizer": "kept", "methods": der, "scenario": "task", "num_labels": 6},
 }
@@ -245,7 +244,7 @@ def test_a_run_killed_anywhere_ends_as_one_that_was_not(
     written = ScoreMatrix.from_file(run.folder / "scores.json")
     assert written.scores.tolist() == end["scores"]
     for scores in (run.scores, written):
-        np.testing.assert_array_equal(scores.learning_curves(6), expected.scores.learning_curves(6))
+        assert scores.course.to_pandas().equals(expected.scores.course.to_pandas())
 
 
 def test_a_run_that_an_error_ended_keeps_others_out_when_it_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
@@ -330,25 +329,6 @@ def test_as_many_samples_are_replayed_on_top_as_are_new_in_each_draw(tmp_path: P
     ledger = Ledger(run.folder / "02-task_2" / "ledger").to_pandas()
     counts = ledger.pivot_table(index="step", columns="stream", values="count", aggfunc="sum")
     assert counts.to_dict("list") == {"task_2": [4] * 2, "memory": [4] * 2, "again": [4] * 2}
-
-
-def test_learning_curves_are_of_the_model_after_each_step_and_change_nothing(whole: Whole, tmp_path: Path) -> None:
-    seen = []
-
-    class Snapshots(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            logits = kwargs["model"](images_of(run.sequence[1])).logits
-            seen.append((logits.argmax(-1).numpy() == np.arange(40) % 3).mean())
-
-    run = build(tmp_path, "curves", callbacks=[Snapshots()], curve_steps=3)
-    run.run()
-    assert_same(end_of(run), whole("reservoir, fresh").end)
-    curves = run.scores.learning_curves(3)
-    assert np.isfinite(curves).all()
-    assert np.isnan(run.scores.learning_curves(4)[:, 4]).all()
-    assert curves[:2, 0].tolist() == [run.scores.scores[0, 0], run.scores.scores[1, 1]]
-    assert curves[1, 1:].tolist() == seen[10:13]
-    assert learning_curve_area(curves) == pytest.approx(curves.mean(), abs=1e-15)
 
 
 def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(whole: Whole) -> None:
@@ -495,7 +475,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"memory": ReplayBuffer(3), "mixing": "Unifrm"}, "mixing: no policy is called 'Unifrm'"),
     ({"score_steps": 0}, "score_steps must be a number of steps, 1 or more"),
     ({"held_out": {"task_1": data()}}, r"held_out has the names of tasks, \['task_1'\]"),
-    ({"curve_steps": -1}, "curve_steps must be a whole number, 0 or more"),
     ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
     (
         {"memory": ReplayBuffer(3), "sequence": TaskSequence((Task("memory", data(), data()),), "domain")},
@@ -516,7 +495,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"held_out": {"general": (data(), data())}}, r"held_out\['general'\] must be a data set whose samples are dicts"),
     ({"score": nearest_mean(ReplayBuffer(3, "Ring"))}, "score goes by a memory that is not the run's own"),
     ({"scores_before": "no"}, "scores_before must be True or False"),
-    ({"memroy": None}, "ContinualRun: there is no option 'memroy'. Did you mean 'memory'"),
+    ({"memroy": None}, "ContinualRun has no argument 'memroy'. Did you mean 'memory'"),
     ({"methods": DERPlusPlus()}, "methods must be a list of methods, got a single DERPlusPlus"),
     ({"memory": USED}, r"memory holds samples of the tasks \['task_1'\] .*Give each run a new"),
     ({"memory": ReplayBuffer(3), "mixing": ReplayRatio(0.5, {"nobody": 1.0})}, "nobody"),

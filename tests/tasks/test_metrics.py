@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as arrays
 
 from tasks.metrics import metrics
 from tasks.metrics.metrics import METRICS, all_metrics
-from tests.tasks.scores import CURVES, DIFFERENCES, NAN, OF_SCORES, R, matrix_of
+from tests.tasks.scores import DIFFERENCES, NAN, R, matrix_of
 
 
 @st.composite
@@ -26,7 +26,6 @@ AFTER_1_2_3 = {
     "backward_transfer": (NAN, 0.95 - 0.90, ((0.70 - 0.90) + (0.60 - 0.80)) / 2),
     "forward_transfer": (NAN, 0.25 - 0.20, ((0.25 - 0.20) + (0.40 - 0.30)) / 2),
     "forgetting": (NAN, 0.90 - 0.95, ((0.95 - 0.70) + (0.80 - 0.60)) / 2),
-    "forgetting_first_minus_last": (NAN, 0.90 - 0.95, ((0.90 - 0.70) + (0.80 - 0.60)) / 2),
 }
 
 
@@ -37,17 +36,11 @@ def test_metrics_of_scores(name: str) -> None:
     assert found == pytest.approx([*expected, expected[-1]], abs=1e-12, nan_ok=True)
 
 
-def test_learning_curve_area() -> None:
-    expected = {(0, None): 0.2, (1, None): 0.6 / 2, (2, None): 1.2 / 3, (2, 2): (0.15 + 0.45 + 0.75) / 3}
-    for (beta, after), area in expected.items():
-        assert metrics.learning_curve_area(CURVES[:, : beta + 1], after) == pytest.approx(area, abs=1e-12)
-
-
 def test_all_of_them_and_losses_turn_the_signs_so_that_forgetting_is_worse() -> None:
-    accuracies = all_metrics(matrix_of(R, curves=CURVES), beta=2)
+    accuracies = all_metrics(matrix_of(R))
     last = {name: expected[-1] for name, expected in AFTER_1_2_3.items()}
-    assert accuracies == pytest.approx({**last, "learning_curve_area": 0.4})
-    losses = all_metrics(matrix_of(1 - R, higher_is_better=False, curves=1 - CURVES), beta=2)
+    assert accuracies == pytest.approx(last)
+    losses = all_metrics(matrix_of(1 - R, higher_is_better=False))
     for name, metric in METRICS.items():
         assert losses[name] == pytest.approx(accuracies[name] if metric.is_difference else 1 - accuracies[name])
 
@@ -55,7 +48,6 @@ def test_all_of_them_and_losses_turn_the_signs_so_that_forgetting_is_worse() -> 
 def test_a_reader_is_told_what_a_score_is() -> None:
     assert metrics.title_of("average_accuracy", "accuracy") == "average accuracy"
     assert metrics.title_of("learning_accuracy", "loss") == "learning loss"
-    assert metrics.title_of("forgetting_first_minus_last", "loss") == "forgetting first minus last"
 
 
 @pytest.mark.filterwarnings("error")
@@ -67,13 +59,12 @@ def test_of_one_task_no_difference_is_claimed() -> None:
 
 @given(score_tables())
 def test_forgetting_from_the_first_is_backward_transfer_turned_or_less(scores: np.ndarray) -> None:
-    assert metrics.forgetting(scores) >= metrics.forgetting_first_minus_last(scores)
-    assert metrics.forgetting_first_minus_last(scores) == -metrics.backward_transfer(scores)
+    assert metrics.forgetting(scores) >= -metrics.backward_transfer(scores)
 
 
 @given(score_tables(), st.floats(-100, 100))
 def test_adding_to_all_scores_changes_no_difference(scores: np.ndarray, shift: float) -> None:
-    for name in OF_SCORES:
+    for name in METRICS:
         expected = METRICS[name].measure(scores, None) + (0 if name in DIFFERENCES else shift)
         assert METRICS[name].measure(scores + shift, None) == pytest.approx(expected, abs=1e-9)
 
@@ -83,7 +74,7 @@ def test_a_metric_after_a_task_is_that_of_a_run_that_ends_there(scores: np.ndarr
     last = data.draw(st.integers(1, scores.shape[1]))
     ended, rest_unknown = scores[: last + 1, :last], scores.copy()
     rest_unknown[last + 1 :], rest_unknown[:, last:] = np.nan, np.nan
-    for name in OF_SCORES:
+    for name in METRICS:
         expected = METRICS[name].measure(ended, None)
         np.testing.assert_equal(METRICS[name].measure(scores, last), expected)
         np.testing.assert_equal(METRICS[name].measure(rest_unknown, last), expected)
@@ -91,24 +82,16 @@ def test_a_metric_after_a_task_is_that_of_a_run_that_ends_there(scores: np.ndarr
 
 @pytest.mark.parametrize("shape", [(3, 3), (3,), (1, 0), (5, 3)])
 def test_scores_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    for name in OF_SCORES:
+    for name in METRICS:
         with pytest.raises(ValueError, match=r"\[num_tasks \+ 1, num_tasks\], but have"):
             METRICS[name].measure(np.zeros(shape), None)
-
-
-@pytest.mark.parametrize("shape", [(3,), (3, 0), (0, 3)])
-def test_curves_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="curves must have the shape"):
-        metrics.learning_curve_area(np.zeros(shape))
 
 
 @pytest.mark.parametrize("after", [0, 4, -1])
 def test_there_must_be_such_a_task(after: int) -> None:
     for measure, given_ in (
         (metrics.forgetting, R),
-        (metrics.learning_curve_area, CURVES),
         (all_metrics, matrix_of(R)),
-        (metrics.explain, matrix_of(R)),
     ):
         with pytest.raises(ValueError, match=f"from 1 to 3, but is {after}"):
             measure(given_, after)  # type: ignore[operator]

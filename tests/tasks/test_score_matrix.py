@@ -14,14 +14,18 @@ from tests.tasks.scores import NAMES, NAN
 SCORES = st.floats(allow_nan=True, allow_infinity=True)
 
 
-def bits(matrix: ScoreMatrix, beta: int = 5) -> tuple[bytes, bytes, dict[tuple[int, str], str], list[int]]:
-    return matrix.scores.tobytes(), matrix.learning_curves(beta).tobytes(), matrix.failures, matrix.recorded
+def bits(matrix: ScoreMatrix) -> tuple[bytes, bytes, dict[tuple[int, str], str], list[int]]:
+    return matrix.scores.tobytes(), course_of(matrix).tobytes(), matrix.failures, matrix.recorded
+
+
+def course_of(matrix: ScoreMatrix) -> Any:
+    return matrix.course.to_pandas().to_numpy()
 
 
 def record_task(matrix: ScoreMatrix, task: int, from_batch: int = 0) -> None:
     for num_batches in range(from_batch, 4):
         if task:
-            matrix.record_batch(task, num_batches, (task + num_batches) / 7)
+            matrix.record_step(task, num_batches, {"a": (task + num_batches) / 7})
     scores = {name: (task + place) / 3 for place, name in enumerate(NAMES)}
     failed = {"b": "it broke"} if task == 1 else {}
     matrix.record(task, {name: score for name, score in scores.items() if name not in failed}, failed)
@@ -56,15 +60,6 @@ def test_an_evaluation_that_failed_keeps_its_reason_until_its_row_is_recorded_ag
     assert matrix.scores[1].tolist() == [0.3, 0.1, 0.2]
 
 
-def test_learning_curves() -> None:
-    matrix = ScoreMatrix(NAMES)
-    matrix.record_batch(1, 0, 0.1)
-    matrix.record_batch(3, 2, 0.9)
-    matrix.record_batch(3, 2, 0.8)
-    np.testing.assert_array_equal(matrix.learning_curves(2), [[0.1, NAN, NAN], [NAN] * 3, [NAN, NAN, 0.8]])
-    assert matrix.learning_curves(0).shape == (3, 1)
-
-
 @settings(max_examples=20)
 @given(data=st.data(), higher_is_better=st.booleans(), metric=st.text())
 def test_everything_comes_back_to_the_bit(
@@ -79,11 +74,11 @@ def test_everything_comes_back_to_the_bit(
         failures = data.draw(st.dictionaries(st.sampled_from(without), st.text())) if without else {}
         matrix.record(after, scores, failures)
     for task, num_batches in data.draw(st.lists(st.tuples(st.integers(1, len(names)), st.integers(0, 5)))):
-        matrix.record_batch(task, num_batches, data.draw(SCORES))
+        matrix.record_step(task, num_batches, {names[0]: data.draw(SCORES)})
     read = ScoreMatrix.from_file(path)
     np.testing.assert_array_equal(read.scores, matrix.scores)
     np.testing.assert_array_equal(np.signbit(read.scores), np.signbit(matrix.scores) & ~np.isnan(matrix.scores))
-    np.testing.assert_array_equal(read.learning_curves(5), matrix.learning_curves(5))
+    np.testing.assert_array_equal(course_of(read), course_of(matrix))
     assert (read.failures, read.recorded) == (matrix.failures, matrix.recorded)
     assert (read.task_names, read.higher_is_better, read.metric) == (tuple(names), higher_is_better, metric)
 
@@ -94,7 +89,7 @@ CHANGES: list[dict[str, Any]] = [
     {"scores": {"9": [0.1, 0.2, 0.3]}},
     {"scores": {"0": [0.1, "x", 0.3]}},
     {"scores": [0.1]},
-    {"curves": {"0": {"1": 0.5}}},
+    {"course": {"0": {"a": 0.5}}},
     {"failures": {"0": {"a": "but it has a score"}}},
 ]
 
@@ -123,14 +118,14 @@ def test_a_resumed_run_ends_with_what_an_unbroken_one_has(tmp_path: Path, after:
     for task in range(4):
         record_task(whole, task)
         record_task(broken, task)
-    broken.record_batch(min(after + 1, 3), 5, 99.0)  # later than where the run goes on
+    broken.record_step(min(after + 1, 3), 5, {"a": 99.0})  # later than where the run goes on
     resumed = ScoreMatrix.from_file(tmp_path / "broken.json")
     resumed.truncate(after, num_batches)
     if after == 3:
-        whole.record_batch(3, 5, 99.0)
+        whole.record_step(3, 5, {"a": 99.0})
     assert resumed.recorded == list(range(after + 1))
     assert all(row <= after for row, _ in resumed.failures)
-    begun = np.isfinite(resumed.learning_curves(5)[min(after, 2)]).sum()
+    begun = sum(task == min(after + 1, 3) for task, _ in resumed.course.to_pandas().index)
     assert begun == {3: 5}.get(after, 0 if num_batches is None else num_batches + 1)
     assert bits(ScoreMatrix.from_file(tmp_path / "broken.json")) == bits(resumed)
     for task in range(after + 1, 4):
@@ -146,11 +141,8 @@ REFUSED: list[tuple[Callable[[ScoreMatrix], Any], str]] = [
     (lambda matrix: matrix.truncate(4), "after must be from 0 to 3, but is 4"),
     (lambda matrix: matrix.record(0, {"d": 1.0}), r"name \['d'\]"),
     (lambda matrix: matrix.record(0, {"a": "0.5"}), "the score of 'a' must be a number"),  # type: ignore[dict-item]
-    (lambda matrix: matrix.record_batch(1, 0, "0.5"), "the score of 'a' must be a number"),  # type: ignore[arg-type]
     (lambda matrix: matrix.record(0, {"a": 0.5}, {"a": "why"}), r"some have one: \{'a': 0\.5\}"),
-    (lambda matrix: matrix.record_batch(0, 0, 1.0), "task must be from 1 to 3, but is 0"),
-    (lambda matrix: matrix.record_batch(1, -1, 1.0), "num_batches must be 0 or more, but is -1"),
-    (lambda matrix: matrix.learning_curves(-1), "beta must be 0 or more, but is -1"),
+    (lambda matrix: matrix.record_step(0, 0, {"a": 1.0}), "task must be from 1 to 3, but is 0"),
 ]
 
 
@@ -160,4 +152,4 @@ def test_what_is_no_score_of_a_task_is_refused(call: Callable[[ScoreMatrix], Any
     with pytest.raises(ValueError, match=match):
         call(matrix)
     assert matrix.recorded == []
-    assert np.isnan(matrix.learning_curves(0)).all()
+    assert not len(matrix.course)

@@ -212,7 +212,7 @@ def scores(folder: Path) -> Case:
     matrix = ScoreMatrix(["first", "second"], path=path)
     for after in range(3):
         matrix.record(after, {"first": 0.5, "second": 0.25 * after})
-    matrix.record_batch(1, 2, 0.5)
+    matrix.record_step(1, 2, {"first": 0.5})
     content = json.loads(path.read_text())
 
     def case(random: Random) -> None:

@@ -45,7 +45,7 @@ def masked(folder: Path, **options: Any) -> ContinualRun:
 
 def growing(folder: Path, **options: Any) -> ContinualRun:
     """Some gradients are so small that AdamW would make steps of their rounding."""
-    options |= {"optim": "sgd", "learning_rate": 0.1, "score_steps": 3, "curve_steps": 2}
+    options |= {"optim": "sgd", "learning_rate": 0.1, "score_steps": 3}
     return build(folder, "growing, kept", methods=[ERACE()], **FRESH, **options)
 
 

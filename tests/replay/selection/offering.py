@@ -5,9 +5,9 @@ from functools import cache
 
 import numpy as np
 
-from replay.selection import Herding, KCenter, Offers, Ring, Selection, selection_classes
+from replay.selection import Herding, Offers, Ring, Selection, selection_classes
 
-BY_TASK: dict[str, Callable[[], Selection]] = {"Herding": Herding, "KCenter": KCenter}
+BY_TASK: dict[str, Callable[[], Selection]] = {"Herding": Herding}
 MAKERS: dict[str, Callable[[], Selection]] = {
     **{name: kind for name, kind in selection_classes().items() if name not in BY_TASK},
     "Ring by label": lambda: Ring(by=("label",)),

@@ -1,14 +1,11 @@
-from itertools import combinations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.selection import Exemplars, Herding, KCenter, Offers
+from replay.selection import Herding, Offers
 from tests.replay.selection.offering import Slots
 
-both = pytest.mark.parametrize("kind", [Herding, KCenter])
 seeds = st.integers(0, 10**6)
 
 
@@ -24,11 +21,6 @@ def distance_to_mean(features: np.ndarray, chosen: list[int]) -> float:
     return float(np.linalg.norm(directions.mean(axis=0) - directions[chosen].sum(axis=0) / len(chosen)))
 
 
-def radius(features: np.ndarray, centers: list[int] | tuple[int, ...]) -> float:
-    apart = np.linalg.norm(features[:, None] - features[list(centers)][None], axis=2)
-    return float(apart.min(axis=1).max())
-
-
 @given(seed=seeds, num_samples=st.integers(1, 12), data=st.data())
 def test_herding_is_the_greedy_choice_of_the_paper(seed: int, num_samples: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, num_samples))
@@ -42,24 +34,14 @@ def test_herding_is_the_greedy_choice_of_the_paper(seed: int, num_samples: int, 
 
 
 @settings(max_examples=30)
-@given(seed=seeds, num_samples=st.integers(1, 9), data=st.data())
-def test_k_center_covers_at_most_twice_as_far_as_the_best(seed: int, num_samples: int, data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, num_samples))
-    features = np.random.default_rng(seed).normal(size=(num_samples, 2)).round(1)
-    best = min(radius(features, centers) for centers in combinations(range(num_samples), count))
-    assert radius(features, KCenter().rank(features, count).tolist()) <= 2 * best + 1e-9
-
-
-@both
-@settings(max_examples=30)
 @given(seed=seeds, sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), capacity=st.integers(1, 15))
-def test_a_shared_capacity_is_even_by_rank(kind: type[Exemplars], seed: int, sizes: list[int], capacity: int) -> None:
-    slots, ranked, first = Slots(kind(), capacity), [], 0
+def test_a_shared_capacity_is_even_by_rank(seed: int, sizes: list[int], capacity: int) -> None:
+    slots, ranked, first = Slots(Herding(), capacity), [], 0
     for label, size in enumerate(sizes):  # a task a class
         offers = task_of({label: size}, first, seed)
         slots.offer(offers)
         if size:
-            ranked.append((kind().rank(np.float64(offers.features), size) + first).tolist())
+            ranked.append((Herding().rank(np.float64(offers.features), size) + first).tolist())
         first += size
         kept = [len(set(own) & set(slots.numbers)) for own in ranked]
         assert sum(kept) == min(capacity, sum(sizes[: label + 1]))  # no slot is free that could be used
@@ -68,9 +50,8 @@ def test_a_shared_capacity_is_even_by_rank(kind: type[Exemplars], seed: int, siz
             assert count == len(own) or count >= max(kept) - 1 or capacity < len(ranked)
 
 
-@both
-def test_a_class_has_its_slots(kind: type[Exemplars]) -> None:
-    slots = Slots(kind(3), 12)
+def test_a_class_has_its_slots() -> None:
+    slots = Slots(Herding(3), 12)
     assert sum(slot >= 0 for slot in slots.offer(task_of({0: 9, 1: 2}))) == 5
     assert sum(slot >= 0 for slot in slots.offer(task_of({2: 9, 0: 4}, first=11))) == 6  # again, and counted anew
     with pytest.raises(ValueError, match="capacity must be 15 or more for 5 classes with per_class 3, got 12"):
@@ -78,9 +59,8 @@ def test_a_class_has_its_slots(kind: type[Exemplars]) -> None:
     assert slots.selection.size == 11
 
 
-@both
-def test_removed_entries_make_room_and_ranks_close_up(kind: type[Exemplars]) -> None:
-    selection = kind()
+def test_removed_entries_make_room_and_ranks_close_up() -> None:
+    selection = Herding()
     slots, offers = Slots(selection, 8), task_of({0: 8})
     slots.offer(offers)
     order = selection.rank(np.asarray(offers.features, dtype=np.float64), 8).tolist()
@@ -90,11 +70,10 @@ def test_removed_entries_make_room_and_ranks_close_up(kind: type[Exemplars]) -> 
     assert sorted(number for number in slots.numbers if number < 8) == sorted(order[2:6])
 
 
-@both
-def test_wrong_values_are_refused(kind: type[Exemplars]) -> None:
+def test_wrong_values_are_refused() -> None:
     with pytest.raises(ValueError, match=r"Offers\.features must be finite"):
-        Slots(kind(), 3).offer(Offers(1, 0, labels=np.zeros(1, np.int64), features=np.array([[np.nan]])))
+        Slots(Herding(), 3).offer(Offers(1, 0, labels=np.zeros(1, np.int64), features=np.array([[np.nan]])))
     with pytest.raises(ValueError, match="per_class must be a whole number"):
-        kind(0)
+        Herding(0)
     with pytest.raises(ValueError, match="capacity must be 4 or more for 1 classes"):
-        kind(4).start(3, 0)
+        Herding(4).start(3, 0)

@@ -14,7 +14,7 @@ from mixer.distributed.collectives import RankSync
 from mixer.trainer.method import RunContext
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
-from tasks.methods import ERACE, SCR, SI, FromScratch, ICaRL, LwF, OnlineEWC, gdumb, nearest_mean
+from tasks.methods import ERACE, SI, ICaRL, LwF, OnlineEWC, nearest_mean
 from tasks.sequences import by_class
 from tasks.sources import Arrays
 from tests.helpers import arguments
@@ -30,18 +30,12 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "LwF by task": lambda: {"methods": [LwF(2.0)], "scenario": "task"},
     "ERACE": lambda: {"methods": [ERACE()], "memory": ReplayBuffer(12)},
     "ICaRL": lambda: with_nearest_mean(ICaRL()),
-    "GDumb": lambda: {"methods": [FromScratch()], "sequence": gdumb(sequence("class"), 10)},
-    "SCR": lambda: with_nearest_mean(SCR(augment=shaken)),
 }
 
 
 def with_nearest_mean(method: Any, capacity: int = 12) -> dict[str, Any]:
     memory = ReplayBuffer(capacity, "Herding", is_online=False)
     return {"methods": [method], "memory": memory, "score": nearest_mean(memory)}
-
-
-def shaken(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {**inputs, "pixel_values": inputs["pixel_values"] + 0.1 * torch.randn_like(inputs["pixel_values"])}
 
 
 @cache
@@ -61,7 +55,7 @@ def build(folder: Path, name: str, instants: Instants | None = None, seed: int =
     tasks = options.pop("sequence", None) or sequence(options.pop("scenario", "class"))
     names = ("max_steps", "num_train_epochs", "logging_steps", "per_device_train_batch_size")
     given = {key: options.pop(key) for key in names if key in options}
-    size = (8 if name == "SCR" else 2) // int(os.environ.get("WORLD_SIZE", "1"))
+    size = 2 // int(os.environ.get("WORLD_SIZE", "1"))
     training = {"save_steps": 2, "save_strategy": "steps", "learning_rate": 0.05, "max_steps": 3, "seed": 0}
     args = arguments(folder / "run", **{**training, "per_device_train_batch_size": size, **given})
     recorder = Recorder(instants or Instants())

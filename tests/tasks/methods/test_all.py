@@ -10,7 +10,7 @@ import torch
 from mixer import MixingTrainer
 from replay import ReplayBuffer, ReplayRatio
 from tasks.continual.continual import ContinualRun
-from tasks.methods import ERACE, SCR, SI, FromScratch, ICaRL, LwF, OnlineEWC, gdumb, nearest_mean
+from tasks.methods import ERACE, SI, ICaRL, LwF, OnlineEWC, nearest_mean
 from tasks.metrics import all_metrics
 from tasks.mlp import mlp
 from tasks.sequences import by_class, permuted
@@ -20,7 +20,7 @@ from tests.ranks.warm import some
 from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
 
-FEW = ("OnlineEWC", "SI", "LwF by task", "ICaRL", "GDumb")
+FEW = ("OnlineEWC", "SI", "LwF by task", "ICaRL")
 whole = whole_runs(build)
 
 
@@ -29,7 +29,7 @@ def test_a_run_killed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str
     assert_goes_on(build, name, whole, tmp_path, seed=7)
 
 
-@pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL(), FromScratch(), SCR()])
+@pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL()])
 def test_a_trainer_that_tells_no_tasks_is_refused(method: Any, tmp_path: Path) -> None:
     trainer = MixingTrainer(
         mlp(num_features=6, hidden_sizes=(4,), num_labels=6),
@@ -46,9 +46,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "strength": (lambda: OnlineEWC(-1.0), "strength"),
     "damping": (lambda: SI(damping=0.0), "damping"),
     "temperature": (lambda: LwF(temperature=0.0), "temperature"),
-    "augment": (lambda: SCR(augment="crop"), "augment must be a function"),  # type: ignore[arg-type]
-    "by task": (lambda: gdumb(by_class(data(), data(), 2, scenario="task"), 5), "gdumb: .*Say scenario='class'"),
-    "fewer than classes": (lambda: gdumb(by_class(data(), data(), 2), 1), "each of the 6 classes needs a sample"),
     "no classes": (lambda: nearest_mean(ReplayBuffer(5)), "selection=Reservoir does not. Use 'Herding'"),
 }
 
@@ -66,7 +63,6 @@ def test_wrong_values_are_refused(name: str) -> None:
         ("ERACE", {"memory": ReplayBuffer(9, is_online=False)}, "ERACE needs a memory that is filled as samples are"),
         ("ERACE", {"scenario": "task"}, "ERACE: in a task-incremental sequence"),
         ("ICaRL", {"scenario": "task"}, "Say scenario='class', or use LwF"),
-        ("GDumb", {"head": "growing"}, "the model has grown since the first task.*head='whole'"),
     ],
 )
 def test_what_a_method_cannot_do_is_refused_early(
@@ -106,8 +102,6 @@ BETTER: dict[str, tuple[str, float, Any]] = {
     "LwF": ("two heads", 0.03, lambda: {"methods": [LwF()]}),
     "ERACE": ("classes", 0.3, lambda: {"methods": [ERACE()], "memory": ReplayBuffer(30, "ClassBalanced")}),
     "ICaRL": ("classes", 0.3, lambda: with_nearest_mean(ICaRL(), 30)),
-    "SCR": ("classes", 0.3, lambda: with_nearest_mean(SCR(), 30)),
-    "GDumb": ("classes", 0.3, lambda: {"methods": [FromScratch()], "sequence": gdumb(tasks_of("classes"), 30)}),
 }
 
 

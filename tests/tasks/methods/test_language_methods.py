@@ -14,13 +14,12 @@ from transformers import TrainerCallback
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.continual_checks import check_added_parameters
-from tasks.methods import InfLoRA, Merging, OLoRA, PseudoSamples, SelfDistillation
+from tasks.methods import InfLoRA, Merging, OLoRA, PseudoSamples
 from tasks.methods.adapters import matrices_of
 from tasks.methods.inf_lora import directions, extended, without
 from tasks.methods.merging import average, magmax, ties
 from tasks.methods.o_lora import overlap
 from tasks.methods.pseudo_samples import PseudoRows
-from tasks.methods.self_distillation import mean_divergences
 from tasks.methods.shared import load_tensors
 from tests.helpers import arguments, weights_of
 from tests.mixer.checkpoint.test_resume import Instants
@@ -33,7 +32,6 @@ RUNS: dict[str, tuple[Callable[[int], Any], Callable[[], list[Any]], dict[str, A
     "adapter": (adapted, list, {"optimizer": "kept"}),
     "average": (adapted, lambda: [Merging()], {}),
     "ties": (llama, lambda: [Merging("ties", start="initial", density=0.5)], {}),
-    "self-distillation": (llama, lambda: [SelfDistillation(rate=0.2)], {}),
     "pseudo-samples": (llama, lambda: [PseudoSamples()], {"memory": "by hand", "prompt_length": 0}),
 }
 
@@ -70,16 +68,6 @@ def test_adapters_overlap_by_the_squares_of_all_products_of_their_rows() -> None
     assert float(overlap(own, other)) == pytest.approx(by_hand, rel=1e-5)
     orthogonal = torch.linalg.qr(torch.randn(5, 5, generator=generator))[0]
     assert float(overlap(orthogonal[:2], orthogonal[2:])) == pytest.approx(0.0, abs=1e-10)
-
-
-def test_the_divergence_is_that_of_the_student_from_the_teacher_over_what_was_written() -> None:
-    student, teacher = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])
-    expected = 0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1)
-    logs = torch.stack([student, teacher]).log()  # of two tokens, of which the second one does not count
-    written = torch.tensor([[1, -1]])
-    found = mean_divergences(logs[:1].expand(2, 2)[None], logs[[1, 1]][None], written)
-    assert found.tolist() == pytest.approx([expected])
-    assert mean_divergences(logs[None], logs[None], torch.tensor([[0, 1]])).tolist() == [0.0]
 
 
 def test_a_basis_takes_in_the_fewest_directions_that_reach_the_threshold() -> None:
@@ -183,15 +171,6 @@ def test_the_memory_holds_only_what_the_model_wrote(whole: Any, tmp_path: Path) 
         assert torch.equal(counts.long(), sample["attention_mask"])
 
 
-def test_a_student_that_is_its_own_teacher_without_the_answer_learns_nothing(tmp_path: Path) -> None:
-    model = llama()
-    before = weights_of(model)
-    method = SelfDistillation(rate=0.0, context=lambda prompt, answer: prompt)
-    run = run_of(tmp_path, model, [method], optim="sgd", max_steps=2, scores_before=False, save_strategy="no")
-    run.run()
-    torch.testing.assert_close(weights_of(model), before, rtol=0, atol=1e-6)
-
-
 def test_rows_that_are_written_fit_one_batch_with_the_samples_of_the_task() -> None:
     rows = np.array([[1, 5, -1], [1, 6, 7]])
     lists = PseudoRows(rows, 0, {"input_ids": [1, 2], "attention_mask": [1, 1]})
@@ -215,7 +194,6 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6)}, r"Give ReplayBuffer\(6, is_online=False\)"),
     (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6, is_online=False)}, "Set labels to input_ids"),
     (llama, {"methods": [PseudoSamples(start=5)], "memory": ReplayBuffer(6, is_online=False)}, "start token 5, .*by_1"),
-    (llama, {"methods": [SelfDistillation()], "sequence": counting(0)}, "a sample has no prompt"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Losses of LwF, ER-ACE, iCaRL and SCR by hand; the memory of GDumb and the nearest mean."""
+"""Losses of LwF, ER-ACE and iCaRL by hand; the nearest mean."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from replay import ReplayBuffer
-from tasks.methods import ERACE, SCR, ICaRL, LwF, gdumb, nearest_mean
+from tasks.methods import ERACE, ICaRL, LwF, nearest_mean
 from tasks.methods.lwf import softened_divergence
-from tasks.methods.scr import contrastive_loss
-from tests.tasks.methods.runs import Softmax, build, context, data, sequence
+from tests.tasks.methods.runs import Softmax, build, context, data
 
 LOGITS = torch.tensor([[1.0, -0.5, 2.0, 0.3], [0.2, 0.8, -1.0, 1.5], [-0.7, 0.1, 0.4, 0.9]], dtype=torch.float64)
 EARLIER = torch.tensor([[0.5, 0.5, 0.0, 0.0], [2.0, -1.0, 0.3, 0.1], [0.0, 1.0, 0.0, 0.2]], dtype=torch.float64)
@@ -70,33 +69,6 @@ def test_earlier_classes_learn_from_the_model_before_and_new_ones_from_labels() 
     outputs = 1 / (1 + (-LOGITS).exp())
     losses = -(targets * outputs.log() + (1 - targets) * (1 - outputs).log())
     torch.testing.assert_close(begun(ICaRL(temperature=2.0)).term(trained()), losses.sum() / 6 * 2)
-
-
-def test_the_contrastive_loss_is_that_of_the_paper() -> None:
-    labels, rows = [0, 1, 0, 0], [LOGITS[0], LOGITS[1], LOGITS[2], EARLIER[1]]
-    directions = [row / row.norm() for row in rows]
-    losses = []
-    for i in (0, 2, 3):  # the second is alone in its class
-        others = [j for j in range(4) if j != i]
-        whole = sum(torch.exp(directions[i] @ directions[a] / 0.5) for a in others)
-        alike = [j for j in others if labels[j] == labels[i]]
-        losses.append(-sum(torch.log(torch.exp(directions[i] @ directions[p] / 0.5) / whole) for p in alike) / 2)
-    found = contrastive_loss(torch.stack(rows), torch.tensor(labels), 0.5)
-    torch.testing.assert_close(found, sum(losses) / 3)
-    assert float(contrastive_loss(LOGITS, LABELS, 0.5)) == 0.0
-
-
-def test_a_step_in_parts_cannot_be_contrasted() -> None:
-    with pytest.raises(ValueError, match=r"all 4 samples.*Set per_device_train_batch_size to 4 or more"):
-        begun(SCR(), world_size=1).term(trained(total=4))
-
-
-def test_the_memory_of_gdumb_is_balanced_after_each_task() -> None:
-    for task, classes in zip(gdumb(sequence("class"), 10), (2, 4, 6), strict=True):
-        counts = np.bincount(task.train.read_columns(np.arange(len(task.train)))["labels"])
-        assert len(counts) == classes
-        assert counts.sum() == 10
-        assert counts.max() - counts.min() <= 1
 
 
 def test_a_sample_is_of_the_class_whose_mean_is_nearest(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def train(folder: Path, kind: str) -> Path:
         arguments(folder, **{**options, "per_device_train_batch_size": 4}),
         memory=memory,
         batch_size=4,
-        curve_steps=2,
         **({"score_steps": 1, "held_out": {"general": _data(2, 12)}} if kind == "reservoir" else {}),
     )
     run.run()

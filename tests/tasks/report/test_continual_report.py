@@ -43,7 +43,7 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
     assert path == runs["none"] / "report.html"
     text, shown = path.read_text(), headings(Page(path))
     assert shown[:2] == ["Scores on the tasks", "Forgetting curves: accuracy on each task as others are learnt"]
-    assert {"Forgetting since the best score", "Learning curves", "Training loss by task", "Mixture"} < set(shown)
+    assert {"Forgetting since the best score", "Training loss by task", "Mixture"} < set(shown)
     assert {"Replay memory", "Classes in the memory", "Time of a step"} < set(shown)
     assert "Scores while tasks are learnt" in shown
     assert "Accuracy on general (no task), first → last</th><td>-</td><td>0." in text

@@ -8,8 +8,8 @@ import pytest
 
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.report.kind import write_scores
-from tasks.report.plots import forgetting_curves, forgotten, heat_map, learning_curves
-from tests.tasks.scores import CURVES, NAN, R, matrix_of
+from tasks.report.plots import forgetting_curves, forgotten, heat_map
+from tests.tasks.scores import NAN, R, matrix_of
 
 NAMES = ("digits 0 and 1", "digits 2 and 3")
 TORN = R.copy()
@@ -111,8 +111,3 @@ def test_curves_are_a_line_a_task_in_figures_and_in_words() -> None:
     assert lost.panels[0].figure.data[0].y.tolist() == pytest.approx([0, 0, 0.25])
     assert "In run, after c, it is between 0.00 (c) and 0.25 (a)." in lost.caption
     assert forgetting_curves({"run": matrix_of(R[:1])}) == []
-    whole = matrix_of(R, curves=CURVES)
-    whole.beta = 2
-    plot = learning_curves({"run": whole})
-    assert [line.y.tolist() for line in plot.panels[0].figure.data] == CURVES.tolist()
-    assert "In run it changes in 2 steps by between +0.00 (c) and +0.80 (a)." in plot.caption

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.sequences import blurry, by_class, by_column, by_domain, by_time, permuted, rotated
+from tasks.sequences import blurry, by_class, by_column, by_time, permuted, rotated
 from tasks.sources import Arrays, labels_of
 from tasks.task import TaskSequence
 from tests.tasks.data import assert_columns_are_samples, data_of, numbered_arrays, numbered_table, numbers_in
@@ -69,7 +69,7 @@ def test_each_value_is_a_task(languages: list[str]) -> None:
     assert sequence.names == tuple(sorted(set(languages)))
     assert all(set(task.train["language"]) == {task.name} for task in sequence)
     order = sorted(set(languages), reverse=True)
-    assert by_domain(table, table, "language", order=order).names == tuple(order)
+    assert by_column(table, table, "language", order=order).names == tuple(order)
 
 
 @settings(max_examples=15)
