@@ -409,7 +409,7 @@ class Mixing:
         if self.policy.is_static:
             self._weights.num_observed = self.clock.step
             return
-        self._update_weights(plan, tokens, measured)
+        self._update_weights(plan, labels if self.policy.unit == "labels" else tokens, measured)
 
     def _update_batch_size(self, plan: Plan, measured: Results) -> None:
         clock = self.clock

@@ -77,7 +77,8 @@ class Observation(Observed):
         progress: Completed share of the run, in [0, 1].
         weights: `[num_streams]`: the decided weights of the last step, including absent streams.
         counts: int64 `[num_streams]`: samples of each stream in the last step.
-        tokens: int64 `[num_streams]`: tokens of each stream in the last step; 0 for data without tokens.
+        tokens: int64 `[num_streams]`: tokens of each stream in the last step (labels, if the policy's unit is labels);
+            0 for data without.
         seen: int64 `[num_streams]`: samples of each stream so far.
         shares: `[num_streams]`: the effective weights of the last step, 0 for absent streams, in the unit of `weights`;
             `None` if unknown.

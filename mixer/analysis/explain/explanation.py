@@ -68,8 +68,8 @@ class Explanation(Result):
         decided_at: Steps done when the policy decided; `None` if no decision is recorded.
         levels: The policy's decision, level by level, the innermost first; empty if none is recorded.
         is_decided: Whether the weights are those that the recorded decision gives.
-        weights: One row a stream: policy_weight (decided), tokens_per_sample (NaN if the unit is samples), active,
-            weight (share of the samples), loss_weight.
+        weights: One row a stream: policy_weight (decided), tokens_per_sample (NaN if the unit is samples;
+            labels_per_sample, if it is labels), active, weight (share of the samples), loss_weight.
         counts: One row a stream: asked (share * total), carried, owed (their sum), count, left (owed afterwards).
         total: Samples of the step.
         size: The batch size.
@@ -160,13 +160,14 @@ def _on_decision(run: RecordedRun, row: int, decided_at: int | None, is_decided:
 
 def _on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
     """Says what moved the weights between the decision and the shares."""
-    decided, lengths, shares = (weights[name].to_numpy() for name in ("policy_weight", "tokens_per_sample", "weight"))
+    decided, lengths, shares = (weights[name].to_numpy() for name in ("policy_weight", _of_a_sample(run), "weight"))
     active = weights["active"].to_numpy(dtype=bool)
     notes = []
     if (staleness := int(run.streams["staleness"][row].max())) > 0:
         notes.append(f"The policy had not seen the last {staleness} steps when it decided.")
     if not np.isnan(lengths).any():
-        notes.append("Weights are shares of tokens: divided by tokens per sample they are shares of samples.")
+        unit = run.unit
+        notes.append(f"Weights are shares of {unit}: divided by {unit} per sample they are shares of samples.")
         decided = decided / lengths
     if absent := [str(name) for name in weights.index[(decided > 0) & ~active]]:
         notes.append(f"Not active, their shares go to the others: {', '.join(absent)}.")
@@ -219,13 +220,17 @@ def _weights(run: RecordedRun, row: int) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "policy_weight": streams["policy_weight"][row],
-            "labels_per_sample" if run.unit == "labels" else "tokens_per_sample": _lengths(run, row),
+            _of_a_sample(run): _lengths(run, row),
             "active": streams["active"][row - 1] if row else streams["count"][0] > 0,
             "weight": streams["weight"][row],
             "loss_weight": streams["loss_weight"][row],
         },
         index=list(run.names),
     )
+
+
+def _of_a_sample(run: RecordedRun) -> str:
+    return "labels_per_sample" if run.unit == "labels" else "tokens_per_sample"
 
 
 def _lengths(run: RecordedRun, row: int) -> FloatArray | float:
