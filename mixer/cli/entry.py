@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import version
 from typing import NoReturn
@@ -22,6 +23,7 @@ from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.recipe.fields import check_recipe, explained, trainer_in
 from mixer.recipe.overriding import overriding
+from mixer.recipe.tiny import tiny
 from mixer.utils.hidden_names import hidden
 from mixer.utils.text import did_you_mean, print_lines
 
@@ -65,10 +67,14 @@ def _run(words: list[str]) -> int | None:
     import_early()
     title = f"mixer {name}"
     try:
-        command = _for_trainer(load_command(name), rest)
-        command.parser.prog, recipe_class = title, command.recipe_class
-        parse = command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
-        status = command.run(parse(rest))
+        with tiny(rest) if name == "train" else nullcontext(rest) as rest:
+            command = _for_trainer(load_command(name), rest)
+            command.parser.prog, recipe_class = title, command.recipe_class
+            parse = (
+                command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
+            )
+            config = parse(rest)
+        status = command.run(config)
         end_together()
     except BrokenPipeError:  # an OSError, but not wrong input
         raise

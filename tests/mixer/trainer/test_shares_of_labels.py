@@ -187,7 +187,9 @@ def test_what_has_no_labels_at_all_is_refused_before_a_step(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_trl_counts_what_its_collator_leaves_to_learn(tmp_path: Path, packing: bool) -> None:
-    data = {"chats": chats(40, 1), "pairs": completions(40, 2)} if not packing else {"a": chats(40, 1), "b": chats(9, 2)}
+    data = (
+        {"chats": chats(40, 1), "pairs": completions(40, 2)} if not packing else {"a": chats(40, 1), "b": chats(9, 2)}
+    )
     own = {"mixing": Fixed(dict.fromkeys(data, 0.5), unit="labels"), "batch_size": 4}
     changes = {"packing": True, "assistant_only_loss": True, "max_length": 24} if packing else {}
     trainer = sft(tmp_path, data, own=own, max_steps=12, per_device_train_batch_size=1, **changes)

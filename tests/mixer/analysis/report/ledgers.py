@@ -45,7 +45,12 @@ def write_run(
     ledger._tables["streams"].append({**columns, "active": np.ones(len(place), dtype=bool)})
     samples, sizes, ones = num_streams * seen, num_streams * count, np.ones(num_steps, dtype=np.int64)
     clock = {"step": step, "samples": samples, "tokens": 3 * samples, "epoch": samples / EPOCH_SIZE}
-    clock |= {"progress": step / (num_steps if is_done else 2 * num_steps), "batch_size": sizes, "total": sizes, "labels": 0 * ones}
+    clock |= {
+        "progress": step / (num_steps if is_done else 2 * num_steps),
+        "batch_size": sizes,
+        "total": sizes,
+        "labels": 0 * ones,
+    }
     clock |= {"learning_rate": 0.1 * np.sin(np.pi * step / num_steps / 1.5), "learning_rate_factor": 1.0 * ones}
     clock |= {"loss": 10 / step, "gradient_norm": 1 / np.sqrt(step), "update_norm": np.nan * ones}
     ledger._tables["clock"].append(clock)
