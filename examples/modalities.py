@@ -1,4 +1,4 @@
-"""Images and speech of a data set on the hub, or in a file, as samples of a model: for the recipes in `recipes/models`."""
+"""Pictures and speech of a data set on the hub, or in a file, as samples of a model; recipes/models uses it."""
 
 from collections.abc import Mapping
 from typing import Any

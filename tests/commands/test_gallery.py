@@ -14,7 +14,7 @@ from tests.ranks.warm import some
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "recipes" / "models"
 NAMES = sorted(path.stem for path in GALLERY.glob("*.yaml"))
-FEW = ("llama_3_2_sft_lora", "modernbert_multi_task", "wav2vec2_ctc")
+FEW = ("modernbert_multi_task", "olmoe_pretraining", "wav2vec2_ctc")
 
 
 @pytest.mark.parametrize("name", some(NAMES, FEW))
@@ -31,20 +31,8 @@ def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(
     assert set(seen["stream"]) == set(rows["stream"])
     assert np.isfinite(seen["loss"]).all()
     assert (seen["items"] > 0).all()
-    for stream, fields in whole["streams"].items():  # a miniature changes data and lengths, not formats
-        assert written["streams"][stream]["factory"] == fields.get("factory")
-        assert (
-            (written["streams"][stream]["format"] or {})
-            .get("class_path", "")
-            .endswith(fields.get("format", {}).get("class_path", ""))
-        )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_is_complete_without_its_miniature(name: str) -> None:
-    fields = filled_in((GALLERY / f"{name}.yaml").read_text())
-    assert "/" in str(fields["model", "name_or_path"])
-    assert (GALLERY / "tiny" / f"{name}.yaml").is_file()
+    assert filled_in((GALLERY / f"{name}.yaml").read_text())  # the recipe itself is complete, too
+    assert "/" in whole["model"]["name_or_path"]
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_what_has_no_labels_at_all_is_refused_before_a_step(tmp_path: Path) -> N
         budget=Budget(labels=10),
         compute_loss_func=loss,
     )
-    with pytest.raises(ValueError, match="A budget in labels.*no 'labels'"):
+    with pytest.raises(ValueError, match=r"A budget in labels.*no 'labels'"):
         trainer.train()
 
 
