@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.recipe.early_names import check_names
 from mixer.recipe.fields import check_recipe, explained, trainer_in
 from mixer.recipe.overriding import overriding
+from mixer.recipe.tiny import tiny
 from mixer.utils.hidden_names import hidden
 from mixer.utils.text import did_you_mean, print_lines
 
@@ -71,10 +73,14 @@ def _run(words: list[str]) -> int | None:
             check_names(rest)
         loaded = load_command(name)
         rest = _own_names(rest, loaded.aliases)
-        command = _for_trainer(loaded, rest)
-        command.parser.prog, recipe_class = title, command.recipe_class
-        parse = command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
-        status = command.run(parse(rest))
+        with tiny(rest) if name == "train" else nullcontext(rest) as rest:
+            command = _for_trainer(loaded, rest)
+            command.parser.prog, recipe_class = title, command.recipe_class
+            parse = (
+                command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
+            )
+            config = parse(rest)
+        status = command.run(config)
         end_together()
     except BrokenPipeError:  # an OSError, but not wrong input
         raise

@@ -12,6 +12,7 @@ from mixer.analysis.fit.runs import RecordedRuns
 from mixer.analysis.fit.table import SUFFIXES, RunTable
 from mixer.cli.command import Command, add_json
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
+from mixer.policies.contract import UNITS
 from mixer.recipe.recipe_files import mixing_of
 from mixer.utils.console import console, print_json
 from mixer.utils.files import write_json
@@ -47,7 +48,7 @@ def fit() -> Command:
     add("--greater_is_better", action="store_true", help="The table has metrics of which more is better.")
     loss = "Losses of the last evaluation, or of training over the last tenth of the steps."
     add("--loss", choices=["evaluation", "train"], default="evaluation", help=loss)
-    add("--unit", choices=["samples", "tokens"], default="samples", help="Unit of the shares.")
+    add("--unit", choices=UNITS, default="samples", help="Unit of the shares.")
     budgets = "Also fit runs that differ in their length or last evaluation, or stopped early."
     add("--allow-different-budgets", action="store_true", help=budgets)
     recipes = "Also fit runs of mixer train whose recipes differ in more than mixture, seeds, length and reporting."

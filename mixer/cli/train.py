@@ -23,6 +23,7 @@ _RESUME = (
     "error (must). Always start anew (never). Or resume from the folder of a checkpoint (PATH). Default: "
     "training.resume_from_checkpoint."
 )
+_TINY = "Train the recipe in miniature: the file of its name in the folder tiny beside it changes it."
 _DRY_RUN = "Build everything and show the streams with a sample of each; do not train."
 
 
@@ -32,10 +33,11 @@ def train() -> Command:
         Recipe,
         _run,
         description="Trains by a recipe. Override any field by an option: --training.learning_rate 1e-3.",
-        usage="[--dry_run] [--resume auto|must|never|PATH]",
+        usage="[--dry_run] [--tiny] [--resume auto|must|never|PATH]",
         example="mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform",
         options={
             "--resume": {"type": str, "metavar": "auto|must|never|PATH", "help": _RESUME},
+            "--tiny": {"action": "store_true", "help": _TINY},
             "--dry_run": {"action": "store_true", "help": _DRY_RUN},
         },
     )

@@ -12,7 +12,7 @@ from mixer.utils.recorded_arguments import as_data
 
 # Mixture settings of a stream that are plain data.
 _STREAM_FIELDS = (
-    *("weight", "max_epochs", "max_samples", "max_tokens", "shuffle", "enters_at", "leaves_at"),
+    *("weight", "max_epochs", "max_samples", "max_tokens", "max_labels", "shuffle", "enters_at", "leaves_at"),
     *("groups", "head", "loss_weight"),
 )
 

@@ -11,7 +11,7 @@ from mixer.utils.saved_state import HasState
 
 MOST_STREAMS = 256  # with a row a step each
 _ROWS_A_STEP = 100  # of more streams, on average: at most 10 kB
-_SUMS = frozenset({"count", "items", "tokens"})
+_SUMS = frozenset({"count", "items", "tokens", "labels"})
 _MEANS_OF_ITEMS = frozenset({"loss", "excess_loss", "loss_after"})
 _MEANS_OF_STEPS = frozenset({"weight", "policy_weight", "loss_weight"})
 

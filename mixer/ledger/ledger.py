@@ -122,18 +122,19 @@ class Ledger:
         Args:
             step: Number of the step, from 1, as the Trainer logs it.
             names: Names of the streams.
-            columns: `[num_streams]` each: the other columns.
+            columns: `[num_streams]` each: the other columns; `labels` may lack.
         """
         if self.is_writer:
-            self._rows["streams"].add(step, names, columns)
+            labels = {"labels": np.zeros(len(names), dtype=np.int64)}
+            self._rows["streams"].add(step, names, {**labels, **columns})
 
     def record_clock(self, **columns: float) -> None:
         """Adds the position of the run after a step.
 
         Args:
-            **columns: One number a column of the table `clock`.
+            **columns: One number a column of the table `clock`; `labels` may lack.
         """
-        self._append("clock", {name: [value] for name, value in columns.items()})
+        self._append("clock", {name: [value] for name, value in {"labels": 0, **columns}.items()})
 
     def record_timings(self, **columns: float) -> None:
         """Adds a step's timings.

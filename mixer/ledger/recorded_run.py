@@ -3,7 +3,7 @@
 import functools
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,13 @@ from mixer.ledger.decisions import Control, decided_before
 from mixer.ledger.evaluated_losses import recorded_objective
 from mixer.ledger.folder import open_ledger, read_note
 from mixer.measurements.gradients import GradientStatistics
+from mixer.policies.contract import Unit
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.text import mixing_unit
 
 # Values for a stream that a step did not have.
-_ABSENT = {"count": 0, "tokens": 0, "seen": 0, "staleness": 0, "active": False}
+_ABSENT = {"count": 0, "tokens": 0, "labels": 0, "seen": 0, "staleness": 0, "active": False}
 _MOST_RANGES = 6
 
 
@@ -84,8 +86,8 @@ class RecordedRun:
             )
         return row
 
-    def amount_at(self, step: int, unit: Literal["samples", "tokens"]) -> float:
-        """Gives the samples or tokens of the run up to a step."""
+    def amount_at(self, step: int, unit: Unit) -> float:
+        """Gives the samples, tokens or labels of the run up to a step."""
         return float(self._clock[unit][self._clock["step"] <= step].max()) if step >= self._clock["step"].min() else 0.0
 
     @property
@@ -113,10 +115,14 @@ class RecordedRun:
     def _decisions(self) -> pd.DataFrame:
         return self._ledger.decisions()
 
-    @functools.cached_property
-    def num_tokens(self) -> Int64Array:
-        """int64 `[num_steps, num_streams]`: tokens of each stream so far."""
-        return np.cumsum(self.streams["tokens"], axis=0)
+    @property
+    def unit(self) -> Unit:
+        """The unit of the policy's weights; samples if it is not recorded."""
+        return mixing_unit(self.description)
+
+    def so_far(self, unit: Unit) -> Int64Array:
+        """Returns the tokens, or labels, of each stream so far, int64 `[num_steps, num_streams]`."""
+        return np.cumsum(np.nan_to_num(self.streams[unit]).astype(np.int64), axis=0)
 
     @functools.cached_property
     def evaluations(self) -> dict[int, list[tuple[str, float]]]:

@@ -30,8 +30,9 @@ _MAX_WAITING = 64
 def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
     """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; `Plan` has those of samples."""
     plan = result.plan
-    before = mixing.seen - plan.counts, mixing.num_tokens - result.contents.tokens
-    lengths = None if mixing.policy.unit == "samples" else mean_tokens(*before)
+    unit = mixing.policy.unit
+    before = mixing.seen - plan.counts, mixing.amounts - result.contents.amounts(unit)
+    lengths = None if unit == "samples" else mean_tokens(*before)
     return plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
 
 
@@ -109,7 +110,7 @@ class Recorder(HasState):
         num_streams = len(self._mixing.names)
         self._weights = np.zeros(num_streams)
         self._counts = np.zeros(num_streams, dtype=np.int64)
-        self._tokens = np.zeros(num_streams, dtype=np.int64)
+        self._amounts = np.zeros(num_streams, dtype=np.int64)
         self._losses = StreamMeans(num_streams)
         self._compared: dict[str, StreamMeans] = {}
         self._num_steps, self._total, self._other = 0, 0.0, 0.0
@@ -162,6 +163,7 @@ class Recorder(HasState):
             "step": plan.step,
             "samples": clock.num_samples,
             "tokens": clock.num_tokens,
+            "labels": clock.num_labels,
             "epoch": clock.epoch,
             "progress": clock.progress,
             "batch_size": plan.batch_size,
@@ -196,9 +198,10 @@ class Recorder(HasState):
             `train_coverage`, `batch_size` of the last step (and `learning_rate_factor`, if the batch size moves the
             learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
             `weight/NAME` (share asked for, in the policy's unit), `count/NAME` (samples since the last entry),
-            `tokens/NAME` (likewise, for a mixture by tokens) and `loss/NAME` (mean per item since then, if it
-            had items), `excess_loss/NAME` and `loss_after/NAME` (likewise, where they are measured); `loss/other` where
-            the loss holds a part that is no stream's; what `gradient_entries` says of the newest measurement since
+            `tokens/NAME` or `labels/NAME` (likewise, for a mixture by tokens or labels) and
+            `loss/NAME` (mean per item since then, if it had items), `excess_loss/NAME` and `loss_after/NAME` (likewise,
+            where they are measured); `loss/other` where the loss
+            holds a part that is no stream's; what `gradient_entries` says of the newest measurement since
             then.
         """
         self._write_steps()
@@ -214,8 +217,8 @@ class Recorder(HasState):
                 entries[f"coverage/{name}"] = coverage
             entries[f"weight/{name}"] = float(self._weights[stream_id])
             entries[f"count/{name}"] = int(self._counts[stream_id])
-            if self._mixing.policy.unit == "tokens":
-                entries[f"tokens/{name}"] = int(self._tokens[stream_id])
+            if (unit := self._mixing.policy.unit) != "samples":
+                entries[f"{unit}/{name}"] = int(self._amounts[stream_id])
             for column, means in {"loss": self._losses, **self._compared}.items():
                 if (mean := means.of(stream_id)) is not None:
                     entries[f"{column}/{name}"] = mean
@@ -229,7 +232,7 @@ class Recorder(HasState):
         """Gives the figures since the last log entry, as plain data."""
         compared = {column: means.state_dict() for column, means in self._compared.items()}
         losses = self._losses.state_dict()
-        own = {**super().state_dict(), "tokens": self._tokens.tolist()}
+        own = {**super().state_dict(), "tokens": self._amounts.tolist()}
         return {**own, "items": losses["items"], "loss_sums": losses["sums"], "compared": compared}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -239,7 +242,7 @@ class Recorder(HasState):
         num_streams = len(self._counts)
         state = {"tokens": [0] * num_streams, **state}  # checkpoints of 0.1.0 have none
         super().load_state_dict(state)
-        self._tokens = from_plain(state["tokens"], num_streams, dtype=np.int64)
+        self._amounts = from_plain(state["tokens"], num_streams, dtype=np.int64)
         self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
         for column, saved in state["compared"].items():
             self._compared.setdefault(column, StreamMeans(num_streams)).load_state_dict(saved)
@@ -316,6 +319,7 @@ class Recorder(HasState):
             "items": contents.items,
             "loss": np.where(finite, losses, np.nan),
             "tokens": contents.tokens,
+            "labels": contents.amounts("labels"),
             "staleness": np.full(len(losses), plan.staleness),
             "policy_weight": plan.policy_weights,
             "loss_weight": np.ones(len(losses)) if plan.loss_weights is None else plan.loss_weights,
@@ -324,7 +328,7 @@ class Recorder(HasState):
         sums = self._losses.add(losses, contents.items)
         self._weights = shares
         self._counts += plan.counts
-        self._tokens += contents.tokens
+        self._amounts += contents.amounts(self._mixing.policy.unit)
         mean = float(result.sums[-1])
         self._ledger.record_clock(**place, loss=mean, gradient_norm=math.nan if norm is None else norm)
         if are_finite and np.isfinite(mean):

@@ -6,7 +6,9 @@ from mixer.measurements import RECORDED, ByStream
 
 _TYPES = {
     **dict.fromkeys(["stream", "source", "metric", "control", "rule", "term", "kind"], pa.string()),
-    **dict.fromkeys(["step", "count", "items", "tokens", "seen", "unique", "staleness", "undelivered"], pa.int64()),
+    **dict.fromkeys(
+        ["step", "count", "items", "tokens", "labels", "seen", "unique", "staleness", "undelivered"], pa.int64()
+    ),
     **dict.fromkeys(["skipped", "total", "micro_batches", "hits", "misses", "samples", "batch_size"], pa.int64()),
     **dict.fromkeys(["entries", "label", "level"], pa.int64()),
     **dict.fromkeys(["length", "key", "shift", "position"], pa.int64()),
@@ -22,14 +24,14 @@ def _schema(*columns: str) -> pa.Schema:
 
 STREAMS = _schema(
     *("step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "unique", "coverage", "epoch"),
-    *("staleness", "undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped"),
+    *("staleness", "undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped", "labels"),
 )
 TIMINGS = _schema(
     *("step", "total", "micro_batches", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds")
 )
 CLOCK = _schema(
     *("step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate"),
-    *("learning_rate_factor", "loss", "gradient_norm"),
+    *("learning_rate_factor", "loss", "gradient_norm", "labels"),
     *(kind.column for kind in RECORDED if not issubclass(kind, ByStream)),
 )
 EVALUATIONS = _schema("step", "stream", "loss")

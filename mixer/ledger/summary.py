@@ -13,10 +13,11 @@ from rich.table import Table
 
 from mixer.ledger.evaluated_losses import mean_loss, recorded_objective, recorded_weights, worst_loss
 from mixer.ledger.folder import open_ledger, read_description, read_note
+from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
-from mixer.utils.text import first_of, listed, rule_in_words, unit_in
+from mixer.utils.text import first_of, listed, mixing_unit, rule_in_words
 
-_COLUMNS = ["step", "stream", "weight", "policy_weight", "count", "items", "loss", "coverage", "tokens"]
+_COLUMNS = ["step", "stream", "weight", "policy_weight", "count", "items", "loss", "coverage", "tokens", "labels"]
 _LIKE = 1.03  # more apart in samples or tokens, runs are told to differ
 _PART = 0.1  # of the steps, for losses of training
 _MOST_WHOLE = 2  # runs side by side on a screen, with all their columns
@@ -29,7 +30,8 @@ class RunSummary:
     Args:
         name: Name of the run's folder.
         streams: One row per stream or other evaluation set, indexed by name: `first_loss` and `last_loss` of
-            evaluations, `samples`, `tokens`, their shares `share` and `token_share`, `coverage`, `weight` (mean of
+            evaluations, `samples`, `tokens`, `labels`, their shares `share`, `token_share` and `label_share`,
+            `coverage`, `weight` (mean of
             what was asked for, in the policy's unit), `first_train_loss` and `last_train_loss` (means over
             the first and the last tenth of the steps).
         steps: Number of steps.
@@ -39,7 +41,7 @@ class RunSummary:
         objective: The declared objective, or `None`.
         interval_steps: Number of steps that a row of the ledger covers.
         policy: Name of the policy with its unit; empty if unknown.
-        is_by_tokens: Whether its weights are shares of tokens.
+        unit: What its weights are shares of.
         steering_rows: Number of rows by evaluation set that were set aside to steer.
     """
 
@@ -52,7 +54,7 @@ class RunSummary:
     objective: Objective | None = None
     interval_steps: int = 1
     policy: str = ""
-    is_by_tokens: bool = False
+    unit: Unit = "samples"
     steering_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -115,17 +117,18 @@ def summarise(run: Path) -> RunSummary:
     rows = ledger.read("streams", _COLUMNS).to_pandas()
     note = read_note(run)
     described = read_description(run)
-    is_by_tokens = unit_in(described.get("mixing")) == "tokens"
-    columns = {"samples": ("count", "sum"), "tokens": ("tokens", "sum"), "coverage": ("coverage", "last")}
-    columns |= {"weight": ("policy_weight" if is_by_tokens else "weight", "mean")}
+    unit = mixing_unit(described)
+    columns = {"samples": ("count", "sum"), "tokens": ("tokens", "sum"), "labels": ("labels", "sum")}
+    columns |= {
+        "coverage": ("coverage", "last"),
+        "weight": ("weight" if unit == "samples" else "policy_weight", "mean"),
+    }
     summary = rows.groupby("stream", sort=False).agg(**columns)
-    for share, amount in {"share": "samples", "token_share": "tokens"}.items():
+    for share, amount in {"share": "samples", "token_share": "tokens", "label_share": "labels"}.items():
         summary[share] = summary[amount] / max(int(summary[amount].sum()), 1)
     evaluations = ledger.evaluations()
     evaluated = dict.fromkeys(evaluations["stream"])
-    summary = summary.astype({"samples": "Int64", "tokens": "Int64"}).reindex(
-        list(dict.fromkeys([*summary.index, *evaluated]))
-    )
+    summary = summary.astype(dict.fromkeys(UNITS, "Int64")).reindex(list(dict.fromkeys([*summary.index, *evaluated])))
     # First and last entries, even if they are NaN.
     losses = _first_and_last(evaluations, ["stream"], "loss").add_suffix("_loss")
     summary = losses.reindex(summary.index).join(summary).join(_training_losses(rows))
@@ -134,7 +137,7 @@ def summarise(run: Path) -> RunSummary:
     sets, steps = frozenset(evaluated), int(rows["step"].max())
     policy = rule_in_words(described["mixing"]) if "mixing" in described else ""
     taken = described.get("steering_rows")
-    own = (weights, objective, ledger.interval_steps, policy, is_by_tokens, taken if isinstance(taken, dict) else {})
+    own = (weights, objective, ledger.interval_steps, policy, unit, taken if isinstance(taken, dict) else {})
     return RunSummary(run.name, summary, steps, sets, metrics, *own)
 
 
@@ -155,8 +158,8 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
         title = "Training loss (mean over the first and the last tenth of the steps) and samples by stream"
         summaries = [_of_training(summary) for summary in summaries]
     is_short = len(summaries) > _MOST_WHOLE
-    are_by_tokens = any(summary.is_by_tokens for summary in summaries)
-    titles = ["\nsamples", *(["share\nof tokens"] if are_by_tokens else []), "\ncoverage", "mean\nweight"]
+    units = [unit for unit in UNITS[1:] if any(summary.unit == unit for summary in summaries)]
+    titles = ["\nsamples", *(f"share\nof {unit}" for unit in units), "\ncoverage", "mean\nweight"]
     titles = titles[: len(titles) - 2 * is_short]
     width = 1 + len(titles)
     table = Table(title=title, caption="\n".join(_remarks(summaries)) or None)
@@ -170,7 +173,7 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
         table.add_section()
     names = list(dict.fromkeys(name for summary in summaries for name in summary.streams.index))
     for name in names:
-        cells = [_cells(summary, name, is_short, are_by_tokens)[:width] for summary in summaries]
+        cells = [_cells(summary, name, is_short, units)[:width] for summary in summaries]
         table.add_row(name, *(cell for own in cells for cell in own))
     table.add_section()
     averages, worst = [], []
@@ -186,7 +189,7 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
 def _remarks(summaries: Sequence[RunSummary]) -> list[str]:
     """Says what a reader of the table must know: intervals, policies by tokens, and runs that cannot be compared."""
     remarks = [f"{one.name}: rows of {one.interval_steps} steps" for one in summaries if one.interval_steps > 1]
-    if any(one.is_by_tokens for one in summaries):
+    if any(one.unit != "samples" for one in summaries):
         remarks.append(", ".join(f"{one.name}: {one.policy or 'unknown'}" for one in summaries))
     for unit in ("samples", "tokens"):
         amounts = {one.name: int(one.streams[unit].sum()) for one in summaries}
@@ -201,8 +204,8 @@ def unlike_amounts(amounts: Mapping[str, float], unit: str) -> str:
     """Warns that runs trained on different amounts of data; empty if they differ by a few per cent at most.
 
     Args:
-        amounts: Samples or tokens by run.
-        unit: `"samples"` or `"tokens"`.
+        amounts: Samples, tokens or labels by run.
+        unit: Which of them.
     """
     if max(amounts.values()) <= _LIKE * min(amounts.values()):
         return ""
@@ -287,15 +290,15 @@ def _over_sets(summary: RunSummary, course: tuple[float, float], is_short: bool)
     return _course(*course, is_short) if summary.evaluated else "-"
 
 
-def _cells(summary: RunSummary, name: str, is_short: bool, with_tokens: bool) -> list[str]:
+def _cells(summary: RunSummary, name: str, is_short: bool, units: Sequence[Unit]) -> list[str]:
     if name not in summary.streams.index:
-        return ["-"] * 5
+        return ["-"] * (4 + len(units))
     row: dict[str, Any] = {column: summary.streams.at[name, column] for column in summary.streams.columns}
     losses = _course(row["first_loss"], row["last_loss"], is_short) if name in summary.evaluated else "-"
     coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
     if pd.isna(row["samples"]):  # an evaluation set that is not a stream
-        return [losses, *["-"] * 4]
-    tokens = [f"{row['token_share']:.1%}"] if with_tokens else []
+        return [losses, *["-"] * (3 + len(units))]
+    tokens = [f"{row[f'{unit[:-1]}_share']:.1%}" for unit in units]
     return [losses, f"{int(row['samples']):,}", *tokens, coverage, f"{row['weight']:.3f}"]
 
 

@@ -80,8 +80,8 @@ def _is_unknown(result: Any) -> bool:
 
 
 def as_numbers(argument: str, values: StreamValues | None, names: Sequence[str]) -> FloatArray:
-    """Returns a user's numbers of the streams in their order; NaN where there is none, and 0 for tokens."""
-    missing = 0.0 if argument == "tokens" else math.nan
+    """Returns a user's numbers of the streams in their order; NaN where there is none, and 0 for tokens and labels."""
+    missing = 0.0 if argument in ("tokens", "labels") else math.nan
     if isinstance(values, torch.Tensor):
         values = values.tolist()
     if isinstance(values, Mapping | None):

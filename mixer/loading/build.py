@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from transformers import TrainingArguments
 
 from mixer.loading.learning_rate import decay_step
@@ -16,6 +17,7 @@ from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.resolve import check_epochs, resolve_epoch_size
 from mixer.mixture.stream import Stream, total_samples
+from mixer.models.labels import IGNORED
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.objective import Objective
@@ -92,7 +94,7 @@ def assemble(
         max_samples=total_samples(streams),
         pass_size=pass_size,
         num_warmup_steps=int(args.warmup_steps) if args.warmup_steps >= 1 else 0,
-        tokens_per_sample=1.0 if budget.tokens is None else guess_tokens(streams),
+        tokens_per_sample=guess_tokens(streams, budget),
         is_constant=size.is_constant,
         decay_step=partial(decay_step, args, scheduler),
     )
@@ -157,21 +159,22 @@ def _check_epochs(args: TrainingArguments, amounts: Amounts) -> None:
         )
 
 
-def guess_tokens(streams: Sequence[Stream]) -> float:
-    """Estimates the tokens per sample from the streams' first samples, to plan the steps of a budget in tokens.
+def guess_tokens(streams: Sequence[Stream], budget: Budget) -> float:
+    """Estimates the tokens, or labels, per sample from the streams' first samples, to plan the steps of a budget.
 
     Returns:
-        Mean over the streams that can be indexed; 1 if none has `input_ids`.
+        Mean over the streams that can be indexed; 1 if none has `input_ids`, or the budget is in neither.
     """
     lengths = []
-    for stream in streams:
+    for stream in streams if budget.tokens is not None or budget.labels is not None else ():
         if stream.is_iterable or stream.is_memory:
             continue
         with seeded(0):  # random numbers drawn here must not affect the run
             sample: Any = preprocessed(stream.dataset, stream.preprocess)[0]
         tokens = sample.get("input_ids") if isinstance(sample, Mapping) else None
         if tokens is not None:
-            lengths.append(len(tokens))
+            labels = np.asarray(sample.get("labels", tokens))
+            lengths.append(len(tokens) if budget.tokens is not None else max(int((labels != IGNORED).sum()), 1))
     return sum(lengths) / len(lengths) if lengths else 1.0
 
 

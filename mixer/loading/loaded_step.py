@@ -14,6 +14,7 @@ from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.step_plan import Plan
+from mixer.policies.contract import Unit
 from mixer.utils.arrays import Int64Array
 from mixer.utils.text import shortened
 
@@ -35,6 +36,7 @@ class StepCounts:
         num_rows: Rows of the micro-batches.
         squared_items: Sum of the squares of the rows' items.
         mixed_up: Rows and samples of micro-batches of several streams whose rows are not their samples.
+        labels: int64 `[num_streams]`: labels that the loss learns, however it is normalised; `None` for none.
     """
 
     items: Int64Array
@@ -46,11 +48,18 @@ class StepCounts:
     num_rows: int = 0
     squared_items: int = 0
     mixed_up: tuple[int, int] = (0, 0)
+    labels: Int64Array | None = None
 
     @property
     def is_even(self) -> bool:
         """Whether all rows have equally many items: only then is n Σ xᵢ² = (Σ xᵢ)² (Cauchy-Schwarz)."""
         return self.num_rows * self.squared_items == self.num_items**2
+
+    def amounts(self, unit: Unit) -> Int64Array:
+        """Labels of the streams if the unit is labels, else tokens: int64 `[num_streams]`."""
+        if unit != "labels":
+            return self.tokens
+        return np.zeros_like(self.tokens) if self.labels is None else self.labels
 
     @functools.cached_property
     def num_items(self) -> int:
@@ -94,17 +103,18 @@ def confirm(
     of_rows = (own.num_rows, own.squared_items, *own.mixed_up)
     counts = np.array([own.num_larger, own.num_first, *of_rows, *own.signals])
     skipped = zeros if own.skipped is None else own.skipped
-    message = ranks.all_reduce_sum(np.concatenate([head, own.items, own.tokens, skipped, counts]))
+    by_stream = (own.items, own.tokens, skipped, own.amounts("labels"))
+    message = ranks.all_reduce_sum(np.concatenate([head, *by_stream, counts]))
     num_failures, *sums = message[:5].tolist()
     if num_failures:
         ranks.raise_on_all(error)
     # Cauchy-Schwarz: W times the sum of squares equals the square of the sum only if all are equal.
     if any(ranks.world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
         _raise_disagreement(ranks, plan)
-    items, tokens, skipped = message[5 : -len(counts)].reshape(3, num_streams)
+    items, tokens, skipped, labels = message[5 : -len(counts)].reshape(4, num_streams)
     num_larger, num_first, num_rows, squared_items, *more = message[-len(counts) :].tolist()
     mixed_up, signals = (more[0], more[1]), tuple(more[2:])
-    return StepCounts(items, tokens, num_larger, num_first, skipped, signals, num_rows, squared_items, mixed_up)
+    return StepCounts(items, tokens, num_larger, num_first, skipped, signals, num_rows, squared_items, mixed_up, labels)
 
 
 def _raise_disagreement(ranks: RankSync, plan: Plan | None) -> None:
@@ -137,6 +147,13 @@ class MicroBatch:
     is_padding: bool
     positions: Int64Array | None = None
     indices: Int64Array | None = None
+
+    def by_stream(self, numbers: Int64Array, num_streams: int) -> Int64Array:
+        """Sums numbers of its rows by stream: int64 `[num_streams]`."""
+        ids = self.stream_ids
+        if len(numbers) != len(ids):  # rows of one stream; of several their samples tell the shares
+            numbers = np.diff(np.arange(len(ids) + 1) * numbers.sum() // len(ids))
+        return np.bincount(ids, weights=numbers, minlength=num_streams).astype(np.int64)
 
     @property
     def first_stream(self) -> int:

@@ -190,6 +190,7 @@ class Standalone:
         learning_rate: SupportsFloat = math.nan,
         gradients: GradientStatistics | None = None,
         measured: Results | None = None,
+        labels: StreamValues | None = None,
     ) -> None:
         """Reports measurements of the last batch, for adaptive policies and schedules.
 
@@ -206,10 +207,11 @@ class Standalone:
             gradients: Result of a `GradientProbe`, for policies or schedules that need gradients.
             measured: What else was measured, by its class in `mixer.measurements`: `{LossAfter: {"math": 1.5}}`, with
                 numbers of streams by name or in order.
+            labels: Tokens of each stream in the batch that the loss learns, as `tokens`.
 
         Raises:
             RuntimeError: If no batch waits for a report.
-            ValueError: If the values do not match the streams, or required tokens are missing.
+            ValueError: If the values do not match the streams, or required tokens or labels are missing.
             TypeError: If the gradients have the wrong type, or something is measured that is no measurement.
         """
         if self._uncounted is None:
@@ -222,7 +224,9 @@ class Standalone:
         report = make_report(names, losses, loss, known)
         if not math.isnan(rate):
             report[LearningRate] = lambda _position: rate
-        self._count(self._uncounted, as_numbers("tokens", tokens, names).astype(np.int64), report)
+        counted = as_numbers("tokens", tokens, names).astype(np.int64)
+        learned = None if labels is None else as_numbers("labels", labels, names).astype(np.int64)
+        self._count(self._uncounted, counted, learned, report)
 
     # ---- State ----
 
@@ -272,12 +276,14 @@ class Standalone:
         if self._uncounted is not None:
             self.observe()
 
-    def _count(self, plan: Plan, tokens: Int64Array, report: Results) -> None:
+    def _count(self, plan: Plan, tokens: Int64Array, labels: Int64Array | None, report: Results) -> None:
         mixing = self.mixing
         try:
-            mixing.check_tokens(plan, tokens)
+            mixing.check_tokens(plan, tokens, labels=labels)
         except ValueError as error:
-            raise ValueError(f"{error} Report them after each batch: observe(tokens=...).") from None
+            raise ValueError(
+                f"{error} Report them after each batch: observe(tokens=...), observe(labels=...)."
+            ) from None
         missing = find_missing(report, plan.step, mixing.policy, mixing.schedule)
         if missing and not self._has_warned:
             self._has_warned = True
@@ -285,4 +291,4 @@ class Standalone:
         self._uncounted = None
         for follow in self._followers:
             follow(plan)
-        mixing.observe(plan, tokens, report)
+        mixing.observe(plan, tokens, report, labels=labels)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from mixer.mixture.clock import Budget
 from mixer.mixture.stream import Stream, total_samples
-from mixer.policies.contract import Unit
+from mixer.policies.contract import UNITS, Unit
 
 
 class Amounts(NamedTuple):
@@ -28,10 +28,9 @@ class Amounts(NamedTuple):
 def amounts_of(streams: Sequence[Stream]) -> Amounts | None:
     """Returns the amounts of all streams, or `None` unless each stream that is no memory has one of the same unit."""
     lasting = [stream for stream in streams if not stream.is_memory]
-    units: tuple[Unit, Unit] = ("samples", "tokens")
-    for unit, other in (units, units[::-1]):
+    for unit in UNITS:
         found = {stream.name: getattr(stream, f"max_{unit}") for stream in lasting}
-        has_other = any(getattr(stream, f"max_{other}") is not None for stream in lasting)
+        has_other = any(set(stream.amounts) - {unit} for stream in lasting)
         if found and None not in found.values() and not has_other:
             return Amounts(unit, found)
     return None
@@ -39,7 +38,7 @@ def amounts_of(streams: Sequence[Stream]) -> Amounts | None:
 
 def budget_of(amounts: Amounts) -> Budget:
     """Returns the length of a run that takes all amounts."""
-    return Budget(samples=amounts.total) if amounts.unit == "samples" else Budget(tokens=amounts.total)
+    return Budget(**{amounts.unit: amounts.total})
 
 
 def check_amounts(streams: Sequence[Stream], budget: Budget, batch_size: int | None) -> None:
@@ -56,15 +55,15 @@ def check_amounts(streams: Sequence[Stream], budget: Budget, batch_size: int | N
     if not any(stream.has_amount for stream in streams):
         return
     by_steps = None if budget.steps is None or batch_size is None else budget.steps * batch_size
-    limits = {"samples": [budget.samples, by_steps], "tokens": [budget.tokens]}
+    limits = {"samples": [budget.samples, by_steps], "tokens": [budget.tokens], "labels": [budget.labels]}
     amounts = amounts_of(streams)
-    totals = {"samples": total_samples([stream for stream in streams if not stream.is_memory]), "tokens": None}
-    if amounts is not None and amounts.unit == "tokens":
-        totals["tokens"] = amounts.total
+    totals = {"samples": total_samples([stream for stream in streams if not stream.is_memory])}
+    if amounts is not None and amounts.unit != "samples":
+        totals[amounts.unit] = amounts.total
     for unit, given in limits.items():
         limit = min((value for value in given if value is not None), default=None)
         if limit is not None:
-            _check_against(streams, unit, limit, totals[unit])
+            _check_against(streams, unit, limit, totals.get(unit))
 
 
 def _check_against(streams: Sequence[Stream], unit: str, limit: int, total: int | None) -> None:
@@ -77,6 +76,7 @@ def _check_against(streams: Sequence[Stream], unit: str, limit: int, total: int 
             )
     if total is not None and total < limit:
         raise ValueError(
-            f"The streams give {total:,} {unit} together (max_samples, max_tokens, max_epochs), but the run has "
-            f"{limit:,}. Set the budget to {total:,} {unit}, raise an amount, or leave one stream without a limit."
+            f"The streams give {total:,} {unit} together (max_samples, max_tokens, max_labels, max_epochs), but the "
+            f"run has {limit:,}. Set the budget to {total:,} {unit}, raise an amount, or leave one stream "
+            "without a limit."
         )

@@ -12,7 +12,7 @@ from mixer.policies.contract import no_decay
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
-_COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch")
+_COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch", "num_labels")
 
 
 @names_arguments
@@ -25,25 +25,27 @@ class Budget:
         samples: Samples of all streams together.
         tokens: Tokens of all streams together; the step that reaches them is the last.
         steps: Optimizer steps.
+        labels: Labels of all streams together, the tokens that the loss learns; likewise.
 
     Raises:
         ValueError: If no limit is set, or a number is not above 0.
-        TypeError: If samples, tokens or steps are not integers.
+        TypeError: If samples, tokens, steps or labels are not integers.
 
     Example:
         >>> Budget(tokens=2_000_000_000, epochs=3)
-        Budget(epochs=3, samples=None, tokens=2000000000, steps=None)
+        Budget(epochs=3, samples=None, tokens=2000000000, steps=None, labels=None)
     """
 
     epochs: float | None = None
     samples: int | None = None
     tokens: int | None = None
     steps: int | None = None
+    labels: int | None = None
 
     def __post_init__(self) -> None:
         limits = {name: value for name, value in vars(self).items() if value is not None}
         if not limits:
-            raise ValueError("budget must be set in epochs, samples, tokens or steps, got none of them.")
+            raise ValueError("budget must be set in epochs, samples, tokens, labels or steps, got none of them.")
         for name, value in limits.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"budget: {name} must be a number, got {value!r}.")
@@ -55,7 +57,7 @@ class Budget:
     @property
     def is_in_steps(self) -> bool:
         """Whether it can be counted in steps of a constant batch size, as the Trainer counts."""
-        return self.samples is None and self.tokens is None
+        return self.samples is None and self.tokens is None and self.labels is None
 
 
 class Clock:
@@ -77,7 +79,7 @@ class Clock:
         pass_size: Samples of one accumulation step over all ranks, the Trainer's unit for epochs; `None` uses the batch
             size.
         num_warmup_steps: Warm-up steps of the learning rate, if set in steps.
-        tokens_per_sample: Estimate until tokens are counted.
+        tokens_per_sample: Estimate of a sample's tokens and labels until they are counted.
         is_constant: Whether the batch size is constant until further notice.
         decay_step: Gives the step at which the learning rate begins to fall in a run of so many steps; `None` if no
             learning-rate schedule is known.
@@ -118,7 +120,7 @@ class Clock:
         self._guessed_tokens = tokens_per_sample
         self._decay_step = None if decay_step is None else functools.cache(decay_step)
         self.step = self.step_in_epoch = self.num_epochs_done = 0
-        self.num_samples = self.num_tokens = self.samples_in_epoch = 0
+        self.num_samples = self.num_tokens = self.num_labels = self.samples_in_epoch = 0
         self._warmup_share = self._least_progress = self._last_coverage = 0.0
         self.planned_steps = self._plan_steps()  # of the whole run at the initial batch size, including a warm-up
         by_steps = -(-self.planned_steps // self.steps_per_epoch)
@@ -221,12 +223,13 @@ class Clock:
             self.epoch_size = self.whole_epoch  # its rest is now dropped at the end, not in advance
         self.batch_size = batch_size
 
-    def tick(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+    def tick(self, num_samples: int | None = None, num_tokens: int = 0, num_labels: int = 0) -> None:
         """Counts a step.
 
         Args:
             num_samples: Samples of the step; `None` uses `next_total`.
             num_tokens: Tokens of the step.
+            num_labels: Labels of the step.
         """
         num_samples = self.next_total() if num_samples is None else num_samples
         self.step += 1
@@ -234,6 +237,7 @@ class Clock:
         self.num_samples += num_samples
         self.samples_in_epoch += num_samples
         self.num_tokens += num_tokens
+        self.num_labels += num_labels
         if self._has_ended_epoch():
             self.end_epoch()
         if self.step == self._num_warmup_steps:
@@ -305,7 +309,9 @@ class Clock:
                 f"{name} was {state[field] or whole} when the run was saved and is {own[field] or whole} now"
             )
         for name in _COUNTS:
-            setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
+            # Earlier versions counted no labels.
+            count = state.get(name, 0) if name == "num_labels" else state[name]
+            setattr(self, name, whole_number(count, name, most=MOST_COUNT))
         self._warmup_share, self._least_progress, self._last_coverage = (
             finite_number(state[name], name, 0.0) for name in ("warmup_share", "least_progress", "last_coverage")
         )
@@ -350,8 +356,8 @@ class Clock:
         """Returns pairs of completed and total amounts."""
         budget = self.budget
         epochs = 0.0 if budget.epochs is None else self.epoch  # which goes by the progress if it is the run
-        done = (epochs, self.num_samples, self.num_tokens, self.step, self.num_samples)
-        whole = (budget.epochs, budget.samples, budget.tokens, budget.steps, self._max_samples)
+        done = (epochs, self.num_samples, self.num_tokens, self.num_labels, self.step, self.num_samples)
+        whole = (budget.epochs, budget.samples, budget.tokens, budget.labels, budget.steps, self._max_samples)
         return [(part, budget) for part, budget in zip(done, whole, strict=True) if budget is not None]
 
     def _steps_of(self, num_samples: float) -> int:
@@ -362,9 +368,10 @@ class Clock:
         budget = self.budget
         left: list[float] = [] if budget.epochs is None else [(budget.epochs - self.epoch) * self.epoch_size]
         left += [limit - self.num_samples for limit in (budget.samples, self._max_samples) if limit is not None]
-        if budget.tokens is not None:
-            per_sample = self.num_tokens / self.num_samples if self.num_tokens else self._guessed_tokens
-            left.append((budget.tokens - self.num_tokens) / per_sample)
+        for limit, done in ((budget.tokens, self.num_tokens), (budget.labels, self.num_labels)):
+            if limit is not None:
+                per_sample = done / self.num_samples if done else self._guessed_tokens
+                left.append((limit - done) / per_sample)
         steps: list[float] = [self._steps_for(num_samples) for num_samples in left]
         return steps if budget.steps is None else [*steps, budget.steps - self.step]
 

@@ -1,6 +1,7 @@
 """Mixture controller: owns weights, batch size, planner and clock, and their state."""
 
 import copy
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +25,9 @@ from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import Plan
-from mixer.mixture.stream import describe
+from mixer.mixture.stream import Stream, describe
 from mixer.mixture.weights import MixtureWeights
-from mixer.policies.contract import Decision, Observation, Policy, Terms, Weights
+from mixer.policies.contract import Decision, Observation, Policy, Terms, Unit, Weights
 from mixer.policies.objective import Objective
 from mixer.schedules.base import BatchObservation, Schedule
 from mixer.schedules.constant import Constant
@@ -35,6 +36,8 @@ from mixer.utils.files import other_version
 from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number
 
 FORMAT_VERSION = 2
+_MOST_UNLABELLED = 32  # samples of a stream of which none has a label
+logger = logging.getLogger(__name__)
 
 
 class Mixing:
@@ -62,6 +65,7 @@ class Mixing:
         loss_units: LossUnits | None = None,
     ):
         self.policy, self.loss_units = policy, loss_units
+        self._has_told = False  # of a stream without labels
         self.clock = clock
         self._mixture = replace(describe(planner.streams), objective=objective, decay_begins=self._decay_begins)
         self.names = self._mixture.names
@@ -90,6 +94,7 @@ class Mixing:
         if self.loss_units is not None:
             self.loss_units.start()
         self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
+        self.num_labels: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         self.skipped: Int64Array = np.zeros(len(self.names), dtype=np.int64)
         clock.resize(self._batch_size.value)
         if self.is_exhausted:
@@ -104,6 +109,11 @@ class Mixing:
     def seen(self) -> Int64Array:
         """int64 `[num_streams]`: samples of each stream so far."""
         return self.planner.seen
+
+    @property
+    def amounts(self) -> Int64Array:
+        """int64 `[num_streams]`: labels of each stream so far if the policy's unit is labels, else tokens."""
+        return self.num_labels if self.policy.unit == "labels" else self.num_tokens
 
     @property
     def coverage(self) -> dict[str, float]:
@@ -297,33 +307,63 @@ class Mixing:
         return not self._shares()[0].any()
 
     def _shares(self) -> tuple[FloatArray, FloatArray]:
-        lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
+        lengths = self._weights.tokens_per_sample(self.seen, self.amounts)
         weights = self._weights.value if lengths is None else self._weights.value / lengths
         return self.planner.shares(weights, self.clock.progress)
 
     # ---- Observing ----
 
-    def check_tokens(self, plan: Plan, tokens: Int64Array, skipped: Int64Array | None = None) -> None:
-        """Refuses samples without tokens if the run counts tokens.
+    def user_of(self, unit: Unit) -> str | None:
+        """Names what of the run counts in a unit beside single streams; `None` if nothing does."""
+        users = {
+            f"unit={unit!r}": self.policy.unit == unit,
+            f"A budget in {unit}": getattr(self.clock.budget, unit) is not None,
+            f"batch_size={self.schedule.name}": self.schedule.unit == unit,
+        }
+        if unit == "labels":
+            users["max_labels"] = self.planner.has_label_amounts
+        return next((user for user, counts in users.items() if counts), None)
+
+    def check_tokens(
+        self, plan: Plan, tokens: Int64Array, skipped: Int64Array | None = None, labels: Int64Array | None = None
+    ) -> None:
+        """Refuses samples without tokens if the run counts tokens, and streams without labels if it counts labels.
+
+        A stream is told of that has no label so far, and refused once it had many samples: the first may be truncated.
 
         Args:
             plan: Plan of a step.
             tokens: int64 `[num_streams]`: its tokens.
             skipped: int64 `[num_streams]`: its skipped samples; `None` for none.
+            labels: int64 `[num_streams]`: its labels; `None` for none.
 
         Raises:
-            ValueError: If a stream has samples but no tokens.
+            ValueError: If a stream has samples but no tokens, or many and no labels.
         """
         has_samples = plan.counts > (0 if skipped is None else skipped)
-        if tokens[has_samples].all():
+        if not tokens[has_samples].all():
+            self._refuse_without_tokens(
+                [self.planner.streams[at] for at in np.flatnonzero(has_samples & (tokens == 0))]
+            )
+        user = self.user_of("labels")
+        if user is None:
             return
-        users = {
-            "unit='tokens'": self.policy.unit == "tokens",
-            "A budget in tokens": self.clock.budget.tokens is not None,
-            f"batch_size={self.schedule.name}": self.schedule.unit == "tokens",
-        }
-        user = next((user for user, counts_tokens in users.items() if counts_tokens), None)
-        lacking = [self.planner.streams[number] for number in np.flatnonzero(has_samples & (tokens == 0))]
+        are_without = has_samples & (self.num_labels + (0 if labels is None else labels) == 0)
+        if not are_without.any():
+            return
+        names = [self.names[at] for at in np.flatnonzero(are_without)]
+        if (self.seen[are_without] >= _MOST_UNLABELLED).any() or labels is None:
+            raise ValueError(
+                f"{user} needs labels, but no sample of {names} so far has one that the loss learns (all are -100, or "
+                "none were counted). Check the chat template, max_length, and what the rows mark as learned; or count "
+                "in tokens."
+            )
+        if not self._has_told:
+            self._has_told = True
+            logger.warning("%s: no sample of %s so far has a label that the loss learns.", user, names)
+
+    def _refuse_without_tokens(self, lacking: list[Stream]) -> None:
+        user = self.user_of("tokens")
         if user is None and any(stream.max_tokens is not None for stream in lacking):
             user, lacking = "max_tokens", [stream for stream in lacking if stream.max_tokens is not None]
         if user is not None:
@@ -331,7 +371,12 @@ class Mixing:
             raise ValueError(f"{user} needs token counts, but samples of {names} have no tokens and no mask.")
 
     def observe(
-        self, plan: Plan, tokens: Int64Array, measured: Results | None = None, skipped: Int64Array | None = None
+        self,
+        plan: Plan,
+        tokens: Int64Array,
+        measured: Results | None = None,
+        skipped: Int64Array | None = None,
+        labels: Int64Array | None = None,
     ) -> None:
         """Counts a step and lets policy and batch-size schedule decide on the next one.
 
@@ -341,13 +386,16 @@ class Mixing:
             measured: What was measured, by the class of its request, for policies and schedules that need it; for
                 `LearningRate` a function that gives the factor at a position.
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
+            labels: int64 `[num_streams]`: labels that the loss learns; `None` for none.
         """
+        labels = np.zeros_like(tokens) if labels is None else labels
         position, measured = self.clock.schedule_position, dict(measured or {})
-        self.end_step(plan.clocked(plan.counts), plan.clocked(tokens))
+        self.end_step(plan.clocked(plan.counts), plan.clocked(tokens), plan.clocked(labels))
         if self.schedule.unit == "epochs":
             self.drop_rest()
         self.num_tokens += tokens
-        self.planner.count_tokens(self.num_tokens)
+        self.num_labels += labels
+        self.planner.count_tokens(self.num_tokens, self.num_labels)
         if skipped is not None:
             self.skipped += skipped
         if measured.get(GradientNoise) is None and (noise := _noise_of(measured.get(Gradients))) is not None:
@@ -361,7 +409,7 @@ class Mixing:
         if self.policy.is_static:
             self._weights.num_observed = self.clock.step
             return
-        self._update_weights(plan, tokens, measured)
+        self._update_weights(plan, labels if self.policy.unit == "labels" else tokens, measured)
 
     def _update_batch_size(self, plan: Plan, measured: Results) -> None:
         clock = self.clock
@@ -371,6 +419,7 @@ class Mixing:
             num_epochs_done=clock.num_epochs_done,
             num_samples=clock.num_samples,
             num_tokens=clock.num_tokens,
+            num_labels=clock.num_labels,
             batch_size=plan.batch_size,
             measured=measured,
         )
@@ -378,7 +427,7 @@ class Mixing:
         clock.resize(self._batch_size.value)
 
     def _update_weights(self, plan: Plan, tokens: Int64Array, measured: Results) -> None:
-        lengths = self._weights.tokens_per_sample(self.seen, self.num_tokens)
+        lengths = self._weights.tokens_per_sample(self.seen, self.amounts)
         if (evaluated := self._weights.take_evaluation_losses()) is not None:
             measured = {**measured, EvaluationLoss: evaluated}
         if self.loss_units is not None:
@@ -405,9 +454,9 @@ class Mixing:
         """Stores evaluation losses for the policy; see `MixtureWeights.observe_evaluation`."""
         self._weights.observe_evaluation(losses)
 
-    def end_step(self, num_samples: int | None = None, num_tokens: int = 0) -> None:
+    def end_step(self, num_samples: int | None = None, num_tokens: int = 0, num_labels: int = 0) -> None:
         """Counts a step on the clock; see `Clock.tick`."""
-        self.clock.tick(num_samples, num_tokens)
+        self.clock.tick(num_samples, num_tokens, num_labels)
         if self.clock.is_step_based and self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
 
@@ -429,6 +478,7 @@ class Mixing:
             "planner": self.planner.state_dict(),
             "weights": self._weights.state_dict(),
             "num_tokens": self.num_tokens.tolist(),
+            "num_labels": self.num_labels.tolist(),
             "skipped": self.skipped.tolist(),
             **({} if self.loss_units is None else {"loss_units": self.loss_units.state_dict()}),
         }
@@ -462,7 +512,9 @@ class Mixing:
         self.clock.resize(self._batch_size.value)
         self.num_tokens = self._counts(state["num_tokens"], streams, "the tokens of a stream")
         self.skipped = self._counts(state["skipped"], streams, "the skipped samples of a stream")
-        self.planner.count_tokens(self.num_tokens)
+        if "num_labels" in state:  # earlier versions counted none
+            self.num_labels = self._counts(state["num_labels"], streams, "the labels of a stream")
+        self.planner.count_tokens(self.num_tokens, self.num_labels)
         self._weights.num_observed = self.clock.step
         if self.loss_units is not None and "loss_units" in state and streams == list(self.names):
             self.loss_units.load_state_dict(state["loss_units"])

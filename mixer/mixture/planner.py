@@ -12,7 +12,7 @@ from mixer.mixture.cursors import CursorLookup, IterableCursor, ShuffledCursor, 
 from mixer.mixture.groups import Grouping, Groups
 from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
-from mixer.policies.contract import no_decay
+from mixer.policies.contract import UNITS, Unit, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
@@ -76,11 +76,14 @@ class Planner:
         self._additional_deficit = np.zeros(len(self.streams))
         self._are_memories = np.array([stream.is_memory for stream in streams])
         self._enters, self.leaves = _presence(streams, decay_begins)
-        self._most_tokens = np.array([np.inf if stream.max_tokens is None else stream.max_tokens for stream in streams])
-        self._left_by_tokens = np.full(len(self.streams), np.inf)
+        self._most: dict[Unit, FloatArray] = {  # `[num_streams]` each: the streams' amounts, of units that have any
+            unit: np.array([stream.amounts.get(unit, np.inf) for stream in streams])
+            for unit in UNITS[1:]
+            if any(unit in stream.amounts for stream in streams)
+        }
+        self._left_by_amounts = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self.leaves == 1.0).all())
-        self._counts_tokens = bool(np.isfinite(self._most_tokens).any())
-        is_limited = bool(groupings) or self._has_rows or self._counts_tokens
+        is_limited = bool(groupings) or self._has_rows or bool(self._most)
         self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
         self._last_shares: tuple[FloatArray, FloatArray] | None = None  # of unlimited streams, and their weights
@@ -123,18 +126,28 @@ class Planner:
             return np.ones(len(self.streams), dtype=np.bool_)
         return (self._available(progress) > 0) & self._groups.have_left(self.seen)
 
-    def count_tokens(self, num_tokens: Int64Array) -> None:
-        """Finds how many samples the streams' `max_tokens` leave, at their mean length so far.
+    @property
+    def has_label_amounts(self) -> bool:
+        """Whether a stream has an amount of labels."""
+        return "labels" in self._most
+
+    def count_tokens(self, num_tokens: Int64Array, num_labels: Int64Array | None = None) -> None:
+        """Finds how many samples the streams' `max_tokens` and `max_labels` leave, at their mean length so far.
 
         Args:
             num_tokens: int64 `[num_streams]`: tokens so far.
+            num_labels: int64 `[num_streams]`: labels so far; `None` if they are not counted.
         """
-        if not self._counts_tokens:
+        if not self._most:
             return
-        lengths = np.divide(num_tokens, self.seen, out=np.zeros(len(num_tokens)), where=self.seen > 0)
-        left = np.maximum(self._most_tokens - num_tokens, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self._left_by_tokens = np.where(lengths > 0.0, np.ceil(left / lengths), np.inf)
+        self._left_by_amounts = np.full(len(self.streams), np.inf)
+        for unit, most in self._most.items():
+            done = num_tokens if num_labels is None or unit == "tokens" else num_labels
+            lengths = np.divide(done, self.seen, out=np.zeros(len(done)), where=self.seen > 0)
+            left = np.maximum(most - done, 0.0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                in_samples = np.where(lengths > 0.0, np.ceil(left / lengths), np.inf)
+            self._left_by_amounts = np.minimum(self._left_by_amounts, in_samples)
 
     def weigh_losses(self, factors: FloatArray | None) -> FloatArray | None:
         """Combines a policy's loss weights with the streams' own, `[num_streams]`; `None` stands for no weights."""
@@ -148,7 +161,7 @@ class Planner:
             own = np.where(self._have_end, np.maximum(self._ends - self.positions, 0), np.inf)
             for number, cursor in self.others.items():
                 own[number] = np.inf if cursor.available is None else cursor.available
-            available = np.minimum(own, self._left_by_tokens)
+            available = np.minimum(own, self._left_by_amounts)
         if self._always_active:
             return available
         present = (self._enters <= progress) & ((progress < self.leaves) | (self.leaves == 1.0))
@@ -174,8 +187,8 @@ class Planner:
             counts += self._additional_counts(additional * int(counts.sum()), available - counts)
         starts = self._advance(counts)
         self.seen += counts
-        if self._counts_tokens:
-            self._left_by_tokens = np.maximum(self._left_by_tokens - counts, 0.0)
+        if self._most:
+            self._left_by_amounts = np.maximum(self._left_by_amounts - counts, 0.0)
         return counts, starts
 
     def _advance(self, counts: Int64Array) -> Int64Array:

@@ -14,7 +14,7 @@ import numpy as np
 from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
 from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.split_names import find_held_out
-from mixer.policies.contract import Mixture
+from mixer.policies.contract import UNITS, Mixture, Unit
 from mixer.utils.arrays import Int64Array
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import safe_name, safe_names
@@ -63,6 +63,7 @@ class Stream:
             spread evenly over the run, which without a budget or `max_steps` lasts until they are reached.
         max_tokens: Tokens over the whole run after which it leaves: in the step that reaches them, as far as the mean
             length of its samples tells.
+        max_labels: The same in labels: the tokens that the loss learns.
 
     A stream with its own collator, labels, loss or head has separate micro-batches. If losses or heads differ, their
     terms are of different kinds (a sentence here, a token there), so streams count by samples instead of terms: the
@@ -93,6 +94,7 @@ class Stream:
     on_sample_error: OnSampleError | None = None
     max_samples: int | None = None
     max_tokens: int | None = None
+    max_labels: int | None = None
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -167,7 +169,7 @@ class Stream:
             )
 
     def _check_amounts(self) -> None:
-        for name in ("max_samples", "max_tokens"):
+        for name in ("max_samples", "max_tokens", "max_labels"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -225,7 +227,13 @@ class Stream:
     @property
     def has_amount(self) -> bool:
         """Whether it has an absolute amount."""
-        return self.max_samples is not None or self.max_tokens is not None
+        return bool(self.amounts)
+
+    @property
+    def amounts(self) -> dict[Unit, int]:
+        """Its absolute amounts by what they count."""
+        found = {unit: getattr(self, f"max_{unit}") for unit in UNITS}
+        return {unit: amount for unit, amount in found.items() if amount is not None}
 
     def order_key(self, run_seed: int) -> int:
         """Returns the key of the stream's permutation, identical on every rank and in every run with this seed.

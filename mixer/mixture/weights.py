@@ -101,11 +101,11 @@ class MixtureWeights:
         return losses
 
     def tokens_per_sample(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
-        """Gives the tokens per sample of each stream so far, if the policy's unit is tokens.
+        """Gives the tokens (or labels) per sample of each stream so far, if they are the policy's unit.
 
         Args:
             seen: int64 `[num_streams]`: samples so far.
-            num_tokens: int64 `[num_streams]`: tokens so far.
+            num_tokens: int64 `[num_streams]`: tokens, or labels, so far.
 
         Returns:
             `[num_streams]`, the mean of the others for a stream without tokens yet; `None` if all are without, or the

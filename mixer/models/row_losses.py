@@ -29,12 +29,18 @@ def items_per_row(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
     Returns:
         int64 `[num_rows]`; 1 per row if the batch has no `labels` tensor.
     """
-    labels = inputs.get("shift_labels", inputs.get("labels"))
-    if not isinstance(labels, Tensor) or labels.dim() == 0:
+    if not has_labels(inputs):
         return torch.ones(num_rows(inputs), dtype=torch.int64)
+    labels: Tensor = inputs.get("shift_labels", inputs.get("labels"))
     if shifts_labels and "shift_labels" not in inputs:
         labels = labels[..., 1:]
     return labels.ne(IGNORED).reshape(len(labels), -1).sum(dim=1)
+
+
+def has_labels(inputs: Mapping[str, Any]) -> bool:
+    """Whether a micro-batch has labels by row."""
+    labels = inputs.get("shift_labels", inputs.get("labels"))
+    return isinstance(labels, Tensor) and labels.dim() > 0
 
 
 def labels_can_shift(inputs: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from mixer.utils.text import safe_names
 from mixer.utils.validation import finite_numbers
 
 Terms = Mapping[str, FloatArray | float]
-Unit = Literal["samples", "tokens"]
+Unit = Literal["samples", "tokens", "labels"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 Weights = Mapping[str, float] | Sequence[float] | FloatArray
 
 
@@ -76,7 +77,8 @@ class Observation(Observed):
         progress: Completed share of the run, in [0, 1].
         weights: `[num_streams]`: the decided weights of the last step, including absent streams.
         counts: int64 `[num_streams]`: samples of each stream in the last step.
-        tokens: int64 `[num_streams]`: tokens of each stream in the last step; 0 for data without tokens.
+        tokens: int64 `[num_streams]`: tokens of each stream in the last step (labels, if the policy's unit is labels);
+            0 for data without.
         seen: int64 `[num_streams]`: samples of each stream so far.
         shares: `[num_streams]`: the effective weights of the last step, 0 for absent streams, in the unit of `weights`;
             `None` if unknown.
@@ -86,8 +88,9 @@ class Observation(Observed):
             ended, and neither they nor their groups are used up; a replay buffer needs an entry. This is independent of
             weights: a stream of weight 0 may be active, and so may one with samples on top of the batch size. `None`
             for all. For the streams of the last step, see `counts`.
-        tokens_per_sample: `[num_streams]`: mean length of each stream so far, that of the others for a stream without
-            tokens, to convert shares of tokens to shares of samples; `None` if weights are shares of samples.
+        tokens_per_sample: `[num_streams]`: mean tokens (labels, if the policy's unit is labels) of a sample of each
+            stream so far, that of the others for a stream without, to convert shares of tokens to shares of samples;
+            `None` if weights are shares of samples.
         measured: Results by the class of their request.
     """
 
@@ -164,7 +167,7 @@ class Policy(KeepsArguments, HasState, ABC):
     sees them in the units that the trainer's option `loss_units` names.
 
     Args:
-        unit: Whether the weights are shares of samples or of tokens.
+        unit: Whether the weights are shares of samples, of tokens or of labels: the tokens that the loss learns.
 
     Raises:
         ValueError: If the unit is another word.
@@ -181,8 +184,8 @@ class Policy(KeepsArguments, HasState, ABC):
     compares_losses: bool = False
 
     def __init__(self, *, unit: Unit = "samples"):
-        if unit not in ("samples", "tokens"):
-            raise ValueError(f"unit must be 'samples' or 'tokens', got {unit!r}.")
+        if unit not in UNITS:
+            raise ValueError(f"unit must be one of {list(UNITS)}, got {unit!r}.")
         self.unit: Unit = unit
 
     @property

@@ -59,9 +59,9 @@ class UniMax(StaticPolicy):
     def _sizes_of(self, mixture: Mixture) -> FloatArray:
         if self.sizes is not None:
             return weights_array(self.sizes, mixture.names, "UniMax sizes")
-        if self.unit == "tokens":
+        if (unit := self.unit) != "samples":
             raise ValueError(
-                "UniMax in tokens needs sizes in tokens: give sizes={name: tokens, ...}, or count in samples."
+                f"UniMax in {unit} needs sizes in {unit}: give sizes={{name: {unit}, ...}}, or count in samples."
             )
         unknown = [name for name, size in zip(mixture.names, mixture.num_samples, strict=True) if size == 0]
         if unknown:

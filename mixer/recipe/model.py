@@ -21,7 +21,16 @@ from mixer.models.multi_task import MultiTaskModel
 from mixer.recipe.streams import call_by_name
 from mixer.utils.text import did_you_mean
 
-Task = Literal["causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification", "token-classification", "encoder"]
+Task = Literal[
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "sequence-classification",
+    "token-classification",
+    "encoder",
+    "image-classification",
+    "ctc",
+]
 
 # The class of transformers, and peft's name, of each task.
 _AUTO_CLASSES: dict[str, tuple[str, str | None]] = {
@@ -31,6 +40,8 @@ _AUTO_CLASSES: dict[str, tuple[str, str | None]] = {
     "sequence-classification": ("AutoModelForSequenceClassification", "SEQ_CLS"),
     "token-classification": ("AutoModelForTokenClassification", "TOKEN_CLS"),
     "encoder": ("AutoModel", None),
+    "image-classification": ("AutoModelForImageClassification", None),
+    "ctc": ("AutoModelForCTC", None),
 }
 
 

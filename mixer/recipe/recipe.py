@@ -54,7 +54,8 @@ class Recipe:
             `trainer` of TRL also all of its `SFTConfig`, `DPOConfig` or `RewardConfig`.
         mixing: The mixing policy: a class of `mixer policies` with its arguments, a name, or weights by stream.
         batch_size: Samples per step over all ranks: a number, or a class of `mixer schedules` with its arguments.
-        budget: Length of the run in epochs, samples, tokens or steps, whichever ends first.
+        budget: Length of the run in epochs, samples, tokens, labels (what the loss learns) or steps, whichever ends
+            first.
         groupings: Groups of streams.
         probe: How and how often to measure the streams' gradients.
         reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or a

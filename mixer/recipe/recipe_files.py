@@ -134,7 +134,7 @@ def mixing_of(weights: Mapping[str, float], unit: Unit) -> dict[str, Any]:
         unit: The unit of the shares.
 
     Returns:
-        The weights themselves; for shares of tokens, the policy `Fixed` with these weights.
+        The weights themselves; for shares of tokens or labels, the policy `Fixed` with these weights.
     """
     if unit == "samples":
         return dict(weights)

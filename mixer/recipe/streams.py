@@ -113,6 +113,7 @@ class StreamRecipe:
         max_epochs: See `Stream`.
         max_samples: See `Stream`.
         max_tokens: See `Stream`.
+        max_labels: See `Stream`.
         shuffle: See `Stream`.
         seed: See `Stream`.
         enters_at: See `Stream`.
@@ -136,6 +137,7 @@ class StreamRecipe:
     max_epochs: float | None = None
     max_samples: int | None = None
     max_tokens: int | None = None
+    max_labels: int | None = None
     shuffle: bool = True
     seed: int | None = None
     enters_at: float | Literal["decay"] = 0.0

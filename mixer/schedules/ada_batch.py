@@ -25,7 +25,7 @@ class AdaBatch(ScheduleWithOptions):
     Args:
         points: Points of multiplication: positions above 0, ascending.
         every: Distance between points, as an alternative.
-        unit: Unit of the positions: `"epochs"`, `"steps"`, `"samples"`, `"tokens"` or `"progress"`.
+        unit: Unit of the positions: `"epochs"`, `"steps"`, `"samples"`, `"tokens"`, `"labels"` or `"progress"`.
         factor: Factor at each point, above 1.
         learning_rate: How the learning rate follows the size; see `Schedule`.
 

@@ -27,6 +27,7 @@ class BatchObservation(Observed):
         num_samples: Samples so far.
         num_tokens: Tokens so far.
         batch_size: Planned size of the last step (which may have had fewer samples at the end of an epoch).
+        num_labels: Labels so far that the loss learned.
         measured: Results by the class of their request.
     """
 
@@ -36,6 +37,7 @@ class BatchObservation(Observed):
     num_samples: int
     num_tokens: int
     batch_size: int
+    num_labels: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Schedule(KeepsArguments, HasState, ABC):
     `needs`, such as `(MeanLoss(), GradientNorm())`: requests of `mixer.measurements`, or of your own. With `is_exact`
     its sizes are exact: less than one sample per rank is an error. With `unit = "epochs"` it only decides at the ends
     of epochs; the old size then determines the dropped rest of an epoch, and the last step shows its end (otherwise the
-    new size determines the rest). With `unit = "tokens"` samples without tokens are an error.
+    new size determines the rest). With `unit = "tokens"` samples without tokens are an error;
+    `"labels"` counts the tokens that the loss learns.
 
     Args:
         initial: Size of the first steps, for which the learning rate was chosen; `None` is

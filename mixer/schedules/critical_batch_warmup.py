@@ -21,7 +21,7 @@ class CriticalBatchWarmup(ScheduleWithOptions):
 
     Args:
         sizes: Size from each point on: a mapping, or pairs, of a position above 0, ascending, and a growing size.
-        unit: Unit of the positions: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
+        unit: Unit of the positions: `"tokens"`, `"labels"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
         learning_rate: How the learning rate follows the size; see `Schedule`.
 
     Raises:

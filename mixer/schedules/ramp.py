@@ -19,7 +19,7 @@ class Ramp(ScheduleWithOptions):
     Args:
         final: Size at the end of the ramp; below `initial` for a ramp down.
         over: Length of the ramp in the unit.
-        unit: Unit of the length: `"tokens"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
+        unit: Unit of the length: `"tokens"`, `"labels"`, `"samples"`, `"steps"`, `"epochs"` or `"progress"`.
         learning_rate: How the learning rate follows the size; see `Schedule`.
 
     Raises:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from transformers import Trainer
 from transformers.utils import logging
 
@@ -16,11 +17,13 @@ from mixer.distributed.collectives import OtherRankError
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.loading.micro_batch_caps import Size, Window
-from mixer.models.row_losses import tokens_per_row
+from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
 from mixer.utils.files import WriteError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mixer.distributed.collectives import RankSync
     from mixer.losses.stream_losses import StreamLosses
     from mixer.mixture.bad_samples import Skipping
@@ -87,7 +90,7 @@ class StepConfirmation:
         run.step.counts = counts = confirm(self._ranks, self._num_streams, plan, counts, error)
         if batch is not None:
             run.step.plan, run.step.left_out = batch.plan, self._left_out(batch, counts.skipped)
-            run.mixing.check_tokens(batch.plan, counts.tokens, counts.skipped)
+            run.mixing.check_tokens(batch.plan, counts.tokens, counts.skipped, counts.labels)
             self._log_skipped_samples(batch, counts.skipped)
         return batch
 
@@ -110,22 +113,24 @@ class StepConfirmation:
         return bool(self._ranks.all_reduce_min(np.array([error is None], dtype=np.int64))[0])
 
     def _counted(self, batch: StepBatch) -> StepCounts:
-        """Counts the items and tokens of this rank's micro-batches."""
+        """Counts the items, tokens and labels of this rank's micro-batches."""
         self._check_labels(batch)
         num_streams = self._num_streams
-        items, tokens = np.zeros((2, num_streams), dtype=np.int64)
+        items, tokens, labels = np.zeros((3, num_streams), dtype=np.int64)
         self._run.step.micro_items = micro_items = []
         num_first = num_rows = squared_items = 0
         mixed_up = np.zeros(2, dtype=np.int64)
         for micro in batch.micro_batches:
             with self._losses.naming_streams(micro):
                 per_row = self._losses.items_per_row(micro)
+                own_labels = self._labels_of(micro).cpu().numpy()
             numbers = per_row.cpu().numpy()
             micro_items.append(0 if micro.is_padding else int(numbers.sum()))
             if not micro.is_padding:
                 own_tokens = tokens_per_row(micro.inputs).cpu().numpy()
-                items += _by_stream(numbers, micro, num_streams)
-                tokens += _by_stream(own_tokens, micro, num_streams)
+                items += micro.by_stream(numbers, num_streams)
+                tokens += micro.by_stream(own_tokens, num_streams)
+                labels += micro.by_stream(own_labels, num_streams)
                 mixed_up += _mixed_up(micro, numbers, own_tokens)
                 num_first += self._losses.num_first_labels(micro, per_row)
                 num_rows += len(numbers)
@@ -133,7 +138,19 @@ class StepConfirmation:
         skipped = np.bincount([stream_id for stream_id, *_ in batch.broken], minlength=num_streams)
         num_larger = int(self._is_larger(batch))
         of_rows = num_rows, squared_items, (int(mixed_up[0]), int(mixed_up[1]))
-        return StepCounts(items, tokens, num_larger, num_first, skipped, self._signals(), *of_rows)
+        return StepCounts(items, tokens, num_larger, num_first, skipped, self._signals(), *of_rows, labels)
+
+    def _labels_of(self, micro: MicroBatch) -> Tensor:
+        """Counts the labels of each row that the loss learns, int64 `[num_rows]`; 0 for rows that have none."""
+        inputs = batch_mapping(micro.inputs)
+        if has_labels(inputs):
+            return self._losses.labels_per_row(inputs)
+        if (user := self._run.mixing.user_of("labels")) is not None and not micro.is_padding:
+            raise ValueError(
+                f"{user} counts the labels that the loss learns, but a micro-batch has no 'labels', only "
+                f"{sorted(map(str, inputs))}. Give amounts in tokens or samples, or have the collator make labels."
+            )
+        return torch.zeros(num_rows(inputs), dtype=torch.int64)
 
     def _is_larger(self, batch: StepBatch) -> bool:
         """Whether a step has a micro-batch larger than any before."""
@@ -171,13 +188,6 @@ def explained(error: Exception | None, trainer: Trainer) -> Exception | None:
     if not isinstance(error, WriteError) or error.says_what_is_safe:
         return error
     return write_error("A file of the run", error, Path(str(trainer.args.output_dir)))
-
-
-def _by_stream(numbers: Int64Array, micro: MicroBatch, num_streams: int) -> Int64Array:
-    ids = micro.stream_ids
-    if len(numbers) != len(ids):  # rows of one stream; of several their samples tell the shares
-        numbers = np.diff(np.arange(len(ids) + 1) * numbers.sum() // len(ids))
-    return np.bincount(ids, weights=numbers, minlength=num_streams).astype(np.int64)
 
 
 def _mixed_up(micro: MicroBatch, *numbers: Int64Array) -> tuple[int, int]:

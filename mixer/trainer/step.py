@@ -324,7 +324,8 @@ class StepRunner:
     def _decide(self, result: StepResult, measured: Results) -> None:
         run = self._run
         try:
-            run.mixing.observe(result.plan, result.contents.tokens, measured, result.contents.skipped)
+            contents = result.contents
+            run.mixing.observe(result.plan, contents.tokens, measured, contents.skipped, contents.labels)
         except Exception as error:
             # Raised on all ranks when they confirm the next step; raised here, it would leave the others waiting.
             run.policy_error = error

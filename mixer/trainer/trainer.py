@@ -69,8 +69,8 @@ class MixingMixin(Trainer):
             batch_size`. `None` uses `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
             Micro-batches hold at most `per_device_train_batch_size` samples, whatever the batch size, unless
             `max_samples_per_micro_batch` is set.
-        budget: Length of the run in epochs, samples, tokens or steps, instead of `num_train_epochs`; `max_steps` still
-            ends a run. `None` uses these two as the Trainer does.
+        budget: Length of the run in epochs, samples, tokens, labels or steps, instead of `num_train_epochs`;
+            `max_steps` still ends a run. `None` uses these two as the Trainer does.
         groupings: Groups of streams with weights and caps of their own.
         methods: Methods that take part in steps, such as a loss term or a rule for the gradient; see
             `mixer.trainer.method.Method`. Replay buffers among the streams are added automatically.

@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
@@ -176,7 +176,19 @@ def rule_in_words(rule: Any) -> str:
         >>> rule_in_words({"class_path": "Fixed", "init_args": {"weights": {"a": 1}, "unit": "tokens"}})
         'Fixed (tokens)'
     """
-    return f"{_rule_in_words(rule)}{' (tokens)' if unit_in(rule) == 'tokens' else ''}"
+    return f"{_rule_in_words(rule)}{unit_beside(rule)}"
+
+
+def unit_beside(rule: Any) -> str:
+    """Returns the unit of a policy's weights in brackets, after a space; empty for samples, or if it is unknown."""
+    unit = mixing_unit({"mixing": rule})
+    return "" if unit == "samples" else f" ({unit})"
+
+
+def mixing_unit(description: Mapping[str, Any]) -> Literal["samples", "tokens", "labels"]:
+    """Returns the unit of a run's weights by its description (see `describe_run`); samples if it is unknown."""
+    unit = unit_in(description.get("mixing"))
+    return "tokens" if unit == "tokens" else "labels" if unit == "labels" else "samples"
 
 
 def unit_in(rule: Any) -> str | None:

@@ -11,7 +11,7 @@ from mixer.ledger.recorded_run import RecordedRun
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
 from mixer.utils.console import Result
-from mixer.utils.text import unit_in
+from mixer.utils.text import unit_beside
 
 _TOLERANCE = 1e-9
 
@@ -68,8 +68,8 @@ class Explanation(Result):
         decided_at: Steps done when the policy decided; `None` if no decision is recorded.
         levels: The policy's decision, level by level, the innermost first; empty if none is recorded.
         is_decided: Whether the weights are those that the recorded decision gives.
-        weights: One row a stream: policy_weight (decided), tokens_per_sample (NaN if the unit is samples), active,
-            weight (share of the samples), loss_weight.
+        weights: One row a stream: policy_weight (decided), tokens_per_sample (NaN if the unit is samples;
+            labels_per_sample, if it is labels), active, weight (share of the samples), loss_weight.
         counts: One row a stream: asked (share * total), carried, owed (their sum), count, left (owed afterwards).
         total: Samples of the step.
         size: The batch size.
@@ -85,8 +85,7 @@ class Explanation(Result):
         self.run = run.folder
         self.step = step
         self.progress = float(run.clock["progress"][row - 1]) if row else 0.0
-        unit = " (tokens)" if unit_in(run.description.get("mixing")) == "tokens" else ""
-        self.policy = f"{run.policy_name or 'unknown'}{unit}"
+        self.policy = f"{run.policy_name or 'unknown'}{unit_beside(run.description.get('mixing'))}"
         self.observed = _observed(run, row)
         self.evaluated_at = max((at for at in run.evaluations if at < step - 1), default=None)
         self.objective = "" if run.objective is None else run.objective.in_words
@@ -161,13 +160,14 @@ def _on_decision(run: RecordedRun, row: int, decided_at: int | None, is_decided:
 
 def _on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
     """Says what moved the weights between the decision and the shares."""
-    decided, lengths, shares = (weights[name].to_numpy() for name in ("policy_weight", "tokens_per_sample", "weight"))
+    decided, lengths, shares = (weights[name].to_numpy() for name in ("policy_weight", _of_a_sample(run), "weight"))
     active = weights["active"].to_numpy(dtype=bool)
     notes = []
     if (staleness := int(run.streams["staleness"][row].max())) > 0:
         notes.append(f"The policy had not seen the last {staleness} steps when it decided.")
     if not np.isnan(lengths).any():
-        notes.append("Weights are shares of tokens: divided by tokens per sample they are shares of samples.")
+        unit = run.unit
+        notes.append(f"Weights are shares of {unit}: divided by {unit} per sample they are shares of samples.")
         decided = decided / lengths
     if absent := [str(name) for name in weights.index[(decided > 0) & ~active]]:
         notes.append(f"Not active, their shares go to the others: {', '.join(absent)}.")
@@ -198,7 +198,8 @@ def _observed(run: RecordedRun, row: int) -> pd.DataFrame:
     if not row:
         return pd.DataFrame(index=list(run.names))
     streams, step = run.streams, int(run.steps[row - 1])
-    columns: dict[str, Any] = {name: streams[name][row - 1] for name in ("count", "tokens", "seen", "loss")}
+    shown = ("tokens", "labels") if run.unit == "labels" else ("tokens",)
+    columns: dict[str, Any] = {name: streams[name][row - 1] for name in ("count", *shown, "seen", "loss")}
     columns |= {name: values[row - 1] for name, values in run.compared.items()}
     evaluated = {name: loss for at in sorted(run.evaluations) if at < step for name, loss in run.evaluations[at]}
     columns["evaluation"] = [evaluated.get(name, np.nan) for name in run.names]
@@ -219,7 +220,7 @@ def _weights(run: RecordedRun, row: int) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "policy_weight": streams["policy_weight"][row],
-            "tokens_per_sample": _lengths(run, row),
+            _of_a_sample(run): _lengths(run, row),
             "active": streams["active"][row - 1] if row else streams["count"][0] > 0,
             "weight": streams["weight"][row],
             "loss_weight": streams["loss_weight"][row],
@@ -228,11 +229,15 @@ def _weights(run: RecordedRun, row: int) -> pd.DataFrame:
     )
 
 
+def _of_a_sample(run: RecordedRun) -> str:
+    return "labels_per_sample" if run.unit == "labels" else "tokens_per_sample"
+
+
 def _lengths(run: RecordedRun, row: int) -> FloatArray | float:
-    """`[num_streams]`: tokens per sample by which shares of tokens became shares of samples; NaN without."""
-    if not row or unit_in(run.description.get("mixing")) != "tokens":
+    """`[num_streams]`: tokens (or labels) per sample by which shares became shares of samples; NaN without."""
+    if not row or run.unit == "samples":
         return np.nan
-    lengths = mean_tokens(run.streams["seen"][row - 1], run.num_tokens[row - 1])
+    lengths = mean_tokens(run.streams["seen"][row - 1], run.so_far(run.unit)[row - 1])
     return np.nan if lengths is None else lengths
 
 

@@ -18,6 +18,7 @@ _MAX_COLUMNS = 6
 _WORDS = {
     "policy_weight": "decided",
     "tokens_per_sample": "tokens/sample",
+    "labels_per_sample": "labels/sample",
     "weight": "share",
     "loss_weight": "of loss",
     "norm": "|g|",
@@ -51,7 +52,8 @@ def screen(explanation: Explanation) -> RenderableType:
         parts += _table(title, explanation.observed.loc[shown])
     parts += _decided(explanation.levels, shown)
     weights = explanation.weights.loc[shown]
-    plain = [name for name in ("tokens_per_sample", "loss_weight") if _says_nothing(weights[name])]
+    plain = [name for name in weights.columns if name.endswith(("_per_sample", "loss_weight"))]
+    plain = [name for name in plain if _says_nothing(weights[name])]
     joined = pd.concat([weights.drop(columns=plain), explanation.counts.loc[shown]], axis=1)
     title = f"3 From the decision to the counts: owed = share * {explanation.total} + carried"
     parts += _table(title, joined.drop(columns="asked"))

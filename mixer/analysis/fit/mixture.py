@@ -128,7 +128,8 @@ def group_runs(*mixtures: FloatArray) -> Groups:
     """Numbers the mixtures of runs; mixtures that agree to a thousandth are one, also by way of a third one.
 
     Args:
-        *mixtures: `[num_runs, num_streams]`; runs have to agree in one of several (shares of samples and of tokens).
+        *mixtures: `[num_runs, num_streams]`; runs have to agree in one of several (shares of samples,
+            of tokens and of labels).
 
     Returns:
         `[num_runs]`: number of the mixture, in order of first appearance.

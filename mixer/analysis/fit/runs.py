@@ -12,7 +12,7 @@ from mixer.analysis.fit.recipes import check_recipes
 from mixer.ledger.evaluated_losses import recorded_objective
 from mixer.ledger.folder import read_note
 from mixer.ledger.recorded_run import RecordedRun
-from mixer.policies.contract import Unit
+from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
 from mixer.utils.console import Result
@@ -44,8 +44,9 @@ class Run:
         budget: Samples or tokens in all.
         evaluated_at: Samples or tokens before the evaluation of the losses.
         progress: Fraction of its budget that is done.
-        requested: Mean shares that the policy requested, a row for each stream, in columns for samples and tokens.
-        is_steady: Whether its mixture stayed the same, in samples or in tokens.
+        requested: Mean shares that the policy requested, a row for each stream, in columns for samples, tokens and
+            labels.
+        is_steady: Whether its mixture stayed the same, in one of these.
 
     Raises:
         ValueError: If the folder holds no run, or the run has no step or counted nothing of the unit.
@@ -54,7 +55,7 @@ class Run:
     def __init__(self, folder: Path, name: str, unit: Unit, loss: LossKind):
         run = RecordedRun(folder)
         self.folder, self.name = folder, name
-        self.amounts = pd.Series(run.streams["count" if unit == "samples" else "tokens"].sum(axis=0), run.names)
+        self.amounts = pd.Series(run.streams["count" if unit == "samples" else unit].sum(axis=0), run.names)
         if not self.amounts.sum() > 0:
             raise ValueError(f"{folder} has counted no {unit}: take --unit samples, or leave it out.")
         self.losses, step = _evaluated(run) if loss == "evaluation" else _trained(run)
@@ -110,7 +111,7 @@ class RecordedRuns(Result):
         self.loss_names = tuple(_common_losses(runs, self.streams))
         self.mixtures = np.array([run.amounts.reindex(self.streams) for run in runs], dtype=np.float64)
         self.losses = np.array([run.losses.reindex(self.loss_names) for run in runs], dtype=np.float64)
-        requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in ("samples", "tokens")]
+        requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in UNITS]
         self.groups = group_runs(*map(np.array, requested))
         self.objective = _common_objective(folders)
         self.notes = [*_notes(runs, self.streams, self.loss_names), *recipe_notes]
@@ -132,20 +133,26 @@ def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
     return {folder.name if names.count(folder.name) == 1 else str(folder): folder for folder in resolved}
 
 
-def _requested_shares(run: RecordedRun) -> dict[str, FloatArray]:
-    """Gives the requested shares of samples and tokens by step and stream, which are the same for every seed.
+def _requested_shares(run: RecordedRun) -> dict[Unit, FloatArray]:
+    """Gives the requested shares of each unit by step and stream, which are the same for every seed.
 
     A policy with `unit="tokens"` requests shares of tokens, which the mean length of each stream's samples so far turns
-    into shares of samples. The same lengths turn them back, to rounding.
+    into shares of samples. The same lengths turn them back, to rounding. Likewise with labels.
     """
-    weights, counts, tokens = (np.nan_to_num(run.streams[name]) for name in ("weight", "count", "tokens"))
-    samples_before, tokens_before = np.cumsum(counts, axis=0) - counts, run.num_tokens - tokens
-    is_known = tokens_before > 0
-    lengths = np.where(is_known, tokens_before / np.maximum(samples_before, 1), 0.0)
+    weights = np.nan_to_num(run.streams["weight"])
+    return {"samples": weights, **{unit: _shares_in(run, weights, unit) for unit in UNITS[1:]}}
+
+
+def _shares_in(run: RecordedRun, weights: FloatArray, unit: Unit) -> FloatArray:
+    counts, amounts = (np.nan_to_num(run.streams[name]) for name in ("count", unit))
+    samples_before, before = np.cumsum(counts, axis=0) - counts, run.so_far(unit) - amounts
+    is_known = before > 0
+    lengths = np.where(is_known, before / np.maximum(samples_before, 1), 0.0)
     means = np.where(is_known.any(axis=1), lengths.sum(axis=1) / np.maximum(is_known.sum(axis=1), 1), 1.0)
-    of_tokens = weights * np.where(is_known, lengths, means[:, None])  # the mean for streams without tokens so far
-    totals = of_tokens.sum(axis=1, keepdims=True)
-    return {"samples": weights, "tokens": of_tokens / np.where(totals > 0.0, totals, 1.0)}
+    shares = weights * np.where(is_known, lengths, means[:, None])  # the mean for streams without any so far
+    totals = shares.sum(axis=1, keepdims=True)
+    result: FloatArray = shares / np.where(totals > 0.0, totals, 1.0)
+    return result
 
 
 def _evaluated(run: RecordedRun) -> tuple[pd.Series, int]:

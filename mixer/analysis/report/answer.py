@@ -83,15 +83,15 @@ def _course(run: Run, objective: Objective | None, measure: Measure) -> list[str
 
 def _mixed(run: Run, objective: Objective | None) -> list[str]:
     """Says how the samples were shared, beside the shares of the streams' sizes."""
-    unit = "tokens" if run.is_by_tokens else "samples"
-    shares, sizes = shares_of(run, "tokens" if run.is_by_tokens else "count"), _sizes(run)
+    unit = run.unit
+    shares, sizes = shares_of(run, "count" if unit == "samples" else unit), _sizes(run)
     if len(shares) < 2:
         return []
     total = sum(sizes.values())
     targets = [name for name in (() if objective is None else objective.names) if name in shares]
     named = targets if targets and len(targets) < len(shares) else list(shares)
     words = {name: f"{name} gave {shares[name]:.0%}" for name in named}
-    if len(sizes) == len(shares) and total and not run.is_by_tokens:  # sizes in tokens are not known
+    if len(sizes) == len(shares) and total and unit == "samples":  # other sizes are not known
         words = {name: f"{text} ({sizes[name] / total:.0%} of the data)" for name, text in words.items()}
     kept = sorted(words, key=lambda name: -shares[name])
     kept = kept if len(kept) <= 4 else [*kept[:3], kept[-1]]

@@ -12,6 +12,7 @@ from mixer.analysis.report.judging import Measure, Measured, over_seeds, shares_
 from mixer.analysis.report.plots.losses import smoothed
 from mixer.analysis.report.run import Run, stream_names
 from mixer.ledger.summary import judged_apart, unlike_amounts
+from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
 from mixer.utils.text import listed
 
@@ -147,8 +148,8 @@ def differences(found: Sequence[Configuration], objective: Objective | None) -> 
     names = list(dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)]))
     targets = () if objective is None else objective.names
     rows = []
-    with_tokens = any(run.is_by_tokens for run in runs)
-    measures = {run.name: {name: _measures(run, name, with_tokens) for name in names} for run in runs}
+    units = [unit for unit in UNITS[1:] if any(run.unit == unit for run in runs)]
+    measures = {run.name: {name: _measures(run, name, units) for name in names} for run in runs}
     for name in sorted(names, key=lambda name: name not in targets):
         kinds = dict.fromkeys(kind for run in runs for kind in measures[run.name][name])
         for kind in kinds:
@@ -161,7 +162,7 @@ def differences(found: Sequence[Configuration], objective: Objective | None) -> 
     return pd.DataFrame(rows)
 
 
-def _measures(run: Run, name: str, with_tokens: bool) -> dict[str, float]:
+def _measures(run: Run, name: str, units: Sequence[Unit]) -> dict[str, float]:
     """Returns the last values of a stream: validation loss and metrics, else the training loss; and its share."""
     values: dict[str, float] = {}
     if name in run.evaluations:
@@ -173,7 +174,7 @@ def _measures(run: Run, name: str, with_tokens: bool) -> dict[str, float]:
     if name not in run.streams:
         return values
     shares = {"share of samples": shares_of(run)[name]}
-    return values | shares | ({"share of tokens": shares_of(run, "tokens")[name]} if with_tokens else {})
+    return values | shares | {f"share of {unit}": shares_of(run, unit)[name] for unit in units}
 
 
 def difference_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

@@ -11,7 +11,7 @@ from mixer.analysis.report.run import OTHERS, Run, stream_names
 
 # More colours cannot be told apart, and more panels are not looked at.
 MOST_STREAMS = 12
-_SUMMED = ("weight", "policy_weight", "count", "items", "loss", "tokens")
+_SUMMED = ("weight", "policy_weight", "count", "items", "loss", "tokens", "labels")
 
 
 def main_streams(runs: Sequence[Run], first: Sequence[str]) -> list[str]:

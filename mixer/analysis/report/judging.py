@@ -83,7 +83,7 @@ def objective_value(run: Run, objective: Objective, place: int) -> float:
 
 
 def shares_of(run: Run, column: str = "count") -> dict[str, float]:
-    """Returns the share of all samples by stream; of all tokens for the column `tokens`."""
+    """Returns the share of all samples by stream; of all tokens or labels for those columns."""
     counts = {name: int(rows[column].sum()) for name, rows in run.streams.items()}
     total = sum(counts.values()) or 1
     return {name: count / total for name, count in counts.items()}

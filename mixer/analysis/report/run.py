@@ -14,17 +14,18 @@ from mixer.analysis.report.gradient_tables import Cosines, read_gradients
 from mixer.ledger.evaluated_losses import recorded_objective, recorded_weights
 from mixer.ledger.folder import open_ledger, read_description, read_note
 from mixer.ledger.ledger import Ledger
+from mixer.policies.contract import Unit
 from mixer.policies.objective import Objective
-from mixer.utils.text import shortened, unit_in
+from mixer.utils.text import mixing_unit, shortened
 
 # Other columns are not read, to save time and memory.
 _CLOCK = [
     "step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate", "learning_rate_factor",
-    "loss", "gradient_norm",
+    "loss", "gradient_norm", "labels",
 ]  # fmt: skip
 _STREAMS = [
     "step", "stream", "weight", "policy_weight", "count", "items", "loss", "tokens", "seen", "coverage", "epoch",
-    "active", "skipped",
+    "active", "skipped", "labels",
 ]  # fmt: skip
 _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
 _TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
@@ -46,7 +47,7 @@ class Run:
         timings: One row per step: step, hits, misses, load_seconds, train_seconds (without probe_seconds) and
             probe_seconds.
         streams: By stream, one row per step: step, weight and policy_weight (in the policy's unit), count, items,
-            loss, tokens, seen, coverage, `passes` (the stream's own epochs), active and skipped.
+            loss, tokens, labels, seen, coverage, `passes` (the stream's own epochs), active and skipped.
         evaluations: By evaluation set, one row per evaluation: step, loss.
         metrics: By evaluation set, one row per evaluation and metric: step, metric, value.
         eval_weights: Weights of the sets in their mean loss, if any.
@@ -93,9 +94,9 @@ class Run:
         return self.clock.loc[has_rows, ["step", "epoch", "samples"]].assign(asked=asked)
 
     @property
-    def is_by_tokens(self) -> bool:
-        """Whether the policy's weights are shares of tokens."""
-        return unit_in(self.description.get("mixing")) == "tokens"
+    def unit(self) -> Unit:
+        """What the policy's weights are shares of."""
+        return mixing_unit(self.description)
 
     @property
     def caps(self) -> dict[str, float]:

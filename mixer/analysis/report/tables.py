@@ -23,7 +23,8 @@ from mixer.ledger.ledger import Ledger
 from mixer.utils.text import between, duration, first_of, listed, rule_in_words
 
 _COLUMNS = (
-    *("samples", "share", "token_share", "first_weight", "last_weight", "coverage", "passes", "cap"),
+    *("samples", "share", "token_share", "label_share", "first_weight", "last_weight", "coverage", "passes"),
+    "cap",
     *("training_loss", "training_not_finite_since"),
     *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
     *("excess_loss", "gradient_norm", "gradient_noise_scale", "entries"),
@@ -32,6 +33,7 @@ _FORMATS = {
     "samples": "{:,.0f}",
     "share": "{:.1%}",
     "token_share": "{:.1%}",
+    "label_share": "{:.1%}",
     "coverage": "{:.0%}",
     "passes": "{:.2f}",
     "cap": "{:g}",
@@ -53,9 +55,10 @@ def stream_figures(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        One row per stream or other evaluation set: stream, samples, share (of all samples), token_share (of all
-        tokens, if the policy mixes by them), first_weight, last_weight (in the policy's unit), coverage, passes, cap,
-        training_loss (the last, smoothed), training_not_finite_since (a step),
+        One row per stream or other evaluation set: stream, samples, share (of all samples), token_share or
+        label_share (of all tokens or labels, if the policy mixes by them), first_weight,
+        last_weight (in the policy's unit), coverage, passes, cap, training_loss (the last, smoothed),
+        training_not_finite_since (a step),
         first_validation_loss, last_validation_loss, validation_not_finite_since, excess_loss, gradient_norm and
         gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
         first_validation_METRIC and last_validation_METRIC; NaN if unknown.
@@ -101,10 +104,10 @@ def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:
     if (rows := run.streams.get(name)) is not None:
         samples, since = int(rows["count"].sum()), not_finite_since(rows)
         figures |= {"samples": samples, "share": samples / total, "cap": run.caps.get(name, np.nan)}
-        weights = rows["policy_weight" if run.is_by_tokens else "weight"]
+        weights = rows["weight" if run.unit == "samples" else "policy_weight"]
         figures |= {"first_weight": weights.iloc[0], "last_weight": weights.iloc[-1]}
-        if run.is_by_tokens:
-            figures["token_share"] = shares_of(run, "tokens")[name]
+        if run.unit != "samples":
+            figures[f"{run.unit[:-1]}_share"] = shares_of(run, run.unit)[name]
         figures |= {column: rows[column].iloc[-1] for column in ("coverage", "passes")}
         figures |= {"training_loss": smoothed(rows).iloc[-1] if since is None else np.nan}
         figures |= {"training_not_finite_since": since}

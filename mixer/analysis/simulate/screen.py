@@ -26,12 +26,14 @@ def screen(simulated: Simulated, every: float) -> RenderableType:
 
 
 def _run(simulated: Simulated) -> Table:
-    table = Table("steps", "samples", "tokens", "epochs", "batch size", "learning rate", title="The run")
+    labels = ["labels"] if simulated.labels else []
+    table = Table("steps", "samples", "tokens", *labels, "epochs", "batch size", "learning rate", title="The run")
     sizes, rates = simulated.batch_sizes, simulated.learning_rates
     table.add_row(
         f"{simulated.steps:,}",
         f"{simulated.samples:,}",
         f"{'~' if simulated.estimated_tokens else ''}{simulated.tokens:,}",
+        *([f"{simulated.labels:,}"] if labels else []),
         f"{simulated.epochs:.3f}",
         f"{sizes[0]} → {sizes[-1]} ({sizes.min()} to {sizes.max()})",
         f"{rates[0]:.3g} → {rates[-1]:.3g} (to {rates.max():.3g}, scheduled over {simulated.planned_steps:,} steps)",
@@ -40,9 +42,9 @@ def _run(simulated: Simulated) -> Table:
 
 
 def _streams(simulated: Simulated) -> Table:
-    table = _table(
-        "Streams", "stream", "samples", "share", "of", "coverage", "passes", "tokens", "share", "first", "last"
-    )
+    labels = ["labels", "share"] if simulated.labels else []
+    amounts = ("samples", "share", "of", "coverage", "passes", "tokens", "share", *labels)
+    table = _table("Streams", "stream", *amounts, "first", "last")
     table.columns[0].justify = "left"
     for stream in simulated.streams:
         table.add_row(
@@ -54,6 +56,7 @@ def _streams(simulated: Simulated) -> Table:
             "-" if math.isnan(stream.passes) else f"{stream.passes:.2f}",
             f"{'~' if stream.name in simulated.estimated_tokens else ''}{stream.tokens:,}",
             f"{stream.token_share:.1%}",
+            *([f"{stream.labels:,}", f"{stream.label_share:.1%}"] if labels else []),
             _place(stream.first_step, stream.first_progress),
             _place(stream.last_step, stream.last_progress) + (", runs out" if stream.runs_out else ""),
         )

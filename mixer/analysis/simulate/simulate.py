@@ -10,7 +10,7 @@ import torch
 from mixer.analysis.simulate.planned_parts import Parts, evaluates
 from mixer.analysis.simulate.recorded_losses import NoLosses, RecordedLosses
 from mixer.analysis.simulate.simulated import Row, Simulated
-from mixer.analysis.simulate.tokens import PlannedTokens
+from mixer.analysis.simulate.tokens import PlannedLabels, PlannedTokens
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
@@ -45,24 +45,27 @@ def simulate(
     """
     parts = Parts(recipe, num_ranks)
     source = NoLosses(parts.mixing) if losses is None else RecordedLosses(losses, parts.mixing)
-    return PlannedRun(parts, source, output).planned()
+    return PlannedRun(recipe, parts, source, output).planned()
 
 
 class PlannedRun:
     """A run that is planned step after step.
 
     Args:
+        recipe: Its recipe.
         parts: The objects that plan it.
         source: Source of the observations.
         output: A folder for a ledger; `None` writes none.
     """
 
-    def __init__(self, parts: Parts, source: NoLosses | RecordedLosses, output: str | Path | None):
+    def __init__(self, recipe: Recipe, parts: Parts, source: NoLosses | RecordedLosses, output: str | Path | None):
         self._parts, self._source = parts, source
         mixing = self._mixing = parts.mixing
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
         is_needed |= mixing.schedule.unit == "tokens" or any(one.max_tokens is not None for one in parts.streams)
         self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed)
+        user = mixing.user_of("labels")
+        self._labels = None if user is None else PlannedLabels(recipe, parts.streams, user)
         self._rate_factor = new_learning_rate(parts.args, mixing.clock.planned_steps).at
         self._rows: list[Row] = []
         self._evaluation_steps: list[int] = []
@@ -97,16 +100,18 @@ class PlannedRun:
         rate = self._parts.args.learning_rate * self._rate_factor(mixing.clock.schedule_position)
         rate *= 1.0 if mixing.clock.is_step_based else factor
         tokens = self._tokens.of(plan)
-        mixing.check_tokens(plan, tokens)
+        labels = None if self._labels is None else self._labels.of(plan)
+        mixing.check_tokens(plan, tokens, labels=labels)
         seen = self._source.after(plan)
         for follow in self._parts.followers:
             follow(plan)
         kinds = {Gradients, *(type(need) for need in (*mixing.policy.needs, *mixing.schedule.needs))}
         seen_by_all = {**seen, LearningRate: self._rate_factor}
-        mixing.observe(plan, tokens, {kind: found for kind, found in seen_by_all.items() if kind in kinds})
+        asked = {kind: found for kind, found in seen_by_all.items() if kind in kinds}
+        mixing.observe(plan, tokens, asked, labels=labels)
         self._rows.append((plan.counts, plan.weights, plan.batch_size, mixing.clock.progress, rate))
         if self._writer is not None:
-            self._writer.record(plan, tokens, seen, rate, factor)
+            self._writer.record(plan, tokens, labels, seen, rate, factor)
 
     def _evaluate(self) -> None:
         step = self._mixing.clock.step
@@ -153,12 +158,21 @@ class _Writer:
         self._recorder = Recorder(mixing, self.ledger, reads_at_once=True)
         self._recorder.record_start()
 
-    def record(self, plan: Plan, tokens: Int64Array, seen: Results, learning_rate: float, factor: float) -> None:
+    def record(
+        self,
+        plan: Plan,
+        tokens: Int64Array,
+        labels: Int64Array | None,
+        seen: Results,
+        learning_rate: float,
+        factor: float,
+    ) -> None:
         """Writes a step, after the controller has observed it.
 
         Args:
             plan: Its plan.
             tokens: int64 `[num_streams]`: its tokens.
+            labels: int64 `[num_streams]`: its labels; `None` if nothing counts them.
             seen: What was measured.
             learning_rate: Its learning rate.
             factor: Factor of its batch size on the learning rate.
@@ -168,7 +182,7 @@ class _Writer:
         items = np.where(is_known, tokens if tokens.any() else plan.counts, 0)
         mean, norm = seen.get(MeanLoss, math.nan), seen.get(GradientNorm, math.nan)
         sums = torch.from_numpy(np.append(np.where(is_known, losses, 0.0) * items, mean))
-        result = StepResult(plan, StepCounts(items, tokens), sums, learning_rate, factor)
+        result = StepResult(plan, StepCounts(items, tokens, labels=labels), sums, learning_rate, factor)
         self._recorder.record(result, seen, None if math.isnan(norm) else norm)
 
     def finish(self, source: str) -> None:

@@ -26,6 +26,8 @@ class StreamPlan(Result):
         coverage: Share of its data set that is seen; likewise.
         tokens: Its tokens.
         token_share: Its share of the tokens of all streams.
+        labels: Its labels, if an amount of the run counts them; else 0.
+        label_share: Its share of the labels of all streams.
         first_step: Step with its first sample, from 1; 0 if there is none.
         first_progress: Share of the run that was done before that step; NaN likewise.
         last_step: Step with its last sample; 0 likewise.
@@ -48,6 +50,8 @@ class StreamPlan(Result):
         self.coverage = min(1.0, self.passes)
         self.tokens = int(mixing.num_tokens[number])
         self.token_share = self.tokens / max(int(mixing.num_tokens.sum()), 1)
+        self.labels = int(mixing.num_labels[number])
+        self.label_share = self.labels / max(int(mixing.num_labels.sum()), 1)
         self.first_step, self.last_step = int(steps[0]), int(steps[:-1].max(initial=0))
         self.first_progress = float(places[self.first_step])
         self.last_progress = float(places[self.last_step + 1]) if self.last_step else np.nan
@@ -90,6 +94,7 @@ class Simulated(Result):
         steps: Number of steps.
         samples: Samples that count in the clock.
         tokens: Tokens that count in the clock.
+        labels: Labels that count in the clock; 0 if nothing counts them.
         epochs: Epochs of the mixture.
         progress: Share of the budget that is done at the end; below 1 if the streams were exhausted.
         counts: int64 `[steps, num_streams]`: samples of each step.
@@ -112,7 +117,7 @@ class Simulated(Result):
         self.num_ranks = parts.args.world_size
         self.streams = [StreamPlan(parts, number, own, self.positions) for number, own in enumerate(self.counts.T)]
         self.steps, self.planned_steps = clock.step, clock.planned_steps
-        self.samples, self.tokens = clock.num_samples, clock.num_tokens
+        self.samples, self.tokens, self.labels = clock.num_samples, clock.num_tokens, clock.num_labels
         self.epochs, self.progress = clock.epoch, clock.progress
         self.evaluation_steps = evaluation_steps
         self.estimated_tokens = [*estimated, *parts.stand_ins]

@@ -10,11 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream, read_from
-from mixer.models.row_losses import tokens_per_row
+from mixer.models.labels import shifts_labels
+from mixer.models.row_losses import has_labels, items_per_row, tokens_per_row
+from mixer.recipe.recipe import Recipe
+from mixer.run.hf_compat import loss_shifts_labels
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
 
@@ -63,6 +67,40 @@ class PlannedTokens:
             return _MeanLength([tokens_of(row) for row in islice(dataset, _NUM_SAMPLED)])
         places = np.linspace(0, len(dataset) - 1, _NUM_SAMPLED).astype(np.int64)
         return _MeanLength([tokens_of(dataset[int(place)]) for place in places])
+
+
+class PlannedLabels:
+    """Counts the labels of plans as the trainer counts those of steps: it collates their samples.
+
+    Args:
+        recipe: The recipe of the run.
+        streams: Its streams.
+        user: What counts labels, for errors.
+
+    Raises:
+        ValueError: If a stream has samples that only training reads.
+    """
+
+    def __init__(self, recipe: Recipe, streams: Sequence[Stream], user: str):
+        unread = [stream.name for stream in streams if stream.is_iterable or stream.is_memory]
+        if unread:
+            raise ValueError(
+                f"{user} counts labels, and those of {unread} are known in training only: rows of an iterable data set "
+                "and entries of a buffer are not read ahead. Simulate with amounts in tokens."
+            )
+        trainer = recipe.build_parts(has_weights=False).trainer
+        self._loader, self._num_streams, self._user = trainer.get_train_dataloader(), len(streams), user
+        self._shifts = shifts_labels(trainer.model, loss_shifts_labels(trainer))
+
+    def of(self, plan: Plan) -> Int64Array:
+        """Counts the labels of a plan, int64 `[num_streams]`."""
+        labels = np.zeros(self._num_streams, dtype=np.int64)
+        for micro in self._loader.load(plan).micro_batches:
+            inputs = batch_mapping(micro.inputs)
+            if not has_labels(inputs):
+                raise ValueError(f"{self._user} counts labels, but a micro-batch has none, only {sorted(inputs)}.")
+            labels += micro.by_stream(items_per_row(inputs, self._shifts).numpy(), self._num_streams)
+        return labels
 
 
 class _MeanLength:

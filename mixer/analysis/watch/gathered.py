@@ -12,15 +12,15 @@ from mixer.ledger.append_table import places_by_stream
 from mixer.ledger.evaluated_losses import recorded_weights
 from mixer.ledger.folder import open_ledger, read_note
 from mixer.ledger.ledger import Ledger
-from mixer.policies.contract import Unit
+from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import FloatArray
 
 _RECENT_STEPS = 50
 _STREAM_COLUMNS = (
     *("step", "stream", "weight", "policy_weight", "count", "items", "loss"),
-    *("tokens", "seen", "coverage", "epoch", "active"),
+    *("tokens", "labels", "seen", "coverage", "epoch", "active"),
 )
-_UNITS, _MOST = ("epochs", "steps", "samples", "tokens"), 2.0**63  # a valid budget
+_UNITS, _MOST = ("epochs", "steps", *UNITS), 2.0**63  # a valid budget
 
 
 class GatheredStream(NamedTuple):
@@ -29,7 +29,7 @@ class GatheredStream(NamedTuple):
     Args:
         last: The newest row.
         losses: Loss of each row, `[num_rows]`.
-        recent: `[num_rows, 3]`: loss and number of samples and of tokens of each of the last 50 steps.
+        recent: `[num_rows, 4]`: loss and number of samples, of tokens and of labels of each of the last 50 steps.
         is_finite: Whether the last loss is finite; `None` without a loss.
     """
 
@@ -70,21 +70,21 @@ class Gathered:
         self._load, self._train = np.nansum(seconds[-_RECENT_STEPS:], axis=0).tolist()
         self._num_timed = len(seconds[-_RECENT_STEPS:])
         rows = ledger.read("streams", _STREAM_COLUMNS)
-        numbers = _numbers(rows, "loss", "count", "tokens", "items")
+        numbers = _numbers(rows, "loss", "count", "tokens", "labels", "items")
         recent_rows = max(1, _RECENT_STEPS // ledger.interval_steps)
         self.streams: dict[str, GatheredStream] = {}  # those of the last step, in order
         for name, places in places_by_stream(rows).items():
             last, own = rows.slice(places[-1], 1).to_pylist()[0], numbers[places]
-            with_items = own[own[:, 3] > 0, 0]
+            with_items = own[own[:, 4] > 0, 0]
             is_finite = bool(np.isfinite(with_items[-1])) if len(with_items) else None
-            self.streams[name] = GatheredStream(last, own[:, 0], own[-recent_rows:, :3], is_finite)
+            self.streams[name] = GatheredStream(last, own[:, 0], own[-recent_rows:, :4], is_finite)
         last_step = max((one.last["step"] for one in self.streams.values()), default=0)
         self.streams = {name: one for name, one in self.streams.items() if one.last["step"] == last_step}
 
     def shares(self, unit: Unit = "samples") -> dict[str, float]:
-        """Returns the share of each stream in the samples, or the tokens, of the last 50 steps."""
-        column = 1 if unit == "samples" else 2
-        counts = {name: float(one.recent[:, column].sum()) for name, one in self.streams.items()}
+        """Returns the share of each stream in the samples, tokens or labels of the last 50 steps."""
+        column = 1 + UNITS.index(unit)
+        counts = {name: float(np.nansum(one.recent[:, column])) for name, one in self.streams.items()}
         total = sum(counts.values())
         return {name: count / total if total else 0.0 for name, count in counts.items()}
 

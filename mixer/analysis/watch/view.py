@@ -12,8 +12,9 @@ from rich.text import Text
 
 from mixer.analysis.watch.gathered import Gathered, GatheredStream, WatchedRun
 from mixer.ledger.evaluated_losses import mean_loss, worst_loss
+from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import FloatArray
-from mixer.utils.text import clock_text, duration_text, short_number, unit_in
+from mixer.utils.text import clock_text, duration_text, mixing_unit, short_number, unit_beside
 
 CURVE_WIDTH = 12
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -34,7 +35,7 @@ _SILENCE_SECONDS = 30.0
 _STATE_STYLES = {"running": "green", "finished": "bold green", "stopped": "bold red"}
 
 
-def stream_table(gathered: Gathered, columns: int, rows: int, unit: str | None = None) -> RenderableType:
+def stream_table(gathered: Gathered, columns: int, rows: int, unit: Unit = "samples") -> RenderableType:
     """Draws a table with one line per stream.
 
     Args:
@@ -42,22 +43,21 @@ def stream_table(gathered: Gathered, columns: int, rows: int, unit: str | None =
         columns: Available width.
         rows: Available height, with the table's head, at least 2. If the streams do not fit, those of greatest weight
             are shown and the others are counted.
-        unit: `"tokens"` if weights are shares of tokens.
+        unit: What weights are shares of.
     """
-    streams, shares, is_by_tokens = gathered.streams, gathered.shares(), unit == "tokens"
-    token_shares = gathered.shares("tokens")
+    streams, shares, own_shares = gathered.streams, gathered.shares(), gathered.shares(unit)
     shown = _shown(streams, rows)
     name_width = max(_LEAST_NAME_WIDTH, min(_NAME_WIDTH, max(map(len, streams), default=0)))
-    titles = _fitting(columns - name_width, is_by_tokens)
+    titles = _fitting(columns - name_width, unit)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("stream", width=name_width, no_wrap=True, overflow="ellipsis")
     for title in titles:
         table.add_column(title, justify="left" if title in ("weight", "curve") else "right", no_wrap=True)
     for name in shown:
         cells = _cells(streams[name], shares[name], gathered.evaluations.get(name))
-        if is_by_tokens:
+        if unit != "samples":
             weight = streams[name].last["policy_weight"]
-            cells |= {"weight": _weight(weight), "of tokens": f"{token_shares[name]:.0%}"}
+            cells |= {"weight": _weight(weight), f"of {unit}": f"{own_shares[name]:.0%}"}
         style = None if streams[name].last["active"] in (None, True) else "dim"
         table.add_row(Text(name), *(cells[title] for title in titles), style=style)
     if len(shown) == len(streams):
@@ -75,9 +75,9 @@ def _shown(streams: Mapping[str, GatheredStream], rows: int) -> list[str]:
     return [name for name in streams if name in heaviest]
 
 
-def _fitting(columns: int, is_by_tokens: bool) -> list[str]:
+def _fitting(columns: int, unit: Unit) -> list[str]:
     """Returns the columns that fit."""
-    shown = (_COLUMNS[0], ("of tokens", 9), *_COLUMNS[1:]) if is_by_tokens else _COLUMNS
+    shown = _COLUMNS if unit == "samples" else (_COLUMNS[0], (f"of {unit}", 9), *_COLUMNS[1:])
     ends = itertools.accumulate(width + 2 for _, width in shown)
     return [title for (title, _), end in zip(shown, ends, strict=True) if end <= columns]
 
@@ -141,12 +141,13 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
     Returns:
         run, state, reason (a signal or an error that stopped it, else `None`), progress, seconds_left, clock (newest
         row), loading_share, evaluated_at, eval_loss and eval_worst_loss (over all sets), and streams: for each the
-        newest row, loss (mean of the last 50 steps), share (of their samples), token_share and evaluation.
+        newest row, loss (mean of the last 50 steps), share (of their samples), token_share,
+        label_share and evaluation.
         `..._is_finite`
         beside each loss and the gradient norm tells a non-finite value (false) from an unknown one (`None`).
     """
     gathered = run.gathered
-    shares, token_shares = gathered.shares(), gathered.shares("tokens")
+    shares = {unit: gathered.shares(unit) for unit in UNITS}
     return {
         "run": run.folder,
         "state": run.state,
@@ -163,8 +164,9 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
                 **{key: value for key, value in stream.last.items() if key not in ("step", "count", "loss")},
                 "loss": stream.recent_loss,
                 "loss_is_finite": stream.is_finite,
-                "share": shares[name],
-                "token_share": token_shares[name],
+                "share": shares["samples"][name],
+                "token_share": shares["tokens"][name],
+                "label_share": shares["labels"][name],
                 "evaluation": gathered.evaluations.get(name),
                 "evaluation_is_finite": math.isfinite(gathered.evaluations[name])
                 if name in gathered.evaluations
@@ -185,7 +187,9 @@ def view(run: WatchedRun, columns: int, rows: int) -> RenderableType:
     """
     lines = _lines(run, columns)[: max(1, rows)]
     left = rows - len(lines)
-    return Group(*lines, *([stream_table(run.gathered, columns, left, unit_in(run.policy))] if left >= 2 else []))
+    return Group(
+        *lines, *([stream_table(run.gathered, columns, left, mixing_unit({"mixing": run.policy}))] if left >= 2 else [])
+    )
 
 
 def _lines(run: WatchedRun, columns: int) -> list[Text]:
@@ -208,15 +212,14 @@ def _title(run: WatchedRun) -> Text:
     line = Text(state if run.reason is None else f"{state} ({run.reason.splitlines()[0]})", style=_STATE_STYLES[state])
     if state == "running" and silent > _SILENCE_SECONDS:
         line.append(f", silent for {duration_text(silent)}", style="yellow")
-    unit = " (tokens)" if unit_in(run.policy) == "tokens" else ""
-    line.append(f"  {run.note.get('policy', '')}{unit}", style="not bold default")
+    line.append(f"  {run.note.get('policy', '')}{unit_beside(run.policy)}", style="not bold default")
     line.append(f"  {run.folder.resolve().name}", style="bold default")
     return line
 
 
 def _progress(run: WatchedRun, columns: int) -> Text:
     clock = run.gathered.clock
-    done = {"epochs": clock["epoch"], "steps": clock["step"], **{unit: clock[unit] for unit in ("samples", "tokens")}}
+    done = {"epochs": clock["epoch"], "steps": clock["step"], **{unit: clock[unit] for unit in UNITS}}
     share = f" {run.progress:4.0%}  {clock_text(done, run.budget)}"
     width = max(10, min(40, columns - len(share) - 1))
     return Text(bar_text(run.progress, width), style="cyan").append(share, style="bold")

@@ -58,7 +58,8 @@ class ProgressLine(TrainerCallback):
         """Returns the text: clock, times, batch size and coverage; `elapsed` is the formatted elapsed time."""
         mixing = self._mixing()
         clock = mixing.clock
-        done = {"epochs": clock.epoch, "samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
+        done = {"epochs": clock.epoch, "samples": clock.num_samples, "steps": clock.step}
+        done |= {"tokens": clock.num_tokens, "labels": clock.num_labels}
         budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
         times = f"{elapsed}<{duration_text(self.remaining.seconds)}"
         return f"{clock_text(done, budget)} [{times}] batch {clock.batch_size:,}, {coverage_text(mixing)}"

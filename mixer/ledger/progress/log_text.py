@@ -86,7 +86,12 @@ class LogText:
         clock = self._mixing().clock
         if clock.is_step_based:
             return f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
-        done = {"samples": clock.num_samples, "tokens": clock.num_tokens, "steps": clock.step}
+        done = {
+            "samples": clock.num_samples,
+            "tokens": clock.num_tokens,
+            "labels": clock.num_labels,
+            "steps": clock.step,
+        }
         done["epochs"] = logs.get("epoch", clock.epoch)
         budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
         # Only the drop-in trainer's state has it: its epoch counts dropped samples too.
@@ -120,10 +125,11 @@ class LogText:
         if len(names) <= 1:
             return []
         shown = sorted(names, key=lambda name: -seen.get(name, 0))[:_MOST_ROWS]
-        tokens = {name: last[f"tokens/{name}"] for name in mixing.names if f"tokens/{name}" in last}
+        unit = mixing.policy.unit
+        tokens = {name: last[f"{unit}/{name}"] for name in mixing.names if f"{unit}/{name}" in last}
         num_tokens = sum(tokens.values())
         columns: dict[str, dict[str, str]] = {
-            "of tokens": {name: f"{number / num_tokens:.0%}" for name, number in tokens.items() if num_tokens},
+            f"of {unit}": {name: f"{number / num_tokens:.0%}" for name, number in tokens.items() if num_tokens},
             "of samples" if num_tokens else "share": {
                 name: f"{count / total:.0%}" for name, count in counts.items() if total
             },

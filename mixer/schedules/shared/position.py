@@ -6,7 +6,7 @@ from typing import Literal
 
 from mixer.schedules.base import BatchObservation
 
-Unit = Literal["steps", "epochs", "samples", "tokens", "progress"]
+Unit = Literal["steps", "epochs", "samples", "tokens", "labels", "progress"]
 
 
 def position(observation: BatchObservation, unit: Unit) -> float:
@@ -16,6 +16,7 @@ def position(observation: BatchObservation, unit: Unit) -> float:
         "epochs": observation.num_epochs_done,
         "samples": observation.num_samples,
         "tokens": observation.num_tokens,
+        "labels": observation.num_labels,
         "progress": observation.progress,
     }
     return counts[unit]

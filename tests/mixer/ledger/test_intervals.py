@@ -17,7 +17,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.schemas import STREAMS
 
 NAMES = ("math", "code", "web")
-SUMS, WEIGHTS = ["count", "items", "tokens"], ["weight", "policy_weight", "loss_weight"]
+SUMS, WEIGHTS = ["count", "items", "tokens", "labels"], ["weight", "policy_weight", "loss_weight"]
 LAST = [name for name in STREAMS.names if name not in ("step", "stream", "loss", *SUMS, *WEIGHTS)]
 
 

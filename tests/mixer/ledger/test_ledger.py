@@ -13,7 +13,7 @@ from tests.mixer.measurements import measured
 
 NAMES = ("math", "code")
 COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "unique", "coverage", "epoch"]
-COLUMNS += ["staleness", "undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped"]
+COLUMNS += ["staleness", "undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped", "labels"]
 SECONDS = {"load_seconds": 0.5, "train_seconds": 1.5, "probe_seconds": 0.25}
 endings = st.sampled_from(["flush", "finish"])
 

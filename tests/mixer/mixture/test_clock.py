@@ -23,7 +23,7 @@ class TestBudget:
     @pytest.mark.parametrize(
         ("limits", "error", "message"),
         [
-            ({}, ValueError, "budget must be set in epochs, samples, tokens or steps, got none of them"),
+            ({}, ValueError, "budget must be set in epochs, samples, tokens, labels or steps, got none of them"),
             *[({name: 0}, ValueError, f"budget: {name} must be above 0") for name in AMOUNTS],
             *[({"epochs": value}, ValueError, "budget: epochs must be above 0 and finite") for value in (-3, NAN, INF)],
             *[({"epochs": value}, TypeError, "budget: epochs must be a number") for value in (True, "3", [2])],

@@ -298,7 +298,16 @@ class TestState:
         update(mixing)
         state = through_json(mixing.state_dict())
         assert (state["format"], state["num_tokens"]) == (FORMAT_VERSION, [40, 40, 60])
-        assert set(state) == {"format", "clock", "batch_size", "planner", "weights", "num_tokens", "skipped"}
+        assert set(state) == {
+            "format",
+            "clock",
+            "batch_size",
+            "planner",
+            "weights",
+            "num_tokens",
+            "num_labels",
+            "skipped",
+        }
         resumed.load_state_dict(state)
         assert resumed.num_tokens.tolist() == mixing.num_tokens.tolist()
         assert resumed.num_tokens.dtype == np.int64

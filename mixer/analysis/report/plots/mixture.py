@@ -26,8 +26,7 @@ def mixture(runs: Sequence[Run], most_points: int) -> Plot:
     panels = []
     for run in runs:
         by_stream = shares(run, min(most_points, _MOST_STRETCHES))
-        of = "tokens" if run.is_by_tokens else "samples"
-        for column, title in (("weight", "weights"), ("share", f"share of the {of}")):
+        for column, title in (("weight", "weights"), ("share", f"share of the {run.unit}")):
             lines = [
                 line(rows.dropna(), column, name, colours[name], stackgroup="shares", line={"width": 0.5})
                 for name, rows in by_stream.items()
@@ -49,9 +48,9 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
 
     Returns:
         By stream, one row per stretch: epoch and samples at its end, weight, and share of the samples; both of
-        tokens if the policy mixes by them.
+        tokens or labels if the policy mixes by them.
     """
-    weight, amount = ("policy_weight", "tokens") if run.is_by_tokens else ("weight", "count")
+    weight, amount = ("weight", "count") if run.unit == "samples" else ("policy_weight", run.unit)
     steps = run.clock["step"].to_numpy()
     bucket = np.unique(buckets(run.clock["epoch"].to_numpy(), most_points), return_inverse=True)[1]
     ends = run.clock[["epoch", "samples"]].groupby(bucket).last()

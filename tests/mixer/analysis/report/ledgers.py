@@ -40,12 +40,17 @@ def write_run(
     columns = {"step": step.repeat(num_streams), "stream": np.array(streams * num_steps), "weight": equal}
     columns |= {"count": counts, "items": counts, "loss": 10 / step.repeat(num_streams) + place, "tokens": 3 * counts}
     columns |= {"seen": seen_by_each, "unique": seen_by_each, "coverage": np.minimum(1.0, passes), "epoch": passes}
-    columns |= dict.fromkeys(("staleness", "undelivered", "skipped"), zeros)
+    columns |= dict.fromkeys(("staleness", "undelivered", "skipped", "labels"), zeros)
     columns |= {"policy_weight": equal, "loss_weight": np.ones(len(place)), "owed": np.zeros(len(place))}
     ledger._tables["streams"].append({**columns, "active": np.ones(len(place), dtype=bool)})
     samples, sizes, ones = num_streams * seen, num_streams * count, np.ones(num_steps, dtype=np.int64)
     clock = {"step": step, "samples": samples, "tokens": 3 * samples, "epoch": samples / EPOCH_SIZE}
-    clock |= {"progress": step / (num_steps if is_done else 2 * num_steps), "batch_size": sizes, "total": sizes}
+    clock |= {
+        "progress": step / (num_steps if is_done else 2 * num_steps),
+        "batch_size": sizes,
+        "total": sizes,
+        "labels": 0 * ones,
+    }
     clock |= {"learning_rate": 0.1 * np.sin(np.pi * step / num_steps / 1.5), "learning_rate_factor": 1.0 * ones}
     clock |= {"loss": 10 / step, "gradient_norm": 1 / np.sqrt(step), "update_norm": np.nan * ones}
     ledger._tables["clock"].append(clock)

@@ -40,6 +40,10 @@ QUICK: dict[str, dict[str, Any]] = {
         "budget": Budget(tokens=1500),
         "batch_size": lambda: schedules.Ramp(20, initial=6, over=900, unit="tokens", learning_rate="sqrt"),
     },
+    "a budget of labels, shares of labels": {
+        "mixing": lambda: mixer.Fixed({"a": 1, "b": 2, "c": 1}, unit="labels"),
+        "budget": Budget(labels=900),
+    },
     "a table without masks": {
         "streams": {"a": StreamRecipe(f"{HERE}.columns", {"num_samples": 30}), "b": stream(12, 2)},
         "budget": Budget(tokens=600),
@@ -81,4 +85,5 @@ def test_it_is_the_trained_run(tmp_path: Path, case: str) -> None:
     clock = trainer.mixing.clock
     assert (found.steps, found.samples, found.progress) == (clock.step, clock.num_samples, clock.progress)
     assert found.tokens == clock.num_tokens or estimated
+    assert found.labels == (clock.num_labels if "labels" in case else 0)  # collated where they count
     assert list(found.estimated_tokens) == {"replay of c": ["memory"], "rows of whi": ["rows"]}.get(case[:11], [])

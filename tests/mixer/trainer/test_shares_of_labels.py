@@ -1,0 +1,207 @@
+"""Amounts in labels: shares, budgets and limits count the tokens that the loss learns, as a collator sees them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch.utils.data import Dataset
+
+from mixer import Budget, Fixed, MixingTrainer, Stream, schedules
+from mixer.analysis.explain.explanation import explain
+from mixer.analysis.fit.runs import RecordedRuns
+from mixer.analysis.report.contents import read_report
+from mixer.analysis.watch.gathered import WatchedRun
+from mixer.analysis.watch.view import as_document, view
+from mixer.ledger.summary import comparison, summarise
+from tests.helpers import arguments, build_model
+from tests.mixer.trainer.trl.cases import chats, completions, sft
+
+WEIGHTS = {"long": 0.75, "short": 0.25}
+ASKED = pytest.approx(WEIGHTS, abs=0.02)
+
+
+class Answers(Dataset[dict[str, torch.Tensor]]):
+    """Prompts that are not learned, with answers that are; the first token names the stream."""
+
+    def __init__(self, name: str, prompt: int, answers: tuple[int, ...]):
+        self.first, self.prompt, self.answers = list(WEIGHTS).index(name) + 1, prompt, answers
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids = torch.full((self.prompt + self.answers[index % len(self.answers)],), index % 50 + 3)
+        ids[0] = self.first
+        labels = torch.where(torch.arange(len(ids)) < self.prompt, -100, ids)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+class Recording:
+    """Pads rows and counts what a model that predicts the next token learns of each stream: no label of a first one.
+
+    The first step is left out: trials of the loss collate rows of their own there.
+    """
+
+    trainer: MixingTrainer | None = None
+
+    def __init__(self) -> None:
+        self.labels = dict.fromkeys(WEIGHTS, 0)
+
+    def __call__(self, rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        for row in rows:
+            name = list(WEIGHTS)[int(row["input_ids"][0]) - 1]
+            if self.trainer is not None and self.trainer.state.global_step:
+                self.labels[name] += sum(label != -100 for label in row["labels"].tolist()[1:])
+        fills = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+        pad = torch.nn.utils.rnn.pad_sequence
+        return {name: pad([row[name] for row in rows], True, fill) for name, fill in fills.items()}
+
+
+def streams(**limits: int) -> list[Stream]:
+    # A prompt of no token: the first label of a row is no term of the loss.
+    data = {"long": Answers("long", 20, (2, 4)), "short": Answers("short", 0, (5, 9))}
+    return [
+        Stream(name, dataset, max_labels=limits.get(name)) if limits else Stream(name, dataset)
+        for name, dataset in data.items()
+    ]
+
+
+def made(folder: Path, data: Any = None, **options: Any) -> MixingTrainer:
+    own = {name: options.pop(name) for name in ("mixing", "budget", "batch_size") if name in options}
+    defaults = {"max_steps": 40, "logging_steps": 20, "per_device_train_batch_size": 10, "save_strategy": "no"}
+    training = arguments(folder, **{**defaults, **options})
+    collator = Recording()
+    trainer = MixingTrainer(
+        build_model("llama"), training, data_collator=collator, train_dataset=data or streams(), **own
+    )
+    collator.trainer = trainer
+    return trainer
+
+
+def counted(trainer: MixingTrainer) -> dict[str, int]:
+    """The labels of each stream after the first step, by the ledger."""
+    rows = trainer.ledger.to_pandas().query("step > 1")
+    return {str(name): int(number) for name, number in rows.groupby("stream")["labels"].sum().items()}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> MixingTrainer:
+    folder = tmp_path_factory.mktemp("runs") / "labels"
+    trainer = made(folder, mixing=Fixed(WEIGHTS, unit="labels"), save_strategy="steps", save_steps=25)
+    trainer.train()
+    return trainer
+
+
+def test_shares_of_labels_are_those_that_the_collator_counts(run: MixingTrainer) -> None:
+    recorded: Any = run.data_collator
+    assert counted(run) == recorded.labels
+    total = sum(recorded.labels.values())
+    assert {name: number / total for name, number in recorded.labels.items()} == ASKED
+    rows = run.ledger.to_pandas()
+    assert rows["labels"].tolist() == rows["items"].tolist()  # the terms of this loss
+    assert run.ledger.clock()["labels"].diff().iloc[1:].sum() == total
+    assert run.mixing.clock.num_labels == rows["labels"].sum() == run.mixing.num_labels.sum()
+    entries = [one for one in run.state.log_history if "loss" in one]
+    late = rows.query("step > 20").groupby("stream")["labels"].sum()
+    assert {name: entries[-1][f"labels/{name}"] for name in WEIGHTS} == late.to_dict()
+    assert {name: entries[-1][f"weight/{name}"] for name in WEIGHTS} == pytest.approx(WEIGHTS)
+
+
+def test_a_resumed_run_counts_on_to_the_bit(run: MixingTrainer, tmp_path: Path) -> None:
+    checkpoint = Path(str(run.args.output_dir)) / "checkpoint-25"
+    resumed = made(tmp_path / "labels", mixing=Fixed(WEIGHTS, unit="labels"))
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert resumed.mixing.state_dict() == run.mixing.state_dict()
+    rows = run.ledger.to_pandas().query("step > 25").reset_index(drop=True)
+    assert resumed.ledger.to_pandas().query("step > 25").reset_index(drop=True).equals(rows)
+
+
+def test_whoever_looks_at_the_run_sees_its_unit(run: MixingTrainer) -> None:
+    folder = Path(str(run.args.output_dir))
+    summary = summarise(folder)
+    assert summary.streams["label_share"].to_dict() == ASKED
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    watched = WatchedRun(folder)
+    watched.read()
+    console.print(comparison([summary]), view(watched, 140, 40))
+    text = console.export_text()
+    assert all(part in text for part in ("of labels", "labels: Fixed (labels)"))
+    assert {one["stream"]: one["label_share"] for one in as_document(watched)["streams"]} == ASKED
+    report = read_report([folder])
+    assert report.tables()["by_stream"].set_index("stream")["label_share"].to_dict() == ASKED
+    explained = explain(folder, 30)
+    labels, seen = (run.ledger.to_pandas().query("step < 30").groupby("stream")[name] for name in ("labels", "count"))
+    assert explained.weights["labels_per_sample"].to_dict() == pytest.approx((labels.sum() / seen.sum()).to_dict())
+    fitted = RecordedRuns([folder], "labels", "train")
+    assert fitted.mixtures.tolist() == [run.mixing.num_labels.tolist()]
+
+
+def test_a_budget_and_a_schedule_in_labels_count_them(tmp_path: Path) -> None:
+    ramp = schedules.Ramp(16, over=400, initial=4, unit="labels")
+    trainer = made(tmp_path, mixing="Uniform", budget=Budget(labels=700), batch_size=ramp, max_steps=-1)
+    trainer.train()
+    recorded: Any = trainer.data_collator
+    clock = trainer.ledger.clock()
+    assert clock["labels"].iloc[-2] < 700 <= clock["labels"].iloc[-1]
+    assert clock["labels"].iloc[-1] - clock["labels"].iloc[0] == sum(recorded.labels.values())
+    before = [0, *clock["labels"].tolist()[:-1]]
+    assert clock["batch_size"].tolist() == [round(4 + 12 * min(done / 400, 1)) for done in before]
+
+
+def test_amounts_of_labels_are_the_length_and_the_mixture_of_a_run(tmp_path: Path) -> None:
+    trainer = made(tmp_path, streams(long=300, short=600), max_steps=-1)
+    trainer.train()
+    assert trainer.mixing.num_labels.tolist() == pytest.approx([300, 600], abs=9)
+    assert trainer.mixing.policy.unit == "labels"
+
+
+def test_a_stream_without_labels_is_told_of_and_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = [*streams()[1:], Stream("none", Answers("long", 20, (0,)))]
+    trainer = made(tmp_path, data, mixing=Fixed({"short": 1, "none": 1}, unit="labels"))
+    with pytest.raises(ValueError, match=r"unit='labels' needs labels.*\['none'\]"):
+        trainer.train()
+    assert [text for text in caplog.messages if "['none']" in text]
+    assert 1 <= trainer.state.global_step < 10
+
+
+def test_what_has_no_labels_at_all_is_refused_before_a_step(tmp_path: Path) -> None:
+    def without(rows: list[Any]) -> dict[str, Any]:
+        return {name: value for name, value in Recording()(rows).items() if name != "labels"}
+
+    def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return outputs.logits.square().mean()
+
+    trainer = MixingTrainer(
+        build_model("llama"),
+        arguments(tmp_path, max_steps=2),
+        data_collator=without,
+        train_dataset=streams(),
+        budget=Budget(labels=10),
+        compute_loss_func=loss,
+    )
+    with pytest.raises(ValueError, match=r"A budget in labels.*no 'labels'"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_trl_counts_what_its_collator_leaves_to_learn(tmp_path: Path, packing: bool) -> None:
+    data = (
+        {"chats": chats(40, 1), "pairs": completions(40, 2)} if not packing else {"a": chats(40, 1), "b": chats(9, 2)}
+    )
+    own = {"mixing": Fixed(dict.fromkeys(data, 0.5), unit="labels"), "batch_size": 4}
+    changes = {"packing": True, "assistant_only_loss": True, "max_length": 24} if packing else {}
+    trainer = sft(tmp_path, data, own=own, max_steps=12, per_device_train_batch_size=1, **changes)
+    collate, recorded = trainer.data_collator, []
+
+    def recording(rows: Any) -> Any:
+        batch = collate(rows)
+        if trainer.state.global_step:
+            recorded.append(int((batch["labels"][:, 1:] != -100).sum()))
+        return batch
+
+    trainer.data_collator = recording
+    trainer.train()
+    assert sum(counted(trainer).values()) == sum(recorded) > 0
+    assert (trainer.mixing.num_labels / trainer.mixing.num_labels.sum()).tolist() == pytest.approx([0.5, 0.5], abs=0.1)
