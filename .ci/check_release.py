@@ -47,23 +47,23 @@ def check_use(folder: Path) -> None:
     assert run(mixer, "--version") == f"mixer {version}\n"
     run(sys.executable, "-c", PLUG_INS)
     run(sys.executable, "quick_start.py")
-    commands = re.findall(r"(?m)^mixer (\w+) (\S+)", quick_start)
+    commands = re.findall(r"(?m)^mixer ([^#\n]+)", quick_start)
     assert commands
     for words in commands:
-        print(run(mixer, *words))
-    check_figures(quick_start, folder / commands[0][1])
+        print(run(mixer, *words.split()))
+    check_figures(quick_start, folder / "runs")
 
 
-def check_figures(quick_start: str, folder: Path) -> None:
+def check_figures(quick_start: str, runs: Path) -> None:
     """The README shows the figures of its quick start."""
     from mixer.ledger.summary import summarise
 
-    streams = summarise(folder).streams
-    shown = re.findall(r"│ (sums|mirrors) +│ +\S+ → (\S+) │ +(\S+) │", quick_start)
-    assert set(streams.index) == {row[0] for row in shown}
-    for name, last_loss, samples in shown:
-        assert abs(streams.loc[name, "last_loss"] - float(last_loss)) < 0.1, name
-        assert abs(streams.loc[name, "samples"] / int(samples.replace(",", "")) - 1) < 0.05, name
+    shown = re.findall(r"(?m)^(auto|Uniform) +loss of mirrors (\S+), (\S+) of", quick_start)
+    assert {row[0] for row in shown} == {"auto", "Uniform"}
+    for run, last_loss, samples in shown:
+        mirrors = summarise(runs / run).streams.loc["mirrors"]
+        assert abs(mirrors["last_loss"] - float(last_loss)) < 0.1, run
+        assert abs(mirrors["samples"] / int(samples.replace(",", "")) - 1) < 0.05, run
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # ruff: noqa: D102  # the calls are described where they are declared
-"""Four methods of one's own, two of them for continual runs: docs/own_method.md explains the calls."""
+"""Four methods of one's own, two of them for continual runs: docs/extend_replay.md explains the calls."""
 
 import copy
 from pathlib import Path

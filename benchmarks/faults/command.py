@@ -1,4 +1,4 @@
-"""Injects faults into runs of several ranks and reports what was lost; see `docs/faults.md`.
+"""Injects faults into runs of several ranks and reports what was lost; see `docs/measured/faults.md`.
 
 Run `python -m benchmarks faults`. Each kind of fault has a promise, written down in `table.py`; the exit status is not
 zero if any of them is broken, and each that is comes with the command that repeats it alone.

@@ -15,14 +15,14 @@ ends. Time is processor time over that of uniform mixing in the same session, wi
 and the run of a reference model.
 
 The larger model, a Llama of a million parameters, has few competitors, three seeds, and the four scenarios with most
-headroom on the small one.
+headroom on the small one. `--model gpu` trains one of seven million on a GPU, on all scenarios of blocks.
 """
 
 import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.common import write_json
 from benchmarks.quality.cache import keep
@@ -30,11 +30,17 @@ from benchmarks.quality.family import names as drawn_names
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise
-from benchmarks.quality.scenarios import SCENARIOS, TUNING, Scenario
+from benchmarks.quality.scenarios import SCENARIOS, TUNING, Scenario, Size
 from benchmarks.quality.tables import headroom, report
 
 _NUM_LARGE, _SEEDS_OF_LARGE = 4, 3
+_TITLES: dict[Size, str] = {
+    "small": "Small models",
+    "llama": "A Llama of a million parameters",
+    "gpu": "A Llama of seven million parameters, on a GPU",
+}
 _QUICK = ("small_target", "bound")
+_PURPOSES: tuple[Literal["tuning", "judging"], ...] = ("tuning", "judging")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -47,10 +53,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--scenario", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default: all but tuning"
     )
     parser.add_argument(
-        "--drawn", choices=["tuning", "judging"], help="scenarios of the family instead; see benchmarks.quality.family"
+        "--drawn", choices=_PURPOSES, help="scenarios of the family instead; see benchmarks.quality.family"
     )
     parser.add_argument("--policy", nargs="+", metavar="NAME", help="competitors, or grid; default: all")
-    parser.add_argument("--model", nargs="+", choices=["small", "llama"], help="default: both; small with --quick")
+    parser.add_argument("--model", nargs="+", choices=[*_TITLES], help="default: small and llama; small with --quick")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds, of the llama three at most")
     parser.add_argument("--parallel", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--quick", action="store_true", help="few steps of few mixtures, for a test")
@@ -62,7 +68,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--seeds and --parallel must be 1 or more, got {args.seeds} and {args.parallel}.")
     if args.keep and args.quick:
         parser.error("--keep is for whole runs, --quick makes short ones: give one of them.")
-    there = {"scenario": [*SCENARIOS], "policy": [*competitors(), ALL_OF_GRID]}
+    drawn = [name for purpose in _PURPOSES for name in drawn_names(purpose)]
+    there = {"scenario": [*SCENARIOS, *drawn], "policy": [*competitors(), ALL_OF_GRID]}
     for option, known in there.items():
         unknown = [name for name in getattr(args, option) or () if name not in known]
         if unknown:
@@ -97,13 +104,13 @@ def _run(scenarios: Sequence[Scenario], args: argparse.Namespace, num_seeds: int
     return failed
 
 
-def _larger(small: dict[str, Any], args: argparse.Namespace) -> list[Scenario]:
-    """The scenarios with most headroom, or all if there are no more of them."""
-    names = [name for name in args.scenario if Scenario(name).can_be_larger]
-    if len(names) > _NUM_LARGE:
+def _of_size(size: Size, small: dict[str, Any], args: argparse.Namespace) -> list[Scenario]:
+    """The scenarios of a model; of the Llama those with most headroom on the small one, if there are many."""
+    names = [name for name in args.scenario if size == "small" or Scenario(name).can_be_larger]
+    if size == "llama" and len(names) > _NUM_LARGE:
         known = [name for name in names if name in small and headroom(small[name]) > 0.0]
         names = sorted(known, key=lambda name: -headroom(small[name]))[:_NUM_LARGE]
-    return [Scenario(name, "llama", args.quick) for name in names]
+    return [Scenario(name, size, args.quick) for name in names]
 
 
 def _summaries(scenarios: Sequence[Scenario], folder: Path, num_seeds: int) -> dict[str, Any]:
@@ -125,19 +132,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: If a run failed; the others are reported all the same.
     """
     args = _arguments(argv)
-    small = [Scenario(name, "small", args.quick) for name in args.scenario]
-    failed = _run(small, args, args.seeds) if "small" in args.model and not args.report else []
-    found, large = {"small": _summaries(small, args.folder, args.seeds)}, list[Scenario]()
-    if "llama" in args.model:
-        large, num_seeds = _larger(found["small"], args), min(args.seeds, _SEEDS_OF_LARGE)
-        if not args.report:
-            failed += _run(large, args, num_seeds)
-        found["llama"] = _summaries(large, args.folder, num_seeds)
-    for own in [*small, *large] if args.keep else ():
+    failed, chosen = list[str](), list[Scenario]()
+    found = {"small": _summaries(_of_size("small", {}, args), args.folder, args.seeds)}
+    for size in args.model:
+        scenarios = _of_size(size, found["small"], args)
+        num_seeds = args.seeds if size == "small" else min(args.seeds, _SEEDS_OF_LARGE)
+        failed += [] if args.report else _run(scenarios, args, num_seeds)
+        found[size] = _summaries(scenarios, args.folder, num_seeds)
+        chosen += scenarios
+    for own in chosen if args.keep else ():
         keep(own, (run for runs in collect(own, args.folder).values() for run in runs.values()))
     for size in args.model:
         if found[size]:
-            print(report({"small": "Small models", "llama": "A Llama of a million parameters"}[size], found[size]))
+            print(report(_TITLES[size], found[size]))
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     write_json(args.json, {"arguments": arguments, "failed": failed, "sizes": found})
     if failed:

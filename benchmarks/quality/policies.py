@@ -34,7 +34,7 @@ REFERENCE_LOSSES, NUM_SAMPLES = "the reference's validation losses", "the run's 
 _WRAPPERS = {"Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", "OverfitGuard"}
 _NO_COMPETITORS = {"Fixed", "Scheduled", "Function"} | _WRAPPERS
 _WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
-_OF_LLAMA = (UNIFORM, AUTO, "MarginalValue", "OPMix", "DGA", "DoGE", "GRAPE")
+_OF_LLAMA = (UNIFORM, "Proportional", AUTO, "MarginalValue", "OPMix", "DGA", "DoGE", "GRAPE")
 
 
 class Entry(NamedTuple):

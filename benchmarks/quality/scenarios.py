@@ -23,7 +23,7 @@ from mixer import Objective
 from mixer.policies.objective import as_objective
 from mixer.recipe.recipe import Recipe
 
-Size = Literal["small", "llama"]
+Size = Literal["small", "llama", "gpu"]
 HEADROOM, NONE, TUNING = "headroom", "no headroom", "tuning"
 # What each is for: some mixture should do better than the uniform one, none should, or policies are chosen on it.
 SCENARIOS = {
@@ -59,10 +59,14 @@ _LLAMA = {
     "max_position_embeddings": 64,
     "tie_word_embeddings": True,
 }
+# About 6.9 million.
+_LARGER_LLAMA = _LLAMA | {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8}
+_OF_LLAMA = {"learning_rate": 3e-3, "max_steps": 240, "adam_beta2": 0.95}
 # What a size changes in a recipe: its model and arguments of the training.
 _SIZES: dict[Size, tuple[dict[str, Any], dict[str, Any]]] = {
     "small": ({}, {}),
-    "llama": ({"config": _LLAMA}, {"learning_rate": 3e-3, "max_steps": 240, "adam_beta2": 0.95}),
+    "llama": ({"config": _LLAMA}, _OF_LLAMA),
+    "gpu": ({"config": _LARGER_LLAMA}, _OF_LLAMA | {"learning_rate": 1e-3, "use_cpu": False}),
 }
 _QUICK_STEPS, _QUICK_BATCH = 12, 24
 

@@ -3,10 +3,12 @@
 Run as `python -m docs.site.options_page docs/training_arguments.md`.
 """
 
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import Field, fields
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from transformers import TrainingArguments
@@ -20,24 +22,27 @@ _HEAD = """\
 
 `TrainingArguments` (transformers {version}) has {total} options. With a `MixingTrainer`, {same} of them behave
 as in the Trainer, {different} behave with the difference given here, and {refused} refuse some values at construction
-(some options do both). A test fails if the installed version has an option that the table lacks. Options of subclasses
-(`Seq2SeqTrainingArguments`, TRL's configurations) are not listed.
+(some options do both). Options of subclasses (`Seq2SeqTrainingArguments`, TRL's configurations) are not listed.
 
 ## Options of a mixture
 
 `MixingConfig` is `TrainingArguments` with these fields. `HfArgumentParser((MixingConfig,))` reads them from a command
 line, YAML or JSON; a recipe has them under `training`, `mixer train` as `--training.NAME`. `MixingSeq2SeqConfig` and
 `MixingSFTConfig` have them too; for any other class, write `@dataclass class MyConfig(MixingOptions, OtherConfig)`.
-Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (one of both places), `budget`, `groupings`,
-`methods`, `reference_model`, `probe`. All of them are fixed when the trainer is constructed.
+`mixer train --help` says more of each. Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict`
+(one of both places), `budget`, `groupings`, `methods`, `reference_model`, `probe`. All are fixed at construction.
 
 | field | default | |
 |---|---|---|
 {own}
 ## Options of the Trainer
 
-| option | as in the Trainer | |
-|---|---|---|
+| option | with a `MixingTrainer` |
+|---|---|
+"""
+_SAME = """
+## Options that are as in the Trainer
+
 """
 
 
@@ -58,35 +63,36 @@ def page(names: Iterable[str]) -> str:
     Raises:
         KeyError: If an option is in none of the tables.
     """
-    rows = [_row(name) for name in names]
+    names = list(names)
+    rows = [_row(name) for name in names if name not in AS_BY_THE_TRAINER or name in REFUSED]
     head = _HEAD.format(
-        total=len(rows),
+        total=len(names),
         version=TRANSFORMERS,
         same=len(AS_BY_THE_TRAINER),
         different=len(DIFFERENCES),
         refused=len(REFUSED),
         own="".join(map(_own_row, fields(MixingOptions))),
     )
-    return head + "".join(rows)
+    same = ", ".join(f"`{name}`" for name in names if name in AS_BY_THE_TRAINER and name not in REFUSED)
+    return head + "".join(rows) + _SAME + "\n".join(wrap(f"{same}.", 120, break_on_hyphens=False)) + "\n"
 
 
 def _own_row(option: Field[Any]) -> str:
-    return f"| `{option.name}` | `{option.default!r}` | {option.metadata['help']} |\n"
+    return f"| `{option.name}` | `{option.default!r}` | {_first_sentence(option.metadata['help'])} |\n"
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.]) (?=[A-Z])", text)[0]
 
 
 def _row(name: str) -> str:
-    if name in AS_BY_THE_TRAINER:
-        return f"| `{name}` | yes | |\n"
-    texts = []
-    if name in DIFFERENCES:
-        texts.append(DIFFERENCES[name])
+    texts = [DIFFERENCES[name]] if name in DIFFERENCES else []
     if name in REFUSED:
-        texts.append(f"**Refused:** {REFUSED[name]}")
+        texts.append(f"**Refused:** {_first_sentence(REFUSED[name])}")
     if not texts:
         raise KeyError(f"mixer/run/argument_support.py does not say how {name} behaves.")
-    verdict = ("with a difference" if name in DIFFERENCES else "yes") + (", or refused" if name in REFUSED else "")
     text = " ".join(texts).replace("|", "\\|")
-    return f"| `{name}` | {verdict} | {text} |\n"
+    return f"| `{name}` | {text} |\n"
 
 
 if __name__ == "__main__":

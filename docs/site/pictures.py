@@ -62,7 +62,7 @@ def scenarios(page: str) -> list[tuple[str, float | None, float | None]]:
     """Reads the scenarios with a declared objective.
 
     Args:
-        page: The page on choosing a policy.
+        page: The page on measured policies.
 
     Returns:
         Name, per cent under the best fixed mixture, and under "auto", over uniform mixing; `None` where there is none.
@@ -90,7 +90,7 @@ def gains(page: str) -> str:
     """Draws the objective's loss over uniform mixing's, by scenario.
 
     Args:
-        page: The page on choosing a policy.
+        page: The page on measured policies.
 
     Returns:
         The picture.
@@ -208,7 +208,7 @@ def pictures() -> dict[str, str]:
     Returns:
         Each, by the name of its file.
     """
-    page = (ROOT / "docs" / "choosing_a_policy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "measured" / "policies.md").read_text(encoding="utf-8")
     return {
         "gains.svg": gains(page),
         "step.svg": step(),

@@ -39,7 +39,8 @@ def _packages(module: Module) -> Iterator[Module]:
     if module.is_init_module:
         yield module
         for member in module.modules.values():
-            yield from _packages(member)
+            if not member.is_alias:  # an import of another package is no part of this one
+                yield from _packages(member)
 
 
 def _exported(package: Module) -> dict[str, Object]:

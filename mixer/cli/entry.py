@@ -18,9 +18,10 @@ from typing import NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.cli.command import Command
-from mixer.cli.registry import command_names, load_command, summaries
+from mixer.cli.registry import WITH_RECIPE, command_names, load_command, summaries
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
+from mixer.recipe.early_names import check_names
 from mixer.recipe.fields import check_recipe, explained, trainer_in
 from mixer.recipe.overriding import overriding
 from mixer.utils.hidden_names import hidden
@@ -66,6 +67,9 @@ def _run(words: list[str]) -> int | None:
     import_early()
     title = f"mixer {name}"
     try:
+        if name in WITH_RECIPE:
+            rest = _of_run(rest)
+            check_names(rest)
         command = _for_trainer(load_command(name), rest)
         command.parser.prog, recipe_class = title, command.recipe_class
         parse = command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
@@ -102,11 +106,14 @@ def _for_trainer(command: Command, words: list[str]) -> Command:
     return command.of_recipe(of_trainer(trainer))
 
 
+def _of_run(words: list[str]) -> list[str]:
+    """Puts the recipe of a run in the place of its folder."""
+    recipe = Path(words[0]) / "recipe.yaml" if words else None
+    return words if recipe is None or not recipe.is_file() else [str(recipe), *words[1:]]
+
+
 def _with_recipe(words: list[str]) -> list[str]:
-    if not words or words[0].startswith("-"):
-        return words
-    of_run = Path(words[0]) / "recipe.yaml"  # the folder of a run stands for its recipe
-    return ["--recipe", str(of_run) if of_run.is_file() else words[0], *words[1:]]
+    return ["--recipe", *words] if words and not words[0].startswith("-") else words
 
 
 def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Namespace:

@@ -78,15 +78,13 @@ def check_recipe(recipe_class: type, arguments: Sequence[str], options: Iterable
             content.update(read_recipe_file(value))
         elif first not in known:
             within = _field_with(recipe_class, first)
-            raise ValueError(
-                f"--{option}: write --{within}." if within else _unknown_field(f"--{option}", first, known)
-            )
+            raise ValueError(f"--{option}: write --{within}." if within else unknown_field(f"--{option}", first, known))
         else:
             put_option(content, names, value)
     for name in content:
         if name not in known:
             within = _field_with(recipe_class, name)
-            raise ValueError(f"{name}: write {within}." if within else _unknown_field(name, name, known))
+            raise ValueError(f"{name}: write {within}." if within else unknown_field(name, name, known))
     recipe = {name: content[name] for name in inspect.signature(recipe_class).parameters if name in content}
     check_fields(recipe_class, recipe)
     return recipe
@@ -220,7 +218,7 @@ def _check_arguments(
         return
     for name, part in content.items():
         if name not in known:
-            raise ValueError(_unknown_field(_joined(field, str(name)), str(name), [*known, *more]))
+            raise ValueError(unknown_field(_joined(field, str(name)), str(name), [*known, *more]))
         check_fields(known[name], part, _joined(field, name), in_mapping)
 
 
@@ -241,7 +239,14 @@ def _parameters(kind: type) -> dict[str, Any] | None:
     return known
 
 
-def _unknown_field(field: str, name: str, known: Sequence[str]) -> str:
+def unknown_field(field: str, name: str, known: Sequence[str]) -> str:
+    """Says that there is no such field, and which one is near.
+
+    Args:
+        field: The field with its sections.
+        name: Its last name.
+        known: The fields that there are.
+    """
     hint = _nearest(name, known)
     if name in _OF_TRL:
         training = "{packing: true}" if name == "pack" else f"{{{name}: ...}}"

@@ -1,4 +1,4 @@
-"""The penalty and the gradient rule of `examples/own_methods.py`, and the measurement of `docs/own_measurement.md`."""
+"""The penalty and the gradient rule of `examples/own_methods.py`, and the measurement of `docs/extend.md`."""
 
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def test_two_ranks_train_log_and_resume_as_one(
 
 
 def test_a_measurement_of_ones_own_reaches_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = run_page("own_measurement", tmp_path, monkeypatch)
+    page = run_page("extend", tmp_path, monkeypatch)
     args = arguments(tmp_path / "run", per_device_train_batch_size=5, max_steps=1)
     streams = [Stream(name, data, weight=len(data)) for name, data in DATA.items()]  # a step takes all of it
     options: dict[str, Any] = {"train_dataset": streams, "batch_size": 32, "mixing": page["Unsure"]()}

@@ -32,7 +32,7 @@ def test_an_own_method_does_what_the_shipped_one_does(name: str, tmp_path: Path)
 
 def test_an_own_selection_keeps_the_largest_losses_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offered: list[float] = []
-    kind = run_page("own_selection", tmp_path, monkeypatch)["KeepHardest"]
+    kind = run_page("extend_replay", tmp_path, monkeypatch)["KeepHardest"]
 
     class Noting(kind):  # type: ignore[misc, valid-type]
         def choose(self, offers: Any) -> Any:
@@ -47,7 +47,7 @@ def test_an_own_selection_keeps_the_largest_losses_of_all(tmp_path: Path, monkey
 
 
 def test_an_averaged_copy_is_taken_up_where_a_run_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = run_page("own_method", tmp_path, monkeypatch)["SlowCopy"]
+    slow = run_page("extend_replay", tmp_path, monkeypatch)["SlowCopy"]
     own: dict[str, Any] = {"name": "ERACE", "memory": ReplayBuffer(12)}
     expected = build(tmp_path / "whole", methods=[whole := slow()], **own)
     expected.run()
