@@ -70,6 +70,7 @@ def _run(words: list[str]) -> int | None:
     title = f"mixer {name}"
     try:
         if name in WITH_RECIPE:
+            rest = _of_run(rest)
             check_names(rest)
         loaded = load_command(name)
         rest = _own_names(rest, loaded.aliases)
@@ -124,11 +125,14 @@ def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:
     return renamed
 
 
+def _of_run(words: list[str]) -> list[str]:
+    """Puts the recipe of a run in the place of its folder."""
+    recipe = Path(words[0]) / "recipe.yaml" if words else None
+    return words if recipe is None or not recipe.is_file() else [str(recipe), *words[1:]]
+
+
 def _with_recipe(words: list[str]) -> list[str]:
-    if not words or words[0].startswith("-"):
-        return words
-    of_run = Path(words[0]) / "recipe.yaml"  # the folder of a run stands for its recipe
-    return ["--recipe", str(of_run) if of_run.is_file() else words[0], *words[1:]]
+    return ["--recipe", *words] if words and not words[0].startswith("-") else words
 
 
 def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Namespace:

@@ -12,7 +12,7 @@ _NAMES = (
     *("train", "fork", "inspect", "recipe", "policies", "schedules", "compare", "report", "watch", "seen", "card"),
     *("fit", "search", "headroom", "simulate", "explain"),
 )
-WITH_RECIPE = ("train", "inspect", "search", "headroom", "simulate")  # its path is their first argument
+WITH_RECIPE = ("train", "fork", "inspect", "search", "headroom", "simulate")  # its path is their first argument
 _MODULES = {"headroom": "search", "policies": "listings", "schedules": "listings"}
 _OWN = {name: EntryPoint(name, f"mixer.cli.{_MODULES.get(name, name)}:{name}", PLUG_IN_GROUP) for name in _NAMES}
 
