@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import align_special_tokens
 
@@ -70,12 +70,13 @@ class Source:
 
 def sources_of(trainer: MixingMixin, streams: Mapping[str, BuiltStream]) -> list[Source]:
     """Lists the sources of a run: its streams, their validation rows, and further evaluation sets."""
-    tasks, sources, sets = tasks_of(trainer.model, trainer.streams), list[Source](), trainer.eval_dataset
+    model, sets, sources = cast(nn.Module, trainer.model), trainer.eval_dataset, list[Source]()
+    tasks = tasks_of(model, trainer.streams)
     for stream, task in zip(trainer.streams, tasks, strict=True):
         held_out = streams[stream.name].evaluation
         sources.append(Source(stream.name, False, readable(stream), stream, task))
         sources += [] if held_out is None else [Source(stream.name, True, held_out, stream, task)]
-    heads, only = heads_of(trainer.model) or (), tasks[0] if len(set(tasks)) == 1 else None
+    heads, only = heads_of(model) or (), tasks[0] if len(set(tasks)) == 1 else None
     for name, dataset in sets.items() if isinstance(sets, Mapping) else ():
         if name not in streams:
             sources.append(Source(name, True, dataset, None, name if name in heads else only))
@@ -93,7 +94,7 @@ def losses_of(trainer: MixingMixin, sources: Sequence[Source], most: int, seed: 
     """
     model: Any = trainer.model
     if isinstance(trainer.processing_class, PreTrainedTokenizerBase) and hasattr(model, "config"):
-        align_special_tokens(model, trainer.processing_class)  # as the Trainer does when it begins: who is padding?
+        align_special_tokens(model, trainer.processing_class)  # type: ignore[no-untyped-call]  # as the Trainer does when it begins: who is padding?
     was_training, shifts = model.training, shifts_labels(model, loss_shifts_labels(trainer))
     reader = RowLossReader(model, shifts, keeps_output=True)
     reader.attach()

@@ -71,7 +71,7 @@ def without_descriptions(files: Sequence[_File], called: str) -> list[_File]:
 def read_files(
     files: Sequence[Path | str],
     called: str,
-    path: str,
+    path: Path | str,
     *,
     streaming: bool = False,
     rows: TextRows = "line",
@@ -255,7 +255,7 @@ def _number_kind(cells: Sequence[str], is_exact: bool) -> str | None:
     return "float64" if is_number and (not is_exact or all(repr(float(cell)) == cell for cell in cells)) else None
 
 
-def _common_suffix(files: Sequence[PurePath], called: str, path: str) -> str:
+def _common_suffix(files: Sequence[PurePath], called: str, path: Path | str) -> str:
     by_suffix = {suffix_of(file): file for file in reversed(files)}
     if None in by_suffix:
         raise ValueError(f"{called}: {by_suffix[None].name!r} is of no known format: it must end in {KNOWN}.")
@@ -263,7 +263,7 @@ def _common_suffix(files: Sequence[PurePath], called: str, path: str) -> str:
     if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:
         named = ", ".join(f"{suffix} ({by_suffix[suffix].name})" for suffix in suffixes)
         raise ValueError(
-            f"{called}: {path!r} mixes the formats {named}. Give one file, a pattern such as '*{suffixes[0]}', "
+            f"{called}: {str(path)!r} mixes the formats {named}. Give one file, a pattern such as '*{suffixes[0]}', "
             "or a folder with files of one format."
         )
     return suffixes[0]
