@@ -61,7 +61,7 @@ def test_runs_are_compared_as_json(tmp_path: Path, printed: Runs) -> None:
     assert (first["run"], first["steps"]) == (str(tmp_path / "a"), 6)
     assert [stream["stream"] for stream in second["streams"]] == ["math", "law"]
     figures = {"first_loss": 9.0, "last_loss": 3.0, "samples": 42, "coverage": pytest.approx(42 / 500), "weight": 0.5}
-    figures |= {"share": 0.5, "token_share": 0.5, "tokens": 126}
+    figures |= {"share": 0.5, "token_share": 0.5, "tokens": 126, "label_share": 0.0, "labels": 0}
     of_training = {"first_train_loss": 10.0, "last_train_loss": pytest.approx(10 / 6)}
     assert first["streams"][0] == {"stream": "math", **figures, **of_training}
 

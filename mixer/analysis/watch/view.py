@@ -219,7 +219,8 @@ def _title(run: WatchedRun) -> Text:
 
 def _progress(run: WatchedRun, columns: int) -> Text:
     clock = run.gathered.clock
-    done = {"epochs": clock["epoch"], "steps": clock["step"], **{unit: clock[unit] for unit in UNITS}}
+    done: dict[str, float] = {unit: clock[unit] for unit in UNITS}
+    done |= {"epochs": clock["epoch"], "steps": clock["step"]}
     share = f" {run.progress:4.0%}  {clock_text(done, run.budget)}"
     width = max(10, min(40, columns - len(share) - 1))
     return Text(bar_text(run.progress, width), style="cyan").append(share, style="bold")

@@ -125,7 +125,7 @@ class LogText:
         if len(names) <= 1:
             return []
         shown = sorted(names, key=lambda name: -seen.get(name, 0))[:_MOST_ROWS]
-        unit = mixing.policy.unit
+        unit = "labels" if any(f"labels/{name}" in last for name in mixing.names) else "tokens"
         tokens = {name: last[f"{unit}/{name}"] for name in mixing.names if f"{unit}/{name}" in last}
         num_tokens = sum(tokens.values())
         columns: dict[str, dict[str, str]] = {
