@@ -200,8 +200,6 @@ class Sources:
             while f"{known.name} ({number})" in self.names:
                 number += 1
             self._sources[source_id] = replace(known, name=f"{known.name} ({number})", dataset=None)
-        if len(self._sources) == MAX_SOURCES:
-            raise ValueError(f"There are {MAX_SOURCES} sources, as many as can be. Join some to one data set.")
         self._sources.append(source)
         return len(self._sources) - 1
 
