@@ -68,6 +68,7 @@ def continual_compare() -> Command:
 
 def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     folder, resume = Path(config.training.output_dir), own.resume
+    page: Path | None
     with only_json(own.json):
         if own.seeds is None:
             writes, matrix = _train_one(parser, config, resume)
