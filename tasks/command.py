@@ -5,23 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
+from mixer.analysis.report.judging import Measured
 from mixer.cli.command import Command, add_json, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.text import print_lines
 from tasks.continual.continual import ContinualRun
-from tasks.continual.task_checkpoints import RUN_STATE_FILE, checkpoints_in, read_pace, remove_run
-from tasks.metrics.metrics import all_metrics, title_of
+from tasks.continual.seeds import seed_folders
+from tasks.continual.task_checkpoints import checkpoints_in, read_pace, remove_run
+from tasks.metrics.metrics import title_of
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.recipe import ContinualRecipe
-from tasks.report.matrices import read_matrices
+from tasks.report.matrices import read_scores
 from tasks.report.results import write_page
-from tasks.task_folders import PAGE_FILE
+from tasks.report.seeds import SeedScores, as_seed_scores, cell, difference_rows, runs_in
+from tasks.task_folders import PAGE_FILE, RUN_STATE_FILE
 
 
 def continual() -> Command:
@@ -31,15 +33,21 @@ def continual() -> Command:
         _train,
         description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
-        usage="[--resume auto|must|never] [--json]",
+        usage="[--seeds N] [--resume auto|must|never] [--json]",
         example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
         options={
+            "--seeds": {
+                "type": int | list[int] | None,
+                "metavar": "N",
+                "help": "Run with N seeds, training.seed and those that follow, or with a list of seeds, each in its "
+                "own folder training.output_dir/seed-SEED. With --resume auto, finished ones are not run again.",
+            },
             "--resume": {
                 "choices": ("auto", "must", "never"),
                 "help": "Resume the run in training.output_dir; if there is none, start a new one (auto) or fail "
                 "(must). never: start a new one in any case, which removes the state of the old one. Default: start a "
                 "new one, and fail if there is a run already.",
-            }
+            },
         },
     )
 
@@ -59,25 +67,45 @@ def continual_compare() -> Command:
 
 
 def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
+    folder, resume = Path(config.training.output_dir), own.resume
+    page: Path | None
+    with only_json(own.json):
+        if own.seeds is None:
+            writes, matrix = _train_one(parser, config, resume)
+            folders, scores, page = {0: folder}, as_seed_scores(matrix), folder / PAGE_FILE
+        else:
+            folders = seed_folders(own.seeds, config.training.seed, folder, may_be_there=resume is not None)
+            if resume == "must":
+                resume = "auto" if runs_in(folder) else "must"  # not all need be there
+            for seed, path in folders.items():
+                one = config.clone()
+                one.training.seed, one.training.output_dir = seed, str(path)
+                writes, _ = _train_one(parser, one, resume)
+            scores = SeedScores.read(folders)
+            page = write_page({folder.name: scores}, folder / PAGE_FILE) if writes else None
+    if writes:
+        shown = page if page is not None and page.exists() else None
+        _show({folder.name: scores}, shown, own.json, [_scores_table(scores, folders)])
+
+
+def _train_one(parser: ArgumentParser, config: Namespace, resume: str | None) -> tuple[bool, ScoreMatrix]:
+    """Trains one run; returns whether this rank writes, and the scores."""
+
     def build() -> ContinualRun:
         run = build_recipe(ContinualRecipe, parser, config).build()
         run.check()  # before anything that is there is touched
         return run
 
-    with only_json(own.json):
-        run = build_together(parser, config, own.resume, build)
-        run.hold_output()
-        try:
-            matrix = _train_run(run, own.resume, parser.dump(config, skip_validation=True))
-        finally:
-            run.release_output()
-    folder = run.folder
-    if run.args.should_save:
-        page = folder / PAGE_FILE if (folder / PAGE_FILE).exists() else None
-        _show({folder.name: matrix}, page, own.json, [_scores_table(matrix, read_pace(folder, matrix.task_names))])
+    run = build_together(parser, config, resume, build)
+    run.hold_output()
+    try:
+        _train_run(run, resume, parser.dump(config, skip_validation=True))
+    finally:
+        run.release_output()
+    return run.args.should_save, run.scores
 
 
-def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatrix:
+def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> None:
     folder, args = run.folder, run.args
     with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
         if args.should_save:
@@ -85,7 +113,7 @@ def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> ScoreMatri
     run.begin(resume in ("auto", "must"))
     if args.should_save:
         write_text(folder / "recipe.yaml", recipe)
-    return run.run()
+    run.run()
 
 
 def _settle(folder: Path, resume: str | None) -> None:
@@ -104,52 +132,80 @@ def _settle(folder: Path, resume: str | None) -> None:
 
 def _compare(config: Namespace) -> None:
     folders = [Path(run) for run in config.runs]
-    matrices = read_matrices(folders)
-    page = write_page(matrices, Path(config.output) if config.output else folders[0] / "compared.html")
-    _show(matrices, page, config.json)
+    scores = read_scores(folders)
+    page = write_page(scores, Path(config.output) if config.output else folders[0] / "compared.html")
+    _show(scores, page, config.json)
 
 
-def _show(
-    matrices: Mapping[str, ScoreMatrix], page: Path | None, prints_json: bool, tables: Sequence[Table] = ()
-) -> None:
+def _show(scores: Mapping[str, SeedScores], page: Path | None, prints_json: bool, tables: Sequence[Table] = ()) -> None:
     """Prints tables, metrics and the path of the page."""
     if prints_json:
-        runs = [
-            {
-                "run": name,
-                "metric": matrix.metric,
-                "tasks": matrix.task_names,
-                "scores": matrix.scores,
-                "metrics": all_metrics(matrix, matrix.last_task),
-            }
-            for name, matrix in matrices.items()
-        ]
+        first = next(iter(scores))
+        runs = [_as_data(name, one, None if name == first else scores[first]) for name, one in scores.items()]
         print_json({"runs": runs, "page": page})
         return
-    for table in (*tables, _metrics_table(matrices)):
+    for table in (*tables, *_metrics_tables(scores)):
         console().print(table)
     if page is not None:
         print_lines(page)
 
 
-def _scores_table(matrix: ScoreMatrix, pace: pd.DataFrame) -> Table:
-    table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task")
+def _as_data(name: str, scores: SeedScores, first: SeedScores | None) -> dict[str, Any]:
+    """Gives the scores of a run as plain data; of several seeds also their spreads and each by itself."""
+    metrics, matrix = scores.metrics(), scores.mean
+    data = {
+        "run": name,
+        "metric": matrix.metric,
+        "tasks": matrix.task_names,
+        "scores": scores.scores,
+        "metrics": {metric: one.mean for metric, one in metrics.items()},
+    }
+    if len(scores.by_seed) > 1:
+        spreads = {metric: one.spread for metric, one in metrics.items()}
+        of_metrics = scores.metrics_by_seed().items()
+        by_seed = {
+            seed: {"scores": one.scores, "metrics": {metric: values[seed] for metric, values in of_metrics}}
+            for seed, one in scores.by_seed.items()
+        }
+        data |= {"scores_spread": scores.spread, "metrics_spread": spreads, "seeds": by_seed}
+    if first is not None:
+        data["against_first"] = {metric: one._asdict() for metric, one in scores.against(first).items()}
+    return data
+
+
+def _scores_table(scores: SeedScores, folders: Mapping[int, Path]) -> Table:
+    matrix, spread = scores.mean, scores.spread
+    table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task{_on(scores)}")
+    paces = [read_pace(folders[seed], one.task_names) for seed, one in scores.by_seed.items()]
     for after in matrix.recorded:
-        name = matrix.task_names[after - 1]
-        rate = f"{pace.samples_per_second[name]:,.0f}" if after and name in pace.index else "-"
-        scores = (_written(score) for score in matrix.scores[after])
-        table.add_row(f"after {name}" if after else "before", *scores, rate)
+        rates = [pace.samples_per_second.iloc[after - 1] for pace in paces if 0 < after <= len(pace)]
+        cells = [_written(*pair) for pair in zip(matrix.scores[after], spread[after], strict=True)]
+        rate = f"{np.mean(rates):,.0f}" if rates else "-"
+        table.add_row(f"after {matrix.task_names[after - 1]}" if after else "before", *cells, rate)
     return table
 
 
-def _metrics_table(matrices: Mapping[str, ScoreMatrix]) -> Table:
-    table = Table("", *matrices, title="Metrics")
-    columns: list[Mapping[str, Any]] = [all_metrics(matrix, matrix.last_task) for matrix in matrices.values()]
-    metric = next(iter(matrices.values())).metric
-    for name in dict.fromkeys(name for column in columns for name in column):
-        table.add_row(title_of(name, metric), *(_written(column.get(name, np.nan)) for column in columns))
-    return table
+def _on(scores: SeedScores) -> str:
+    number = len(scores.by_seed)
+    return "" if number == 1 else f", mean ± standard deviation of {number} seeds"
 
 
-def _written(score: float) -> str:
-    return "-" if np.isnan(score) else f"{score:.3f}"
+def _metrics_tables(scores: Mapping[str, SeedScores]) -> list[Table]:
+    names = [f"{name} ({len(one.by_seed)} seeds)" if len(one.by_seed) > 1 else name for name, one in scores.items()]
+    has_seeds = any(len(one.by_seed) > 1 for one in scores.values())
+    table = Table("", *names, title="Metrics, mean ± standard deviation" if has_seeds else "Metrics")
+    columns = {name: one.metrics() for name, one in scores.items()}
+    metric = next(iter(scores.values())).mean.metric
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        cells = [cell(column.get(name), scores[run], "-") for run, column in columns.items()]
+        table.add_row(title_of(name, metric), *cells)
+    if not (rows := difference_rows(scores)):
+        return [table]
+    against = Table("", *names[1:], title=f"Difference from {names[0]}, ± half of the 95 % interval")
+    for name, differences in rows:
+        against.add_row(title_of(name, metric), *differences[1:])
+    return [table, against]
+
+
+def _written(score: float, spread: float) -> str:
+    return "-" if np.isnan(score) else Measured(score, spread, 1).text()

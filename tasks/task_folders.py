@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mixer.utils.files import folder_name
 
-METRICS_FILE, PAGE_FILE = "metrics.json", "scores.html"
+METRICS_FILE, PAGE_FILE, RUN_STATE_FILE = "metrics.json", "scores.html", "continual.json"
 
 
 def folder_of_task(folder: Path, number: int, name: str) -> Path:

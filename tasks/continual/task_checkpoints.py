@@ -14,12 +14,11 @@ from mixer.ledger.ledger import Ledger
 from mixer.utils.files import read_json, synced_later, write_json
 from tasks.continual.cost import COLUMNS, read_cost
 from tasks.metrics.score_matrix import SCORES_FILE
-from tasks.task_folders import METRICS_FILE, PAGE_FILE, folder_of_task
+from tasks.task_folders import METRICS_FILE, PAGE_FILE, RUN_STATE_FILE, folder_of_task
 
 logger = logging.get_logger(__name__)
 
 FORMAT_VERSION = 1
-RUN_STATE_FILE = "continual.json"
 _LATER = ("held_out", "mixing", "methods")  # which runs of earlier versions did not note
 
 

@@ -2,114 +2,156 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from mixer.analysis.report.contents import points_per_line
+from mixer.analysis.report.judging import over_seeds
 from mixer.analysis.report.page import write_page
 from mixer.analysis.report.run import Run
 from mixer.analysis.report.run_kinds import Report, ReportKind
 from mixer.analysis.report.tables import differing_streams
 from mixer.utils.files import read_json
 from mixer.utils.text import duration, listed
-from tasks.metrics.metrics import all_metrics, title_of
-from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
-from tasks.report.matrices import check_same_metric, read_matrices
+from tasks.metrics.metrics import title_of
+from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.report.matrices import check_same_metric, read_scores
 from tasks.report.plots import score_plots, task_names
+from tasks.report.seeds import SeedScores, as_seed_scores, cell, difference_rows, runs_in
 from tasks.report.training import joined_run, training_plots, training_rows
 from tasks.task_folders import METRICS_FILE
 
 
 def continual_run() -> ReportKind:
-    """Returns the kind of report for folders with a score matrix."""
-    return ReportKind("a continual run", lambda folder: (folder / SCORES_FILE).is_file(), contents)
+    """Returns the kind of report for folders with score matrices."""
+    return ReportKind("a continual run", lambda folder: bool(runs_in(folder)), contents)
 
 
 def contents(folders: Sequence[Path]) -> Report:
     """Reads what a page shows of continual runs, finished or going.
 
     Args:
-        folders: Their output folders.
+        folders: Their output folders; of a run with several seeds, that of all of them.
 
     Returns:
-        The page's contents: metrics, scores, and how the tasks were trained on one data clock.
+        The page's contents: metrics, scores, and how the tasks were trained on one data clock, with the first seed.
 
     Raises:
         ValueError: If a folder is given twice, holds no scores, or they are of different metrics.
     """
-    matrices = read_matrices(folders)
+    scores = _titled(read_scores(folders))
+    firsts = [next(iter(runs_in(folder).items())) for folder in folders]
     found = [
-        joined_run(folder, name, matrix.task_names)
-        for folder, (name, matrix) in zip(folders, matrices.items(), strict=True)
+        joined_run(folder, name if len(one.by_seed) == 1 else f"{name}, seed {seed}", one.by_seed[seed].task_names)
+        for (seed, folder), (name, one) in zip(firsts, scores.items(), strict=True)
     ]
     runs: list[Run] = [run for run in found if run is not None]
+    matrices = {name: one.mean for name, one in scores.items()}
     plots = score_plots(matrices)
     if runs:
         plots += training_plots(runs, task_names(matrices), points_per_line(runs))
-    missing = [name for name, run in zip(matrices, found, strict=True) if run is None]
-    notes = [f"No step recorded yet: {listed(missing)}." if missing else "", differing_streams(runs)]
-    rows = [*metric_rows(list(matrices.values())), *training_rows(found), *cost_rows(folders)]
-    return Report(list(matrices), rows, plots, " ".join(filter(None, notes)))
+    missing = [name for name, run in zip(scores, found, strict=True) if run is None]
+    notes = [
+        f"No step recorded yet: {listed(missing)}." if missing else "",
+        _on_seeds(scores),
+        differing_streams(runs),
+    ]
+    rows = [*metric_rows(scores), *training_rows(found), *cost_rows(folders)]
+    return Report(list(scores), rows, plots, " ".join(filter(None, notes)))
 
 
-def write_scores(matrices: Mapping[str, ScoreMatrix], path: str | Path) -> Path:
+def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Path) -> Path:
     """Writes a page about scores alone.
 
     Args:
-        matrices: Matrices of the same metric, at least one, by name of the run.
+        scores: Scores of the same metric, at least one, by name of the run.
         path: Where the page goes.
 
     Returns:
         Path of the page.
 
     Raises:
-        ValueError: If there is no matrix, they are of different metrics, or the path is a folder.
+        ValueError: If there are no scores, they are of different metrics, or the path is a folder.
     """
-    check_same_metric(matrices)
+    known = {name: as_seed_scores(one) for name, one in scores.items()}
+    check_same_metric(known)
     target = Path(path)
     if target.is_dir():
         raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'scores.html'}, say.")
-    return write_page(target, Report(list(matrices), metric_rows(list(matrices.values())), score_plots(matrices)))
+    known = _titled(known)
+    plots = score_plots({name: one.mean for name, one in known.items()})
+    return write_page(target, Report(list(known), metric_rows(known), plots, _on_seeds(known)))
 
 
-def metric_rows(matrices: Sequence[ScoreMatrix]) -> list[tuple[str, list[str]]]:
-    """Returns the rows of the page's table about scores: a name, and a cell for each matrix."""
-    columns = [all_metrics(matrix, matrix.last_task) for matrix in matrices]
-    done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices]
+def _titled(scores: Mapping[str, SeedScores]) -> dict[str, SeedScores]:
+    """Says in the names which runs are means over seeds."""
+    return {
+        name if len(one.by_seed) == 1 else f"{name} (mean of {len(one.by_seed)} seeds)": one
+        for name, one in scores.items()
+    }
+
+
+def _on_seeds(scores: Mapping[str, SeedScores]) -> str:
+    if all(len(one.by_seed) == 1 for one in scores.values()):
+        return ""
+    return (
+        "Of several seeds: mean ± standard deviation between them, and for differences ± half of the 95 % interval of "
+        "a t-test, paired where runs have the same seeds with the same tasks in the same order. Plots of scores show "
+        "means; steps and the plots of training are those of the first seed."
+    )
+
+
+def metric_rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]:
+    """Returns the rows of the page's table about scores: a name, and a cell for each run."""
+    columns = {name: one.metrics() for name, one in scores.items()}
+    matrices = {name: one.mean for name, one in scores.items()}
+    metric = next(iter(matrices.values())).metric
+    done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices.values()]
     rows = [("Tasks done", done)]
-    for name in dict.fromkeys(name for column in columns for name in column):
-        title = title_of(name, matrices[0].metric).capitalize()
-        rows.append((title, [_cell(column.get(name, np.nan)) for column in columns]))
-    held_out = [matrix.held_out().ffill() for matrix in matrices]
-    for name in dict.fromkeys(name for table in held_out for name in table.columns):
-        title = f"{matrices[0].metric.capitalize()} on {name} (no task), first → last"
-        rows.append((title, [_ends(table[name]) if name in table else "-" for table in held_out]))
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        cells = [cell(column.get(name), scores[run]) for run, column in columns.items()]
+        rows.append((title_of(name, metric).capitalize(), cells))
+    for name, differences in difference_rows(scores):
+        rows.append((f"{title_of(name, metric).capitalize()}, against {next(iter(scores))}", differences))
+    held_out = dict.fromkeys(name for matrix in matrices.values() for name in matrix.held_out_names)
+    for name in held_out:
+        title = f"{metric.capitalize()} on {name} (no task), first → last"
+        rows.append((title, [_ends(one, name) if name in one.mean.held_out_names else "-" for one in scores.values()]))
     return rows
 
 
-def _cell(value: float) -> str:
-    return "not known" if np.isnan(value) else f"{value:.3f}"
-
-
-def _ends(scores: "pd.Series[float]") -> str:
-    return f"{_cell(scores.iloc[0])} → {_cell(scores.iloc[-1])}"
+def _ends(scores: SeedScores, name: str) -> str:
+    tables = [matrix.held_out()[name].ffill() for matrix in scores.by_seed.values()]
+    return " → ".join(cell(over_seeds([table.iloc[end] for table in tables]), scores) for end in (0, -1))
 
 
 def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
     """Returns the rows about time, by task, and what the last finished one's state takes: a cell for each folder."""
-    paces = [read_json(path / METRICS_FILE)["pace"] if (path / METRICS_FILE).exists() else {} for path in folders]
-    costs: list[dict[str, int]] = [next(iter(reversed(pace.values())), {}) for pace in paces]
+    paces = [[_pace(run) for run in runs_in(folder).values()] for folder in folders]
+    costs: list[dict[str, int]] = [next(iter(reversed(pace.values())), {}) for pace, *_ in paces]
     made: dict[str, Callable[[dict[str, int]], str]] = {
         "Parameters (trained)": lambda cost: f"{cost['parameters']:,} ({cost['trainable_parameters']:,})",
         "Disk of the last task": lambda cost: f"{cost['disk_bytes'] / 1e6:,.1f} MB",
         "Most memory": lambda cost: f"{cost['memory_bytes'] / 1e6:,.0f} MB",
     }
-    tasks = dict.fromkeys(task for pace in paces for task in pace)
-    times = [(f"Time of {task}", [_time(pace[task]) if task in pace else "-" for pace in paces]) for task in tasks]
-    rows = [(name, [cell(cost) if cost.get("parameters") else "-" for cost in costs]) for name, cell in made.items()]
+    tasks = dict.fromkeys(task for runs in paces for pace in runs for task in pace)
+    times = [
+        (f"Time of {task}", [_time([pace[task] for pace in runs if task in pace]) for runs in paces]) for task in tasks
+    ]
+    rows = [(name, [shown(cost) if cost.get("parameters") else "-" for cost in costs]) for name, shown in made.items()]
     return [*times, *rows]
 
 
-def _time(pace: Mapping[str, float]) -> str:
-    return f"{duration(pace['seconds'])}, {pace['samples_per_second']:,.0f} samples/s"
+def _pace(folder: Path) -> dict[str, Any]:
+    path = folder / METRICS_FILE
+    return dict(read_json(path)["pace"]) if path.exists() else {}
+
+
+def _time(paces: Sequence[Mapping[str, float]]) -> str:
+    """Formats the time of a task, the mean over seeds."""
+    if not paces:
+        return "-"
+    seconds, rate = (over_seeds([pace[name] for pace in paces]) for name in ("seconds", "samples_per_second"))
+    spread = "" if np.isnan(seconds.spread) else f" ± {duration(seconds.spread)}"
+    return f"{duration(seconds.mean)}{spread}, {rate.mean:,.0f} samples/s"

@@ -10,6 +10,7 @@ from transformers.utils import logging
 from mixer.utils.files import synced_later, write_json
 from tasks.metrics.metrics import all_metrics
 from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.report.seeds import SeedScores
 from tasks.task_folders import METRICS_FILE
 
 logger = logging.get_logger(__name__)
@@ -30,11 +31,11 @@ def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None
         write_json(folder / METRICS_FILE, content)
 
 
-def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:
+def write_page(scores: Mapping[str, ScoreMatrix | SeedScores], path: Path) -> Path | None:
     """Writes a page of scores, if its libraries are there: they are an extra, and training does without.
 
     Args:
-        matrices: The scores of runs, by name.
+        scores: The scores of runs, by name.
         path: Where the page goes.
 
     Returns:
@@ -51,4 +52,4 @@ def write_page(matrices: Mapping[str, ScoreMatrix], path: Path) -> Path | None:
             error.name,
         )
         return None
-    return write_scores(matrices, path)
+    return write_scores(scores, path)

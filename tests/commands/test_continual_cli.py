@@ -121,9 +121,29 @@ def test_a_run_is_resumed_to_the_bit(tmp_path: Path, refused: Runs, printed: Run
     assert (run / "03-task_3" / "end" / "model.safetensors").read_bytes() == weights
 
 
+def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, refused: Runs) -> None:
+    few = ["--training.max_steps", "2", "--scores_before", "false"]
+    folder, none = tmp_path / "memory", tmp_path / "none"
+    shown = json.loads(printed(*command(folder, *few, "--seeds", "2", "--json")))["runs"][0]
+    for seed in (0, 1):
+        alone = ScoreMatrix.from_file(folder / f"seed-{seed}" / "scores.json")
+        np.testing.assert_array_equal(np.array(shown["seeds"][str(seed)]["scores"][1:], float), alone.scores[1:])
+        assert f"seed: {seed}\n" in (folder / f"seed-{seed}" / "recipe.yaml").read_text()
+    accuracies = [shown["seeds"][seed]["metrics"]["average_accuracy"] for seed in "01"]
+    assert shown["metrics"]["average_accuracy"] == pytest.approx(np.mean(accuracies))
+    assert shown["metrics_spread"]["average_accuracy"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert "the seeds [0, 1] already" in refused(*command(folder, *few, "--seeds", "[2, 1, 0]"))
+    assert "--resume must" in refused(*command(none, *few, "--seeds", "2", "--resume", "must"))
+    printed(*command(none, *few, "--memory", "null", "--seeds", "[0, 1]"))
+    assert "paired, 2 seeds" in printed("continual-compare", none, folder, "--output", tmp_path / "page.html")
+    summary = json.loads(printed("report", none, folder, "--json"))["summary"]["memory (mean of 2 seeds)"]
+    assert summary["Average accuracy"] == f"{np.mean(accuracies):.3f} ± {np.std(accuracies, ddof=1):.3f}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--seeds", "0"], "seeds must be how many"),
         (["--sequence.arguments", '{"classes_per_task": 11}'], "sequence.factory: tasks.sequences.by_class"),
         (["--memory.factory", "builtins.dict"], "memory.factory: builtins.dict gives a dict, no ReplayBuffer"),
         (["--memory", "null", "--mixing", "ReplayRatio"], "memory is None"),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.report.judging import Measure, Measured, over_seeds, shares_of
+from mixer.analysis.report.judging import Measure, Measured, bound, over_seeds, shares_of
 from mixer.analysis.report.plots.losses import smoothed
 from mixer.analysis.report.run import Run, stream_names
 from mixer.ledger.summary import judged_apart, unlike_amounts
@@ -20,8 +20,6 @@ from mixer.utils.text import listed
 _OF_A_SEED = ("data_seed", "loss_units", "version", "world_size")
 _SEED_IN_NAME = re.compile(r"[-_./ ]*(seed)?[-_ ]*\d+$")
 _MOST_STREAMS = 12  # in the table of differences on the page
-# Quantiles of Student's t for an interval of 95 %, by degrees of freedom from 1 on.
-_T_95, _T_95_LARGE = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23), 2.1
 
 
 class Configuration(NamedTuple):
@@ -90,21 +88,18 @@ def unknown(runs: Sequence[Run]) -> str:
 
 def _lead(name: str, other_name: str, best: Measured, other: Measured) -> str:
     """Judges a lead by a t-test, in which seeds make the same spread for both."""
-    lead, num_spare = abs(other.mean - best.mean), best.num_runs + other.num_runs - 2
+    lead, spread = abs(other.mean - best.mean), bound(best, other)
     share = f" ({lead / abs(other.mean):.1%})" if other.mean else ""
     if lead == 0.0:
         return f"{name} and {other_name} end alike."
-    if not num_spare:
+    if math.isnan(spread):
         return (
             f"{name} ends {lead:.3f}{share} better than {other_name}, by one seed each. Another seed moves the result "
             "too, often by a per cent or more: repeat both with other seeds to be sure."
         )
-    squares = sum((one.num_runs - 1) * one.spread**2 for one in (best, other) if one.num_runs > 1)
-    error = math.sqrt(squares / num_spare * (1 / best.num_runs + 1 / other.num_runs))
-    bound = error * (_T_95[num_spare - 1] if num_spare <= len(_T_95) else _T_95_LARGE)
-    if lead > bound:
-        return f"{name} is better than {other_name} by {lead:.3f} ± {bound:.3f}{share}, at 95 % over seeds."
-    return f"{name} leads {other_name} by {lead:.3f}{share}, but seeds alone may do {bound:.3f} (95 %): add seeds."
+    if lead > spread:
+        return f"{name} is better than {other_name} by {lead:.3f} ± {spread:.3f}{share}, at 95 % over seeds."
+    return f"{name} leads {other_name} by {lead:.3f}{share}, but seeds alone may do {spread:.3f} (95 %): add seeds."
 
 
 def _seeds(result: Measured) -> str:
