@@ -190,7 +190,7 @@ def _mean(matrices: list[ScoreMatrix]) -> ScoreMatrix:
         return first
     are_alike = all(matrix.task_names == first.task_names for matrix in matrices)
     names = first.task_names if are_alike else tuple(f"task {number}" for number in range(1, first.num_tasks + 1))
-    mean = ScoreMatrix(names, first.higher_is_better, first.metric, first.beta, held_out=first.held_out_names)
+    mean = ScoreMatrix(names, first.higher_is_better, first.metric, held_out=first.held_out_names)
     for after in sorted(set.intersection(*(set(matrix.recorded) for matrix in matrices))):
         row = dict(zip(names, np.mean([matrix.scores[after] for matrix in matrices], axis=0).tolist(), strict=True))
         failures = {
@@ -205,9 +205,6 @@ def _mean(matrices: list[ScoreMatrix]) -> ScoreMatrix:
             mean.record_held_out(
                 after, dict(zip(first.held_out_names, np.mean(held_out, axis=0).tolist(), strict=True))
             )
-    curves = np.mean([matrix.learning_curves(first.beta) for matrix in matrices], axis=0)
-    for task, batches in np.argwhere(np.isfinite(curves)).tolist():
-        mean.record_batch(task + 1, batches, float(curves[task, batches]))
     _record_course(mean, matrices)
     return mean
 

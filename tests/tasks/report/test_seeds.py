@@ -13,11 +13,10 @@ TABLES = {run: {seed: RANDOM.uniform(size=(4, 3)) for seed in range(1, 6)} for r
 
 
 def matrix(table: np.ndarray, names: tuple[str, ...] = ("a", "b", "c")) -> ScoreMatrix:
-    made = ScoreMatrix(names, beta=1, held_out=["general"])
+    made = ScoreMatrix(names, held_out=["general"])
     for after, row in enumerate(table):
         made.record(after, dict(zip(names, row, strict=True)))
         made.record_held_out(after, {"general": row[0]})
-    made.record_batch(1, 0, table[0, 0])
     made.record_step(2, 5, {names[0]: table[2, 0], names[1]: table[2, 1]})
     return made
 
@@ -41,7 +40,6 @@ def test_means_and_spreads_are_over_seeds() -> None:
     lost = [np.mean([table[1:3, task].max() - table[3, task] for task in (0, 1)]) for table in tables]
     assert forgetting[:2] == pytest.approx((np.mean(lost), np.std(lost, ddof=1)))
     assert all_metrics(found.mean)["forgetting"] != pytest.approx(forgetting.mean)  # a maximum is not linear
-    assert found.mean.learning_curves(0)[0, 0] == pytest.approx(np.mean([table[0, 0] for table in tables]))
     assert found.mean.held_out()["general"][3] == pytest.approx(np.mean([table[3, 0] for table in tables]))
     course = found.mean.course.to_pandas()
     assert course.loc[(2, 5), "b"] == pytest.approx(np.mean([table[2, 1] for table in tables]))
