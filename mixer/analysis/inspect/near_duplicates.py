@@ -57,7 +57,7 @@ def find_near(parts: Sequence[NearPart]) -> list[Overlap]:
     Returns:
         The overlaps, without empty ones.
     """
-    from datasketch import MinHashLSH  # type: ignore[import-not-found,unused-ignore]
+    from datasketch import MinHashLSH
 
     parts = [part for part in parts if part.samples]
     signatures = [[_signature(sample) for sample in part.samples] for part in parts]
