@@ -105,7 +105,7 @@ def test_each_task_has_its_score(tmp_path: Path) -> None:
     unnamed = {"first": lambda **texts: 1.0, "second": lambda **texts: 2.0}  # which have one name
     assert [generated(unnamed).measure(trainer, task) for task in (first, second)] == [1.0, 2.0]
     with pytest.raises(ValueError, match=r"none for \['third'\], only for \['first', 'second'\]"):
-        Scoring(score, TaskSequence((first, second, third), "domain"), None, None, None)
+        Scoring(score, TaskSequence((first, second, third), "domain"), None, None)
     for wrong in ({"max_new_tokens": 0}, {"batch_size": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be a whole number, 1 or more"):
             generated("exact_match", **wrong)
