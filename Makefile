@@ -70,11 +70,11 @@ demo-continual: $(STAMP)
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
 
-# The tests of every commit: what is not marked `full`, outside of tests/full.
+# The tests in one process: what is not marked `full`, in the folders that pyproject.toml lists.
 test: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
 
-# All tests: engines, two nodes, elastic runs, examples, pages in a browser, and what takes long.
+# All tests: several ranks, commands, engines, two nodes, elastic runs, examples, pages in a browser, and what takes long.
 test-all: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS)
 
