@@ -85,7 +85,7 @@ def _training(source: Source, keys: Table, trainer: str, validates: bool) -> dic
         count, strategy, steps = f"{name}s_per_epoch", f"{name}_strategy", f"{name}_steps"
         if count in source.content:  # below 1 steps are a share of the run
             share = 1 / (max(source.number(count), 1) * source.number("num_epochs", 1))
-            own |= {strategy: "steps", steps: share}
+            own |= {strategy: "steps", steps: share} if share < 1 else {strategy: "epoch"}
         elif strategy not in training:
             own[strategy] = "steps" if steps in training else "epoch"
     tokens = source.part("special_tokens")
