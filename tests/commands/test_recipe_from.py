@@ -301,7 +301,8 @@ STAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"loss_type": ["ipo"], "beta": 0.2, "bf16": True},
     ),
     "Alpaca's words": (
-        "base_model: BASE\nsaves_per_epoch: 1\ntrain_on_inputs: true\ndatasets:\n  - {path: DATA/alpaca.jsonl, type: alpaca}\n",
+        "base_model: BASE\nsaves_per_epoch: 1\ntrain_on_inputs: true\n"
+        "datasets:\n  - {path: DATA/alpaca.jsonl, type: alpaca}\n",
         "sft",
         {"completion_only_loss": False, "num_train_epochs": 1.0, "max_length": 512, "save_strategy": "epoch"},
     ),

@@ -242,7 +242,7 @@ def test_what_is_not_needed_is_not_looked_at(make: Callable[..., Policy]) -> Non
 @every_policy
 def test_the_unit_is_kept_and_the_state_of_something_else_refused(make: Callable[..., Policy]) -> None:
     assert (make().unit, make(unit="tokens").unit) == ("samples", "tokens")
-    with pytest.raises(ValueError, match="unit must be one of .*, got 'bytes'"):
+    with pytest.raises(ValueError, match=r"unit must be one of .*, got 'bytes'"):
         make(unit="bytes")
     policy = make()
     policy.start(mixture())
