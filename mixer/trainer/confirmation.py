@@ -123,7 +123,7 @@ class StepConfirmation:
         for micro in batch.micro_batches:
             with self._losses.naming_streams(micro):
                 per_row = self._losses.items_per_row(micro)
-                own_labels = self._labels_of(micro).cpu().numpy()
+                own_labels = self._labels_of(micro, per_row).cpu().numpy()
             numbers = per_row.cpu().numpy()
             micro_items.append(0 if micro.is_padding else int(numbers.sum()))
             if not micro.is_padding:
@@ -140,11 +140,12 @@ class StepConfirmation:
         of_rows = num_rows, squared_items, (int(mixed_up[0]), int(mixed_up[1]))
         return StepCounts(items, tokens, num_larger, num_first, skipped, self._signals(), *of_rows, labels)
 
-    def _labels_of(self, micro: MicroBatch) -> Tensor:
+    def _labels_of(self, micro: MicroBatch, items: Tensor) -> Tensor:
         """Counts the labels of each row that the loss learns, int64 `[num_rows]`; 0 for rows that have none."""
         inputs = batch_mapping(micro.inputs)
-        if has_labels(inputs):
-            return self._losses.labels_per_row(inputs)
+        if has_labels(inputs):  # which the loss counts as its items, unless it is a mean over rows
+            counts_rows = self._losses.normalization_of(micro.first_stream).counts_rows
+            return self._losses.labels_per_row(inputs) if counts_rows else items
         if (user := self._run.mixing.user_of("labels")) is not None and not micro.is_padding:
             raise ValueError(
                 f"{user} counts the labels that the loss learns, but a micro-batch has no 'labels', only "
