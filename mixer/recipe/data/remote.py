@@ -13,6 +13,7 @@ import datasets
 from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
 from mixer.recipe.data.local import is_pattern, load_files, load_local
+from mixer.recipe.data.suffixes import is_url
 from mixer.utils.nested import flat
 from mixer.utils.storage_options import HIDDEN, STORAGE_OPTIONS, without_values
 
@@ -26,11 +27,6 @@ class _Found(NamedTuple):
     root: str
     files: dict[str, str]
     is_folder: bool
-
-
-def is_url(path: str) -> bool:
-    """Returns whether a path is a URL."""
-    return "://" in path
 
 
 def check_urls(paths: Sequence[str], options: _Options | None) -> None:

@@ -21,7 +21,7 @@ from datasets.table import table_cast
 from datasets.utils.file_utils import xopen
 
 from mixer.recipe.data.kinds import Kind, add_kinds, feature_of, has_json, settled, stored
-from mixer.recipe.data.suffixes import Spot, UnreadableError, naming
+from mixer.recipe.data.suffixes import Spot, UnreadableError, is_url, naming
 
 VERSION = "1"  # raise it when the same files give other rows than before
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 10 << 20
@@ -171,7 +171,7 @@ def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
 
 def opened(file: str, storage_options: Mapping[str, Any] | None = None) -> BinaryIO:
     """Opens a file on this machine, or behind a URL by what fsspec needs for it."""
-    if "://" not in file:
+    if not is_url(file):
         return open(file, "rb")
     config = datasets.DownloadConfig(storage_options=copy.deepcopy(dict(storage_options or {})))
     return io.BufferedReader(xopen(file, "rb", download_config=config), 1 << 20)

@@ -14,10 +14,10 @@ from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
 
 from mixer.recipe.data.local import is_pattern, load_files, load_local, matched
-from mixer.recipe.data.remote import check_urls, is_url, load_remote
+from mixer.recipe.data.remote import check_urls, load_remote
 from mixer.recipe.data.row_files import TextRows, chosen, read_files, telling
 from mixer.recipe.data.splits import check_slices
-from mixer.recipe.data.suffixes import suffix_of
+from mixer.recipe.data.suffixes import is_url, suffix_of
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 

@@ -26,6 +26,11 @@ class UnreadableError(ValueError):
     """A file cannot be read, or does not fit the others; the message names it, and the line if that is known."""
 
 
+def is_url(path: str) -> bool:
+    """Returns whether a path is a URL."""
+    return "://" in path
+
+
 def suffix_of(path: PurePath) -> str | None:
     """Returns the suffix of a known format in lower case, `.jsonl` for `rows.jsonl.gz` too; else `None`."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
