@@ -132,12 +132,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: If a run failed; the others are reported all the same.
     """
     args = _arguments(argv)
-    failed, chosen = list[str](), list[Scenario]()
-    found = {"small": _summaries(_of_size("small", {}, args), args.folder, args.seeds)}
-    for size in args.model:
-        scenarios = _of_size(size, found["small"], args)
+    failed, chosen, found = list[str](), list[Scenario](), dict[str, Any]()
+    sizes: list[Size] = ["small", *args.model]  # the small models' headroom chooses scenarios of the Llama
+    for size in dict.fromkeys(sizes):
+        scenarios = _of_size(size, found.get("small", {}), args)
         num_seeds = args.seeds if size == "small" else min(args.seeds, _SEEDS_OF_LARGE)
-        failed += [] if args.report else _run(scenarios, args, num_seeds)
+        failed += _run(scenarios, args, num_seeds) if size in args.model and not args.report else []
         found[size] = _summaries(scenarios, args.folder, num_seeds)
         chosen += scenarios
     for own in chosen if args.keep else ():

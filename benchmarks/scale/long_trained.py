@@ -13,35 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments, default_data_collator
 
 from benchmarks.scale.process_state import ProcessState, as_rows, begin, growth, sample
+from benchmarks.speed.competitors import Rows
 from mixer import MixingTrainer, PiKE
 from replay import ReplayBuffer, ReplayRatio
 
 _NUM_SAMPLES, _NUM_CHECKPOINTS = 80, 20
 _VOCABULARY, _LENGTH = 512, 64
-
-
-class Rows(Dataset[dict[str, Tensor]]):
-    """Random tokens of a part of the vocabulary.
-
-    Args:
-        num_samples: How many rows.
-        seed: Seed of the tokens.
-    """
-
-    def __init__(self, num_samples: int, seed: int):
-        generator = torch.Generator().manual_seed(seed)
-        self._rows = torch.randint(1, _VOCABULARY >> seed, (num_samples, _LENGTH), generator=generator)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": self._rows[index], "labels": self._rows[index]}
 
 
 class Watching(TrainerCallback):
@@ -68,6 +48,12 @@ class Watching(TrainerCallback):
             self.seconds.append((time.perf_counter() - self._last) / self._interval_steps)
             self.states.append(sample(state.global_step))
             self._last = time.perf_counter()
+
+
+def _rows(num_samples: int, seed: int) -> Rows:
+    """Random tokens of a part of the vocabulary."""
+    generator = torch.Generator().manual_seed(seed)
+    return Rows(torch.randint(1, _VOCABULARY >> seed, (num_samples, _LENGTH), generator=generator))
 
 
 def build(folder: Path, num_steps: int, num_workers: int) -> MixingTrainer:
@@ -110,12 +96,12 @@ def build(folder: Path, num_steps: int, num_workers: int) -> MixingTrainer:
     )
     torch.manual_seed(0)
     # A pass over the data ends, and workers are forked anew, within the warm-up: after 19 % of a run on two ranks.
-    data = {name: Rows(num_steps << number, number) for number, name in enumerate("ab")}
+    data = {name: _rows(num_steps << number, number) for number, name in enumerate("ab")}
     return MixingTrainer(
         LlamaForCausalLM(config),
         args,
         train_dataset={**data, "memory": ReplayBuffer(500)},
-        eval_dataset={name: Rows(8, number) for number, name in enumerate("ab")},
+        eval_dataset={name: _rows(8, number) for number, name in enumerate("ab")},
         mixing=ReplayRatio(0.2, PiKE(interval_steps=20)),
         data_collator=default_data_collator,
     )
