@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import Field, fields
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from transformers import TrainingArguments
@@ -31,9 +32,10 @@ line, YAML or JSON; a recipe has them under `training`, `mixer train` as `--trai
 Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (in one of both places), `budget`,
 `groupings`, `methods`, `reference_model`, `probe`.
 
-| field | default | |
-|---|---|---|
 {own}
+
+`mixer train --help` and [the class](../mixer/run/config.py) say what each does.
+
 ## Options of the Trainer
 
 | option | with a `MixingTrainer` |
@@ -72,13 +74,13 @@ def page(names: Iterable[str]) -> str:
         same=len(AS_BY_THE_TRAINER),
         different=len(DIFFERENCES),
         refused=len(REFUSED),
-        own="".join(map(_own_row, fields(MixingOptions))),
+        own="\n".join(wrap(", ".join(map(_own, fields(MixingOptions))) + ".", 120, break_on_hyphens=False)),
     )
     return head + "".join(f"| {', '.join(alike)} | {told} |\n" for told, alike in rows.items()) + _SAME
 
 
-def _own_row(option: Field[Any]) -> str:
-    return f"| `{option.name}` | `{option.default!r}` | {_first_sentence(option.metadata['help'])} |\n"
+def _own(option: Field[Any]) -> str:
+    return f"`{option.name}`" if option.default is None else f"`{option.name}={option.default!r}`"
 
 
 def _first_sentence(text: str) -> str:
