@@ -123,7 +123,7 @@ def batch_size_problem(trainer: Trainer, state: Mapping[str, Any], num_ranks_sav
     args, saved, own = trainer.args, int(state["clock"]["initial_batch_size"]), per_rank(trainer)
     if own * args.world_size == saved:
         return None
-    of_rank = state.get(OPTIONS_ENTRY, {}).get("batch_size_per_rank") or saved / num_ranks_saved
+    of_rank = state[OPTIONS_ENTRY]["batch_size_per_rank"] or saved / num_ranks_saved
     product = (
         f"per_device_train_batch_size={args.per_device_train_batch_size} x gradient_accumulation_steps="
         f"{args.gradient_accumulation_steps} x {args.world_size} ranks is {own * args.world_size} now"

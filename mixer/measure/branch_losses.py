@@ -74,9 +74,9 @@ class BranchProbe(StepHook):
 
     def _progress(self, result: StepResult) -> tuple[float, float]:
         """The share of the run that is done before and after a step, which the run's own clock has not counted yet."""
-        clock, plan = copy.deepcopy(self._mixing.clock), result.plan
+        clock, plan, contents = copy.deepcopy(self._mixing.clock), result.plan, result.contents
         before = clock.progress
-        clock.tick(plan.clocked(plan.counts), plan.clocked(result.contents.tokens))
+        clock.tick(*map(plan.clocked, (plan.counts, contents.tokens, contents.amounts("labels"))))
         return before, clock.progress
 
     def _measure(self, step: int, num_steps: int) -> BranchStatistics:

@@ -280,7 +280,7 @@ class Resuming:
     def _is_other_mixing(self, state: Mapping[str, Any]) -> bool:
         """Whether the mixing is not that of the checkpoint, which a fork goes on with to the bit."""
         own = options_of(self._trainer, self._plan, self._run.mixing)["own"]["mixing"]
-        return bool(state.get(OPTIONS_ENTRY, {}).get("own", {}).get("mixing") != own)
+        return bool(state[OPTIONS_ENTRY]["own"]["mixing"] != own)
 
     def _batch_size_of(self, state: Mapping[str, Any], num_ranks: int) -> int | None:
         """Returns the initial batch size to go on with; `None` for that of the training arguments."""
@@ -303,18 +303,16 @@ class Resuming:
 
     def _tell(self, state: Mapping[str, Any]) -> None:
         """Logs which options are not those of the checkpoint, and which of both go on."""
-        saved = state.get(OPTIONS_ENTRY)  # checkpoints of earlier versions have none
-        if saved is None or not self._trainer.is_world_process_zero():
-            return
-        if others := other_options(saved, options_of(self._trainer, self._plan, self._run.mixing)):
+        others = other_options(state[OPTIONS_ENTRY], options_of(self._trainer, self._plan, self._run.mixing))
+        if others and self._trainer.is_world_process_zero():
             logger.warning("Resumed from %s with other options. %s", self.checkpoint, others)
 
     def loading_optimizer(self) -> contextlib.AbstractContextManager[None]:
         """Refuses another optimizer than the checkpoint's; the Trainer loads it in this context."""
         if self.checkpoint is None or self._trainer.is_deepspeed_enabled:
             return contextlib.nullcontext()
-        saved = read_state(Path(self.checkpoint)).get(OPTIONS_ENTRY, {}).get("optimizer")
-        return same_optimizer(self._trainer, self.checkpoint, saved)
+        saved = read_state(Path(self.checkpoint))[OPTIONS_ENTRY]
+        return same_optimizer(self._trainer, self.checkpoint, saved["optimizer"])
 
     def take_up_cap(self) -> None:
         """Restores the micro-batch limit that an earlier part of the run has found."""
