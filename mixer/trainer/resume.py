@@ -1,14 +1,12 @@
 """Resuming from a checkpoint as if the run had never stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import Trainer
 from transformers.utils import logging
@@ -32,23 +30,21 @@ from mixer.checkpoint.saved_options import (
     same_optimizer,
 )
 from mixer.checkpoint.trainer_files import check_trainer_state, naming_unreadable
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_same, check_shared, shared_options
 from mixer.ledger.folder import read_description
+from mixer.ledger.ledger import Ledger
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.clock import Clock
 from mixer.mixture.controller import check_format
+from mixer.mixture.planner import Planner
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
+from mixer.run.plan import RunPlan
+from mixer.run.state import Run
+from mixer.trainer.loop import LoopControl
+from mixer.trainer.methods import MethodList
 from mixer.trainer.save import Checkpointing, Progress
 from mixer.utils.validation import refusing_damage
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.ledger.ledger import Ledger
-    from mixer.mixture.batch_size import BatchSize
-    from mixer.mixture.clock import Clock
-    from mixer.mixture.planner import Planner
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import Run
-    from mixer.trainer.loop import LoopControl
-    from mixer.trainer.methods import MethodList
 
 logger = logging.get_logger(__name__)
 
