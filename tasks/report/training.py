@@ -60,7 +60,7 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     """
     ends = [{name: part.clock[name].iloc[-1] for name in _COUNTED} for part in parts]
     done = [{name: sum(end[name] for end in ends[:number]) for name in _COUNTED} for number in range(len(parts))]
-    own = ("name", "ended", "eval_weights", "description", "cosines", "objective", "interval_steps")
+    own = ("name", "ended", "eval_weights", "description", "cosines", "objective", "interval_steps", "folder")
     names = [field.name for field in fields(Run) if field.name not in own]
     joined = {name: _joined([getattr(part, name) for part in parts], done) for name in names}
     streams = joined.pop("streams")

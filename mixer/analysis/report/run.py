@@ -61,6 +61,7 @@ class Run:
         objective: The declared objective, or `None`.
         held_back: By stream that `OverfitGuard` took share from, the least factor on its share and the step of it.
         interval_steps: Number of steps that a row of a stream covers, 1 but for very many streams.
+        folder: The output folder.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Run:
     objective: Objective | None = None
     held_back: dict[str, tuple[float, int]] = field(default_factory=dict)
     interval_steps: int = 1
+    folder: Path = Path()
 
     @functools.cached_property
     def row_clock(self) -> pd.DataFrame:
@@ -153,6 +155,11 @@ def stream_names(runs: Sequence[Run]) -> list[str]:
     return sorted(names, key=OTHERS.__eq__)
 
 
+def declared(runs: Sequence[Run]) -> Objective | None:
+    """Returns the objective of the first run that declares one."""
+    return next((run.objective for run in runs if run.objective is not None), None)
+
+
 def last_epoch(runs: Sequence[Run]) -> float:
     """Returns the end of the longest run on the data clock."""
     return max(float(run.clock["epoch"].max()) for run in runs)
@@ -206,6 +213,7 @@ def read_run(folder: Path, name: str) -> Run:
         recorded_objective(folder, note),
         _held_back(ledger, description),
         ledger.interval_steps,
+        folder,
     )
 
 
