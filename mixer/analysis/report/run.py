@@ -106,6 +106,11 @@ class Run:
         caps = {row["name"]: _most_passes(row) for row in self.description.get("streams", [])}
         return {name: cap for name, cap in caps.items() if cap is not None}
 
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes by number; empty if they are not known, or streams have different ones."""
+        return [str(name) for name in self.description.get("class_names") or ()]
+
     def is_wanted(self, name: str) -> bool:
         """Whether the run is for this stream or evaluation set: for all of them without a declared objective."""
         return self.objective is None or name in self.objective.names
