@@ -63,10 +63,11 @@ def fit() -> Command:
 
 def _run(config: Namespace) -> None:
     recorded = _recorded(config)
+    declared = getattr(recorded, "objective", None) or "average"
     fitted = fit_mixture(
         recorded.mixtures,
         recorded.losses,
-        objective=config.objective or getattr(recorded, "objective", None) or "average",
+        objective=declared if config.objective is None else config.objective,
         streams=recorded.streams,
         runs=recorded.runs,
         loss_names=recorded.loss_names,
@@ -97,7 +98,10 @@ def show(fitted: FittedMixture, notes: list[str]) -> None:
 
 def _recorded(config: Namespace) -> Any:
     paths = [Path(run) for run in config.runs]
-    are_tables = [path.suffix in SUFFIXES for path in paths]
+    are_tables = [path.suffix.lower() in SUFFIXES for path in paths]
+    others = [str(path) for path, is_table in zip(paths, are_tables, strict=True) if path.is_file() and not is_table]
+    if others:
+        raise ValueError(f"runs: tables are files {' or '.join(SUFFIXES)}, not {others}: convert them.")
     if all(are_tables):
         return RunTable(paths, config.shares, config.losses, config.size)
     if any(are_tables):

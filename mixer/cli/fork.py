@@ -26,12 +26,7 @@ def fork() -> Command:
 
 
 def _fork(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
-    run = Path(str(config.recipe[0])).parent if config.recipe else Path()
-    if not (run / "ledger").is_dir():
-        raise ValueError(f"{run} is not the folder of a run with a recipe.yaml. In Python, call trainer.fork(run, at).")
-    if own.at is None:
-        raise ValueError("give --at N, a step of the run that has a checkpoint.")
-    checkpoint_at(run, own.at)  # before the model is built
+    run = recorded_run(config, own.at)
     if Path(config.training.output_dir).resolve() == run.resolve():
         config.training.output_dir = f"{run}-fork-{own.at}"
     config.training.resume_from_checkpoint = None
@@ -40,3 +35,22 @@ def _fork(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
         recipe = parser.dump(config, skip_validation=True)
         run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))
     show_result(trainer, own.json)
+
+
+def recorded_run(config: Namespace, at: int | None) -> Path:
+    """Finds the run whose recipe a command was given, before the model is built.
+
+    Args:
+        config: The recipe's fields, and `recipe`.
+        at: A step of the run.
+
+    Raises:
+        ValueError: If there is no run beside the recipe, or no checkpoint of that step.
+    """
+    run = Path(str(config.recipe[0])).parent if config.recipe else Path()
+    if not (run / "ledger").is_dir():
+        raise ValueError(f"{run} is not the folder of a run with a recipe.yaml. In Python, there is trainer.fork.")
+    if at is None:
+        raise ValueError("give --at N, a step of the run that has a checkpoint.")
+    checkpoint_at(run, at)
+    return run

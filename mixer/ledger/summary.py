@@ -150,8 +150,9 @@ def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     """Returns a table of losses and samples: the objective first, then streams, average (`eval_loss`) and worst.
 
-    Of more than two runs it shows the last losses and the samples alone. If no run was evaluated, it shows the losses
-    of training.
+    An objective that is the loss of one target is the row of that target, and of a single evaluation set there is no
+    average. Of more than two runs it shows the last losses and the samples alone. If no run was evaluated, it shows the
+    losses of training.
     """
     title = "Validation loss and samples by stream"
     if not any(summary.evaluated for summary in summaries):
@@ -168,22 +169,49 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
         table.add_column(f"{summary.name}\n{'loss' if is_short else 'loss first → last'}", justify="right")
         for title in (f"{summary.steps} steps{titles[0]}", *titles[1:]):
             table.add_column(title, justify="right")
+    target = _only_target(summaries)
+    rows = {
+        name: [_cells(summary, name, is_short, units)[:width] for summary in summaries]
+        for name in dict.fromkeys(name for summary in summaries for name in summary.streams.index)
+    }
     if any(summary.objective is not None for summary in summaries):
-        table.add_row("objective", *_objective_cells(summaries, width), style="bold")
+        cells = (
+            _objective_cells(summaries, width) if target is None else _of_target(target, rows.pop(target), summaries)
+        )
+        table.add_row("objective" if target is None else f"objective:\n{target}", *cells, style="bold")
         table.add_section()
-    names = list(dict.fromkeys(name for summary in summaries for name in summary.streams.index))
-    for name in names:
-        cells = [_cells(summary, name, is_short, units)[:width] for summary in summaries]
+    for name, cells in rows.items():
         table.add_row(name, *(cell for own in cells for cell in own))
     table.add_section()
+    has_several = any(len(summary.evaluated) > 1 for summary in summaries)
     averages, worst = [], []
     for summary in summaries:
         total, rest = f"({summary.streams['samples'].sum():,})", [""] * (width - 2)
-        averages += [_over_sets(summary, summary.mean_losses, is_short), total, *rest]
+        averages += [_over_sets(summary, summary.mean_losses, is_short) if has_several else "", total, *rest]
         worst += [_over_sets(summary, summary.worst_losses, is_short), "", *rest]
-    table.add_row("average", *averages)
-    table.add_row("worst", *worst)
+    table.add_row("average" if has_several else "all", *averages)
+    if has_several:
+        table.add_row("worst", *worst)
     return table
+
+
+def _only_target(summaries: Sequence[RunSummary]) -> str | None:
+    """Returns the name of the target if the objective of all runs that declare one is its loss; else `None`."""
+    goals = [summary.objective for summary in summaries if summary.objective is not None]
+    names = {name for goal in goals for name, importance in goal.importance.items() if importance > 0.0}
+    is_known = any(names <= set(summary.evaluated) for summary in summaries)
+    return names.pop() if len(names) == 1 and is_known and all(goal.metric == "loss" for goal in goals) else None
+
+
+def _of_target(name: str, cells: Sequence[Sequence[str]], summaries: Sequence[RunSummary]) -> list[str]:
+    """Puts how far the loss of a set lies from that of the first run behind it."""
+    losses = [one.streams["last_loss"].get(name, math.nan) for one in summaries]
+    changes = ["", *(f"\n{100 * (loss / losses[0] - 1.0):+.1f} %" for loss in losses[1:])]
+    return [
+        cell
+        for own, change in zip(cells, changes, strict=True)
+        for cell in (own[0] + ("" if "nan" in change else change), *own[1:])
+    ]
 
 
 def _remarks(summaries: Sequence[RunSummary]) -> list[str]:
@@ -262,7 +290,10 @@ def metrics_table(summaries: Sequence[RunSummary]) -> Table:
         table.add_column(f"{summary.name}\nfirst → last", justify="right")
         columns = (summary.metrics[column].tolist() for column in ("stream", "metric", "first", "last"))
         for name, metric, first, last in zip(*columns, strict=True):
-            courses.setdefault((name, metric), ["-"] * len(summaries))[place] = _course(first, last)
+            key = (name, metric.removeprefix("eval_"))  # as TRL names those of every set
+            is_count = key[1].startswith("num_")  # such as TRL's num_tokens
+            text = f"{first:,.0f} → {last:,.0f}" if is_count else _course(first, last)
+            courses.setdefault(key, ["-"] * len(summaries))[place] = text
     for (name, metric), cells in courses.items():
         table.add_row(name, metric, *cells)
     return table

@@ -1,12 +1,10 @@
 """Running the model outside of training: losses and gradients of samples that are not trained on."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,25 +14,23 @@ from torch import Tensor, nn
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import average_gradients, average_whole, obstacle, own_part, reshard, settle
 from mixer.gradients.per_source import product
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
+from mixer.loading.transport import Columns
+from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import Plan
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.loading.transport import Columns
-    from mixer.losses.stream_losses import StreamLosses
-    from mixer.mixture.cursors import StreamShare
-    from mixer.mixture.step_plan import Plan
-    from mixer.run.loading import StreamLoading
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import Run
-    from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.run.loading import StreamLoading
+from mixer.run.plan import RunPlan
+from mixer.run.state import Run
+from mixer.utils.arrays import FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
 Result = TypeVar("Result")

@@ -300,7 +300,7 @@ class Clock:
         Raises:
             ValueError: If initial batch size or epoch size differ, or the position is beyond the epoch's end.
         """
-        own, state = self.state_dict(), {**state, "epoch_size": self._saved_epoch_size(state)}
+        own = self.state_dict()
         changed = [field for field in ("initial_batch_size", "epoch_size") if state[field] != own[field]]
         if changed and not allow_inexact:
             field = changed[0]
@@ -309,9 +309,7 @@ class Clock:
                 f"{name} was {state[field] or whole} when the run was saved and is {own[field] or whole} now"
             )
         for name in _COUNTS:
-            # Earlier versions counted no labels.
-            count = state.get(name, 0) if name == "num_labels" else state[name]
-            setattr(self, name, whole_number(count, name, most=MOST_COUNT))
+            setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
         self._warmup_share, self._least_progress, self._last_coverage = (
             finite_number(state[name], name, 0.0) for name in ("warmup_share", "least_progress", "last_coverage")
         )
@@ -326,19 +324,17 @@ class Clock:
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
         if self.spans_run:
             self._reopen()
-            return
+        else:
+            self._check_position()
+
+    def _check_position(self) -> None:
+        """Refuses a saved position beyond the epoch's end."""
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
         if by_steps if self.is_step_based else by_samples:
             raise ValueError(
                 f"the saved position is step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch, but "
                 f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples"
             )
-
-    def _saved_epoch_size(self, state: Mapping[str, Any]) -> Any:
-        """Returns the saved size of an epoch; `None` for the run's, which earlier versions saved as a number."""
-        saved, steps = state["epoch_size"], self.budget.steps
-        of_run = {self.budget.samples, None if steps is None else steps * self.initial}
-        return None if self.spans_run and saved in of_run else saved
 
     def _reopen(self) -> None:
         """Continues the only epoch of a finished run that has been made longer."""

@@ -1,26 +1,21 @@
 """The plan of a run: what it needs of its steps, decided before any part of the trainer is built."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from transformers import TrainingArguments
 
 from mixer.loading.build import MixtureOptions, resolve_budget
 from mixer.measurements import ExcessLoss, Loss, MeanLoss, Needs, asked
-from mixer.run.probing import ProbedSteps, resolve_probing
-
-if TYPE_CHECKING:
-    from mixer.mixture.bad_samples import Skipping
-    from mixer.mixture.stream import Stream
-    from mixer.policies.contract import Policy
-    from mixer.policies.objective import Objective
-    from mixer.run.config import MixingOptions
-    from mixer.run.probing import Probing
-    from mixer.schedules.base import Schedule
+from mixer.mixture.bad_samples import Skipping
+from mixer.mixture.stream import Stream
+from mixer.policies.contract import Policy
+from mixer.policies.objective import Objective
+from mixer.run.config import MixingOptions
+from mixer.run.probing import ProbedSteps, Probing, resolve_probing
+from mixer.schedules.base import Schedule
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """The best weights of each evaluation set, beside those that are the best on the whole."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,39 +1,35 @@
 """Evaluation of each stream, and the metric that chooses the best model."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.ledger.evaluated_losses import mean_loss, mean_metrics, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.losses.set_loss import SetLoss
+from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
 from mixer.models.trl_metrics import name_by_set
+from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
+from mixer.run.plan import RunPlan, Steering
+from mixer.run.state import Run
 from mixer.trainer.best_of_each import save_best_of_each
 from mixer.trainer.metrics import checking_metrics
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import library_of
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.losses.stream_losses import StreamLosses
-    from mixer.mixture.stream import Stream
-    from mixer.policies.objective import Objective
-    from mixer.run.plan import RunPlan, Steering
-    from mixer.run.state import Run
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
 _NO_CALL = TrainerCallback.on_evaluate

@@ -2,25 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from mixer.analysis.report.answer import Answer
 from mixer.analysis.report.contents import points_per_line
 from mixer.analysis.report.judging import over_seeds
 from mixer.analysis.report.page import write_page
 from mixer.analysis.report.run import Run
 from mixer.analysis.report.run_kinds import Report, ReportKind
 from mixer.analysis.report.tables import differing_streams
-from mixer.utils.files import read_json
-from mixer.utils.text import duration, listed
+from mixer.utils.text import listed, short_number
 from tasks.metrics.metrics import title_of
 from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.report.answer import costs, held, lost, paces_in, time_of, verdict
 from tasks.report.matrices import check_same_metric, read_scores
 from tasks.report.plots import score_plots, task_names
 from tasks.report.seeds import SeedScores, as_seed_scores, cell, difference_rows, runs_in
 from tasks.report.training import joined_run, training_plots, training_rows
-from tasks.task_folders import METRICS_FILE
 
 
 def continual_run() -> ReportKind:
@@ -58,7 +55,8 @@ def contents(folders: Sequence[Path]) -> Report:
         differing_streams(runs),
     ]
     rows = [*metric_rows(scores), *training_rows(found), *cost_rows(folders)]
-    return Report(list(scores), rows, plots, " ".join(filter(None, notes)))
+    said = [*verdict(scores), *lost(scores), *held(runs), *costs(dict(zip(scores, folders, strict=True)))]
+    return Report(list(scores), rows, plots, " ".join(filter(None, notes)), answer=Answer(said))
 
 
 def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Path) -> Path:
@@ -81,7 +79,8 @@ def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Pat
         raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'scores.html'}, say.")
     known = _titled(known)
     plots = score_plots({name: one.mean for name, one in known.items()})
-    return write_page(target, Report(list(known), metric_rows(known), plots, _on_seeds(known)))
+    said = Answer([*verdict(known), *lost(known)])
+    return write_page(target, Report(list(known), metric_rows(known), plots, _on_seeds(known), answer=said))
 
 
 def _titled(scores: Mapping[str, SeedScores]) -> dict[str, SeedScores]:
@@ -98,7 +97,7 @@ def _on_seeds(scores: Mapping[str, SeedScores]) -> str:
     return (
         "Of several seeds: mean ± standard deviation between them, and for differences ± half of the 95 % interval of "
         "a t-test, paired where runs have the same seeds with the same tasks in the same order. Plots of scores show "
-        "means; steps and the plots of training are those of the first seed."
+        "means; steps, what was held and replayed, and the plots of training are those of the first seed."
     )
 
 
@@ -128,12 +127,12 @@ def _ends(scores: SeedScores, name: str) -> str:
 
 def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
     """Returns the rows about time, by task, and what the last finished one's state takes: a cell for each folder."""
-    paces = [[_pace(run) for run in runs_in(folder).values()] for folder in folders]
+    paces = [paces_in(folder) for folder in folders]
     costs: list[dict[str, int]] = [next(iter(reversed(pace.values())), {}) for pace, *_ in paces]
     made: dict[str, Callable[[dict[str, int]], str]] = {
         "Parameters (trained)": lambda cost: f"{cost['parameters']:,} ({cost['trainable_parameters']:,})",
-        "Disk of the last task": lambda cost: f"{cost['disk_bytes'] / 1e6:,.1f} MB",
-        "Most memory": lambda cost: f"{cost['memory_bytes'] / 1e6:,.0f} MB",
+        "Disk of the last task": lambda cost: f"{short_number(cost['disk_bytes'])}B",
+        "Most memory": lambda cost: f"{short_number(cost['memory_bytes'])}B",
     }
     tasks = dict.fromkeys(task for runs in paces for pace in runs for task in pace)
     times = [
@@ -143,15 +142,9 @@ def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
     return [*times, *rows]
 
 
-def _pace(folder: Path) -> dict[str, Any]:
-    path = folder / METRICS_FILE
-    return dict(read_json(path)["pace"]) if path.exists() else {}
-
-
 def _time(paces: Sequence[Mapping[str, float]]) -> str:
     """Formats the time of a task, the mean over seeds."""
     if not paces:
         return "-"
     seconds, rate = (over_seeds([pace[name] for pace in paces]) for name in ("seconds", "samples_per_second"))
-    spread = "" if np.isnan(seconds.spread) else f" ± {duration(seconds.spread)}"
-    return f"{duration(seconds.mean)}{spread}, {rate.mean:,.0f} samples/s"
+    return f"{time_of(seconds)}, {rate.mean:,.0f} samples/s"

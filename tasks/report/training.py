@@ -44,7 +44,7 @@ def joined_run(folder: Path, name: str, task_names: Sequence[str]) -> Run | None
     """
     folders = [folder_of_task(folder, number, task) for number, task in enumerate(task_names)]
     parts = [read_run(one, name) for one in folders if _has_steps(one / "ledger")]
-    return join(parts, task_names) if parts else None
+    return replace(join(parts, task_names), folder=folder) if parts else None
 
 
 def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
@@ -60,7 +60,7 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     """
     ends = [{name: part.clock[name].iloc[-1] for name in _COUNTED} for part in parts]
     done = [{name: sum(end[name] for end in ends[:number]) for name in _COUNTED} for number in range(len(parts))]
-    own = ("name", "ended", "eval_weights", "description", "cosines", "objective", "interval_steps")
+    own = ("name", "ended", "eval_weights", "description", "cosines", "objective", "interval_steps", "folder")
     names = [field.name for field in fields(Run) if field.name not in own]
     joined = {name: _joined([getattr(part, name) for part in parts], done) for name in names}
     streams = joined.pop("streams")
@@ -68,6 +68,8 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     joined["streams"] = {name: streams[name] for name in order}
     joined["interval_steps"] = max(part.interval_steps for part in parts)
     joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
+    if all(part.class_names == parts[0].class_names for part in parts):
+        joined["description"]["class_names"] = parts[0].class_names
     # A task has no gradient in common with another one, and its own report shows the memory's: no cosines.
     return replace(parts[-1], name=parts[0].name, cosines=None, **joined)
 

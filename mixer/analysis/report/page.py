@@ -59,11 +59,13 @@ def write_page(target: Path, report: Report) -> Path:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     figures = ",\n".join(panel.figure.to_json() for plot in report.plots for panel in plot.panels)
+    answer, names = report.answer, list(report.answer.best_first or report.names)
+    order = [report.names.index(name) for name in names]
     page = templates.get_template("template.html").render(
         report=report,
-        comparison=comparison_cells(report.answer.comparison),
-        differences=difference_cells(report.answer.differences),
-        summary=(["Run", *report.names], [[name, *cells] for name, cells in report.summary]),
+        comparison=comparison_cells(answer.comparison),
+        differences=difference_cells(answer.differences, answer.comparison.get("run", ())),
+        summary=(["Run", *names], [[name, *(cells[place] for place in order)] for name, cells in report.summary]),
         tables={run.name: stream_cells(run) for run in report.runs},
         figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
         plotly=_packed_plotly(),

@@ -115,6 +115,8 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path.write_text("streams:\n  a: {factory: f}\n  b:\n    weight: 1\n    factory: f\n    weight: 2\n")
     with pytest.raises(ValueError, match="the key 'weight' stands twice, in line 4 and 6"):
         check_recipe(Recipe, ["--recipe", str(path)], OPTIONS)
+    with pytest.raises(ValueError, match=r"--mixing: the key 'a' stands twice"):
+        check_recipe(Recipe, ["--mixing", '{"a": 1, "a": 2}'], OPTIONS)
 
 
 @pytest.mark.parametrize(

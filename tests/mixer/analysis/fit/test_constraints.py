@@ -79,7 +79,10 @@ def test_bounds_out_of_range_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("divergence", -1.0), ("passes", 0.0), ("budget", -5.0), ("prior", {"a": -1.0, "b": 2.0}), ("prior", {"a": 0.0})],
+    [("divergence", -1.0), ("passes", 0.0), ("budget", -5.0), ("prior", {"a": -1.0, "b": 2.0})]
+    + [("prior", dict.fromkeys(STREAMS, 0.0)), ("prior", {"a": 1.0}), ("prior", [1.0, 2.0]), ("least", {"a": True})]
+    + [("bounds", {"x": np.nan}), ("groups", ["a", "b"]), ("groups", {"old": ["a"]}), ("groups", {"old": {"a": "x"}})]
+    + [("groups", {"old": {"a": np.nan}}), ("groups", {"old": {}}), ("groups", {"old": {"a": True}})],
 )
 def test_a_bound_out_of_its_range_is_refused_by_name(name: str, value: object) -> None:
     others = {"sizes": {"a": 1.0}, "budget": 1.0, "passes": 1.0} if name in ("passes", "budget") else {}
