@@ -162,6 +162,7 @@ class MixingMixin(Trainer):
             methods=with_conflict(methods, config.chosen("conflict", conflict)),
             steering=steering,
             config=config,
+            evaluated_on_training_rows=told,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)
