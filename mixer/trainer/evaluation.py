@@ -1,7 +1,6 @@
 """Evaluation of each stream, and the metric that chooses the best model."""
 
 import contextlib
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
@@ -29,6 +28,7 @@ from mixer.trainer.best_of_each import save_best_of_each
 from mixer.trainer.metrics import checking_metrics
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held
+from mixer.utils.text import did_you_mean
 from mixer.utils.user_code import library_of
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
@@ -68,8 +68,7 @@ def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective 
     known = [_PREFIX + "loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in (("worst", *sets) if sets else ()))]
     if key in known or key.endswith(_TIMINGS):
         return
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(key, known)
     if _may_be_computed(key, trainer, has_metrics):
         if hint and trainer.is_world_process_zero():
             logger.warning(
