@@ -27,11 +27,11 @@ from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import Facts, Options, RunPlan, plan_run
 from mixer.run.state import PresentStep, Run
-from mixer.trainer.best_of_each import check_best_of_each
+from mixer.trainer.best_model import check_best_metric, check_best_of_each
 from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import check_engine
-from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
+from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.evaluation_sets import check_evaluation_names
 from mixer.trainer.gradient_aggregation import check_conflict
 from mixer.trainer.guard import WeightGuard
