@@ -127,9 +127,8 @@ class MixingMixin(Trainer):
         check_trainer_keywords(type(self), MixingMixin, kwargs)
         check_output_folder(args)
         streams = [] if train_dataset is None else as_streams(train_dataset)
-        if "eval_dataset" in kwargs:
-            sets = kwargs["eval_dataset"]
-            kwargs["eval_dataset"] = safe_names(sets, "eval_dataset") if isinstance(sets, Mapping) else sets
+        if isinstance(sets := kwargs.get("eval_dataset"), Mapping):
+            kwargs["eval_dataset"] = safe_names(sets, "eval_dataset")
         compute_metrics = safe_names(compute_metrics, "compute_metrics")
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
