@@ -33,13 +33,13 @@ from mixer.run.loading import LoadingRules, data_seed
 from mixer.run.plan import Options
 from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
+from mixer.trainer.best_model import is_best
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.evaluation_sets import check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
-from mixer.trainer.metrics import is_best
 from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
 from mixer.trainer.training import Training
@@ -127,9 +127,8 @@ class MixingMixin(Trainer):
         check_trainer_keywords(type(self), MixingMixin, kwargs)
         check_output_folder(args)
         streams = [] if train_dataset is None else as_streams(train_dataset)
-        if "eval_dataset" in kwargs:
-            sets = kwargs["eval_dataset"]
-            kwargs["eval_dataset"] = safe_names(sets, "eval_dataset") if isinstance(sets, Mapping) else sets
+        if isinstance(sets := kwargs.get("eval_dataset"), Mapping):
+            kwargs["eval_dataset"] = safe_names(sets, "eval_dataset")
         compute_metrics = safe_names(compute_metrics, "compute_metrics")
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
@@ -162,6 +161,7 @@ class MixingMixin(Trainer):
             methods=with_conflict(methods, config.chosen("conflict", conflict)),
             steering=steering,
             config=config,
+            evaluated_on_training_rows=told,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)
