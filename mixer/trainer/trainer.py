@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -215,6 +216,20 @@ class MixingMixin(Trainer):
         """Records in the ledger how many samples each method remembers."""
         if self._built is not None:
             self._built.methods.note_memories()
+
+    def report(self) -> Any:
+        """Writes `report.html` into the output folder: what the run says of itself, with tables and plots.
+
+        Returns:
+            The page; at the end of a notebook's cell it is shown there. Its `path` is that of the file.
+
+        Raises:
+            ValueError: If there is no run yet, or no step of it.
+            ModuleNotFoundError: If the libraries of the extra `report` are not installed.
+        """
+        self.ledger.flush()
+        page = importlib.import_module("mixer.analysis.report.page")  # of a room above, which only this call opens
+        return page.inline_page(Path(str(self.args.output_dir)), self.is_world_process_zero())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Writes the Trainer's model card, with a section on the mixture; see `Trainer.create_model_card`."""

@@ -4,10 +4,14 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mixer.cli.entry import main
+from mixer.cli.seen import list_unseen
 from tests.commands.recipes import ROOT, Runs
 from tests.commands.test_before_and_after_cli import SMALL
 from tests.helpers import run_page
@@ -65,3 +69,11 @@ def test_rows_of_a_file_are_those_of_the_option(runs: Path, tmp_path: Path, prin
     assert printed("seen", *options, "--rows", file) == printed("seen", *options, "--row", 3, 5)
     file.write_text("3\nfive\n")
     assert "line 2" in refused("seen", *options, "--rows", file)
+
+
+def test_a_stream_of_which_every_row_was_seen_says_so_beside_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    for unseen, out, err in (([], "", "every row of english was trained on"), ([3], "3\n", "")):
+        exposure: Any = SimpleNamespace(never=lambda stream, rows=unseen: iter([np.array(rows, dtype=np.int64)]))
+        list_unseen(exposure, "english", is_json=False)
+        printed = capsys.readouterr()
+        assert (printed.out, err in printed.err, bool(printed.err)) == (out, True, bool(err))
