@@ -3,7 +3,7 @@
 import logging
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class _Part(TrainerCallback):
             if isinstance(cursor, ShuffledCursor) and cursor.end is None:
                 cursor.advance(self._repeat * self._steps * mixing.clock.batch_size)
 
-    def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ends the fork."""
         if state.global_step >= min(self._end, state.max_steps):
             control.should_evaluate = control.should_training_stop = True
@@ -124,8 +124,10 @@ def _forked(
     trainer: MixingTrainer, run: Path, at: int, steps: int, repeat: int
 ) -> tuple["pd.Series[float]", pd.DataFrame]:
     """Trains a fork, and gives its losses by evaluation set, and samples and tokens by stream; on rank 0 alone."""
-    if not trainer.eval_dataset:
-        raise ValueError("eval_dataset: the run has no evaluation set whose loss a source could change.")
+    if not (isinstance(trainer.eval_dataset, Mapping) and trainer.eval_dataset):
+        raise ValueError(
+            "eval_dataset: the changes of losses are those of evaluation sets by name, and there are none."
+        )
     for shown in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(shown)
     trainer.add_callback(_Part(trainer, at + steps, repeat, steps))
@@ -150,11 +152,11 @@ def _table(losses: list[dict[str, "pd.Series[float]"]], amounts: pd.DataFrame) -
     rows = []
     for source in list(losses[0])[1:]:
         for target in losses[0][""].index:
-            samples, tokens = amounts.loc[source, "count"], amounts.loc[source, "tokens"]
+            samples, tokens = (float(amounts[column][source]) for column in ("count", "tokens"))
             changes = [float(one[""][target] - one[source][target]) for one in losses]
             change, half = over_seeds(changes).mean, paired_bound(changes)
-            row = {"source": source, "target": target, "samples": samples, "tokens": tokens, "change": change}
-            row |= {"low": change - half, "high": change + half}
+            row: dict[str, Any] = {"source": source, "target": target, "samples": samples, "tokens": tokens}
+            row |= {"change": change, "low": change - half, "high": change + half}
             row["by_thousand_samples"] = change / samples * 1e3 if samples else math.nan
             row["by_million_tokens"] = change / tokens * 1e6 if tokens else math.nan
             rows.append({**row, "verdict": verdict(change - half, change + half), "changes": changes})
