@@ -18,7 +18,7 @@ from tests.helpers import run_page
 
 PAGE = (ROOT / "docs" / "what_your_data_did.md").read_text()
 # Twelve steps in place of 128.
-STEPS = {"32": "4", "96": "8"}
+STEPS = {"32": "4", "96": "8", "16": "1"}
 COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"(?m)^mixer .+$", PAGE)]
 
 
@@ -53,7 +53,9 @@ def test_the_commands_of_the_page_run_as_they_stand(
     compared = said["compare runs/demo/null"]
     assert "without_junk - uniform" in compared
     assert "noise" in compared
-    assert "at the steps 4, 8, 12" in refused("fork", "runs/demo/uniform", "--at", "5")
+    assert said["value 2"].count("junk") == 10
+    for command in ("fork", "value"):
+        assert "at the steps 4, 8, 12" in refused(command, "runs/demo/uniform", "--at", "5")
     assert "one of --row N" in refused("seen", "runs/demo/uniform")
 
 
