@@ -1,14 +1,15 @@
 """What each source is worth for each evaluation set, by short forks of a run that leave one source out."""
 
+import logging
 import math
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from transformers import TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from mixer.analysis.report.judging import over_seeds, paired_bound
 from mixer.checkpoint.choose import checkpoint_at
@@ -45,7 +46,7 @@ def source_values(
         A row for each source and evaluation set: source, target, samples and tokens (of the source in a fork), change
         (of the loss by them, below 0 if they lower it), low and high (95 % interval), by_thousand_samples and
         by_million_tokens (the change in proportion; NaN where tokens are not known), verdict (`"helps"`, `"harms"` or
-        `"cannot tell"`).
+        `"cannot tell"`), changes (that of each repeat). Of several ranks only the first has rows.
 
     Raises:
         ValueError: If there is no such checkpoint, the mixture has one source, a number is out of range, or a fork has
@@ -58,20 +59,20 @@ def source_values(
         steps = max(_LEAST_STEPS, round(_SHARE * int(open_ledger(path).clock()["step"].max())))
     check_count("steps", steps, 1, "a fork trains so many")
     weights, unit = mixture_at(path, at)
-    without: dict[str, dict[str, float]] = {
-        name: {**weights, name: 0.0} for name in ("", *(name for name, weight in weights.items() if weight > 0.0))
-    }
+    sources = [name for name, weight in weights.items() if weight > 0.0]
+    without = {"": weights, **{name: {**weights, name: 0.0} for name in sources}}
     if len(without) < 3:
         raise ValueError(f"value: a source is left out for the others, but at step {at} the mixture is {weights}.")
-    losses, amounts = [], []
-    for repeat in range(repeats):
-        found = {}
-        for name, own in without.items():
-            policy = Fixed({stream: own[stream] for stream in weights}, unit=unit)
-            folder = path / "value" / f"{at}-{repeat}"
-            found[name], amount = _forked(new_trainer(policy, folder), path, at, steps, repeat)
+    losses: list[dict[str, Any]] = [{} for _ in range(repeats)]
+    amounts, level = [], logging.root.manager.disable
+    try:
+        for repeat, (name, own) in product(range(repeats), without.items()):
+            trainer = new_trainer(Fixed(own, unit=unit), path / f"value-{at}")
+            losses[repeat][name], amount = _forked(trainer, path, at, steps, repeat)
             amounts += [amount] * (not name)
-        losses.append(found)
+            logging.disable(logging.WARNING)  # all forks warn alike
+    finally:
+        logging.disable(level)
     return _table(losses, pd.concat(amounts).groupby(level=0, sort=False).mean())
 
 
@@ -113,7 +114,7 @@ class _Part(TrainerCallback):
             if isinstance(cursor, ShuffledCursor) and cursor.end is None:
                 cursor.advance(self._repeat * self._steps * mixing.clock.batch_size)
 
-    def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ends the fork."""
         if state.global_step >= min(self._end, state.max_steps):
             control.should_evaluate = control.should_training_stop = True
@@ -122,17 +123,22 @@ class _Part(TrainerCallback):
 def _forked(
     trainer: MixingTrainer, run: Path, at: int, steps: int, repeat: int
 ) -> tuple["pd.Series[float]", pd.DataFrame]:
-    """Trains a fork, and gives its losses by evaluation set, and samples and tokens by stream."""
+    """Trains a fork, and gives its losses by evaluation set, and samples and tokens by stream; on rank 0 alone."""
+    if not (isinstance(trainer.eval_dataset, Mapping) and trainer.eval_dataset):
+        raise ValueError(
+            "eval_dataset: the changes of losses are those of evaluation sets by name, and there are none."
+        )
+    for shown in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(shown)
     trainer.add_callback(_Part(trainer, at + steps, repeat, steps))
     trainer.fork(run, at)
+    trainer.accelerator.free_memory()
+    if not trainer.is_world_process_zero():  # others may not see all of what it has written
+        return pd.Series(dtype=float), pd.DataFrame(columns=["count", "tokens"], dtype=float)
     evaluations, rows = trainer.ledger.evaluations(), trainer.ledger.to_pandas()
     evaluations = evaluations[evaluations["step"] == rows["step"].max()]
-    if evaluations.empty:
-        raise ValueError("value: the run has no evaluation sets, so there is nothing to measure: give eval_dataset.")
     amounts = rows[rows["step"] > at].groupby("stream", sort=False)[["count", "tokens"]].sum()
-    trainer.accelerator.free_memory()
-    if trainer.is_world_process_zero():
-        shutil.rmtree(str(trainer.args.output_dir), ignore_errors=True)
+    shutil.rmtree(str(trainer.args.output_dir))
     return evaluations.groupby("stream", sort=False)["loss"].last(), amounts
 
 
@@ -145,15 +151,15 @@ def _table(losses: list[dict[str, "pd.Series[float]"]], amounts: pd.DataFrame) -
     """
     rows = []
     for source in list(losses[0])[1:]:
-        samples, tokens = amounts.loc[source, "count"], amounts.loc[source, "tokens"]
         for target in losses[0][""].index:
+            samples, tokens = (float(amounts[column][source]) for column in ("count", "tokens"))
             changes = [float(one[""][target] - one[source][target]) for one in losses]
             change, half = over_seeds(changes).mean, paired_bound(changes)
-            row = {"source": source, "target": target, "samples": samples, "tokens": tokens, "change": change}
-            row |= {"low": change - half, "high": change + half}
+            row: dict[str, Any] = {"source": source, "target": target, "samples": samples, "tokens": tokens}
+            row |= {"change": change, "low": change - half, "high": change + half}
             row["by_thousand_samples"] = change / samples * 1e3 if samples else math.nan
             row["by_million_tokens"] = change / tokens * 1e6 if tokens else math.nan
-            rows.append({**row, "verdict": verdict(change - half, change + half)})
+            rows.append({**row, "verdict": verdict(change - half, change + half), "changes": changes})
     return pd.DataFrame(rows)
 
 

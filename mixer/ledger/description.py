@@ -49,7 +49,7 @@ def describe_run(
         "mixing": as_data(mixing.policy),
         "batch_size": as_data(mixing.schedule),
         "initial_batch_size": mixing.initial_batch_size,
-        "budget": {name: value for name, value in vars(clock.budget).items() if value is not None},
+        "budget": clock.budget.limits,
         "epoch_size": None if clock.spans_run else clock.epoch_size,
         "planned_steps": clock.planned_steps,
         "drawing": options.drawing,

@@ -143,8 +143,8 @@ def summarise(run: Path) -> RunSummary:
 
 def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
     """Renders runs side by side: losses and samples, and other metrics if there are any."""
-    has_metrics = any(len(summary.metrics) for summary in summaries)
-    return Group(comparison_table(summaries), *([metrics_table(summaries)] if has_metrics else []))
+    metrics = metrics_table(summaries)
+    return Group(comparison_table(summaries), *([metrics] if metrics.row_count else []))
 
 
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
@@ -169,16 +169,16 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
         table.add_column(f"{summary.name}\n{'loss' if is_short else 'loss first → last'}", justify="right")
         for title in (f"{summary.steps} steps{titles[0]}", *titles[1:]):
             table.add_column(title, justify="right")
-    target = _only_target(summaries)
     rows = {
         name: [_cells(summary, name, is_short, units)[:width] for summary in summaries]
         for name in dict.fromkeys(name for summary in summaries for name in summary.streams.index)
     }
     if any(summary.objective is not None for summary in summaries):
-        cells = (
-            _objective_cells(summaries, width) if target is None else _of_target(target, rows.pop(target), summaries)
-        )
-        table.add_row("objective" if target is None else f"objective:\n{target}", *cells, style="bold")
+        target, measure = _only_target(summaries) or ("", "")
+        is_row = measure == "loss" and target in rows
+        own = _target_cells(target, rows.pop(target), summaries) if is_row else _objective_cells(summaries, width)
+        label = f"objective:\n{target}" + (f", {measure}" if measure != "loss" else "") if target else "objective"
+        table.add_row(label, *own, style="bold")
         table.add_section()
     for name, cells in rows.items():
         table.add_row(name, *(cell for own in cells for cell in own))
@@ -195,23 +195,26 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     return table
 
 
-def _only_target(summaries: Sequence[RunSummary]) -> str | None:
-    """Returns the name of the target if the objective of all runs that declare one is its loss; else `None`."""
+def _only_target(summaries: Sequence[RunSummary]) -> tuple[str, str] | None:
+    """Returns target and measure if they are the whole objective of all runs that declare one; else `None`."""
     goals = [summary.objective for summary in summaries if summary.objective is not None]
-    names = {name for goal in goals for name, importance in goal.importance.items() if importance > 0.0}
-    is_known = any(names <= set(summary.evaluated) for summary in summaries)
-    return names.pop() if len(names) == 1 and is_known and all(goal.metric == "loss" for goal in goals) else None
+    found = {(name, goal.metric) for goal in goals for name, weight in goal.importance.items() if weight > 0.0}
+    return found.pop() if len(found) == 1 else None
 
 
-def _of_target(name: str, cells: Sequence[Sequence[str]], summaries: Sequence[RunSummary]) -> list[str]:
-    """Puts how far the loss of a set lies from that of the first run behind it."""
-    losses = [one.streams["last_loss"].get(name, math.nan) for one in summaries]
-    changes = ["", *(f"\n{100 * (loss / losses[0] - 1.0):+.1f} %" for loss in losses[1:])]
+def _target_cells(name: str, rows: Sequence[Sequence[str]], summaries: Sequence[RunSummary]) -> list[str]:
+    """Puts behind the loss of a set how far it lies from that of the first run."""
+    changes = _changes([one.streams["last_loss"].get(name, math.nan) for one in summaries])
     return [
-        cell
-        for own, change in zip(cells, changes, strict=True)
-        for cell in (own[0] + ("" if "nan" in change else change), *own[1:])
+        cell for own, change in zip(rows, changes, strict=True) for cell in (f"{own[0]}\n{change}".rstrip(), *own[1:])
     ]
+
+
+def _changes(values: Sequence[float]) -> list[str]:
+    """Writes how far values lie from the first; empty where that is not known."""
+    first = values[0]
+    changes = [value / first - 1.0 if first and number else math.nan for number, value in enumerate(values)]
+    return ["" if math.isnan(change) else f"{100 * change:+.1f} %" for change in changes]
 
 
 def _remarks(summaries: Sequence[RunSummary]) -> list[str]:
@@ -270,13 +273,13 @@ def _of_training(summary: RunSummary) -> RunSummary:
 
 def _objective_cells(summaries: Sequence[RunSummary], width: int) -> list[str]:
     """The objective of each run, and how far it lies from that of the first."""
-    cells, first = [], summaries[0].objectives[1]
-    for number, summary in enumerate(summaries):
+    cells = []
+    changes = _changes([summary.objectives[1] for summary in summaries])
+    for summary, change in zip(summaries, changes, strict=True):
         value = (
             "-" if summary.objective is None else _over_sets(summary, summary.objectives, len(summaries) > _MOST_WHOLE)
         )
-        change = summary.objectives[1] / first - 1.0 if number and first else math.nan
-        cells += [value, "" if math.isnan(change) else f"{100 * change:+.1f} %", *[""] * (width - 2)]
+        cells += [value, change, *[""] * (width - 2)]
     return cells
 
 
@@ -294,6 +297,8 @@ def metrics_table(summaries: Sequence[RunSummary]) -> Table:
             is_count = key[1].startswith("num_")  # such as TRL's num_tokens
             text = f"{first:,.0f} → {last:,.0f}" if is_count else _course(first, last)
             courses.setdefault(key, ["-"] * len(summaries))[place] = text
+    if all(summary.objective is not None for summary in summaries):  # then it is the first row of the other table
+        courses.pop(_only_target(summaries) or ("", ""), None)
     for (name, metric), cells in courses.items():
         table.add_row(name, metric, *cells)
     return table

@@ -143,24 +143,6 @@ class AuxiliaryPasses:
         """Reads samples of a map-style stream as for training, random transforms included."""
         return self._run.present_loader.read_samples([share])
 
-    def collate(self, samples: Sequence[Any], plan: Plan) -> MicroBatch:
-        """Makes a micro-batch of any samples.
-
-        Args:
-            samples: The samples.
-            plan: The present step's plan, which seeds a random collator.
-
-        Returns:
-            The micro-batch; its stream ids have no meaning.
-        """
-        if self._run.present_loader.has_specifics:
-            raise ValueError(
-                "Samples of a memory are collated with those of other streams here, but streams have collators or "
-                "heads of their own. Use a selection that needs no gradients, or one collator and head for all."
-            )
-        inputs = self._run.present_loader.collated(samples, plan)
-        return MicroBatch(inputs, np.zeros(len(samples), dtype=np.int64), False)
-
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
         """Collates samples of any data set with the trainer's collator, for `prepared`."""

@@ -43,16 +43,20 @@ class Budget:
     labels: int | None = None
 
     def __post_init__(self) -> None:
-        limits = {name: value for name, value in vars(self).items() if value is not None}
-        if not limits:
+        if not self.limits:
             raise ValueError("budget must be set in epochs, samples, tokens, labels or steps, got none of them.")
-        for name, value in limits.items():
+        for name, value in self.limits.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"budget: {name} must be a number, got {value!r}.")
             if name != "epochs" and not isinstance(value, Integral):
                 raise TypeError(f"budget: {name} must be a whole number, got {value!r}.")
             if not 0 < float(value) < math.inf:
                 raise ValueError(f"budget: {name} must be above 0 and finite, got {value}.")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def is_in_steps(self) -> bool:
@@ -134,6 +138,16 @@ class Clock:
         if self.is_step_based:
             return min(1.0, self.step / self.planned_steps)
         return min(1.0, max(self._least_progress, *(done / budget for done, budget in self._budgets())))
+
+    @property
+    def done(self) -> dict[str, float]:
+        """What the run has had so far, by the names of a budget's limits."""
+        return {**self._counts, "epochs": self.epoch}
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        counts = {"samples": self.num_samples, "tokens": self.num_tokens, "labels": self.num_labels}
+        return {**counts, "steps": self.step}
 
     def decay_begins(self) -> float:
         """Returns the progress at which the learning rate begins to fall.
@@ -350,11 +364,10 @@ class Clock:
 
     def _budgets(self) -> list[tuple[float, float]]:
         """Returns pairs of completed and total amounts."""
-        budget = self.budget
-        epochs = 0.0 if budget.epochs is None else self.epoch  # which goes by the progress if it is the run
-        done = (epochs, self.num_samples, self.num_tokens, self.num_labels, self.step, self.num_samples)
-        whole = (budget.epochs, budget.samples, budget.tokens, budget.labels, budget.steps, self._max_samples)
-        return [(part, budget) for part, budget in zip(done, whole, strict=True) if budget is not None]
+        counts, limits = self._counts, self.budget.limits
+        # Without an epoch size `epoch` goes by the progress; no budget is in epochs then.
+        pairs = [(self.epoch if name == "epochs" else counts[name], limit) for name, limit in limits.items()]
+        return pairs if self._max_samples is None else [*pairs, (self.num_samples, self._max_samples)]
 
     def _steps_of(self, num_samples: float) -> int:
         whole, rest = divmod(int(num_samples), self.batch_size)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import UNITS, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.options import check_choice
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
 Drawing = Literal["exact", "multinomial"]
@@ -30,7 +31,6 @@ class Planner:
         seed: Seed of the run.
         groupings: Groups of streams with their own weights and caps.
         drawing: `"exact"` apportions counts and carries remainders over; `"multinomial"` draws them.
-        cursors: Cursor of each stream; `None` for the default.
         decay_begins: Returns the progress at which the learning rate begins to fall.
 
     Raises:
@@ -43,25 +43,21 @@ class Planner:
         seed: int,
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
-        cursors: Sequence[Cursor] | None = None,
         decay_begins: Callable[[], float] = no_decay,
     ):
-        if drawing not in ("exact", "multinomial"):
-            raise ValueError(f"drawing must be 'exact' or 'multinomial', got {drawing!r}.")
+        check_choice("drawing", drawing, get_args(Drawing))
         self.streams = tuple(streams)
-        self.cursors: tuple[Cursor, ...] = tuple(cursors or (_cursor(stream, seed) for stream in streams))
+        self.cursors: tuple[Cursor, ...] = tuple(_cursor(stream, seed) for stream in streams)
         # `[num_streams]`: positions of the shuffled streams, which advance at once; `others` advance one by one.
         self.positions: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self.others: dict[int, Cursor] = {}
-        ends: list[int | None] = [None] * len(self.streams)
+        self._ends: FloatArray = np.full(len(self.streams), np.inf)
         for number, cursor in enumerate(self.cursors):
             if isinstance(cursor, ShuffledCursor):
                 cursor.share_positions(self.positions, number)
-                ends[number] = cursor.end
+                self._ends[number] = np.inf if cursor.end is None else cursor.end
             else:
                 self.others[number] = cursor
-        self._have_end = np.array([end is not None for end in ends])
-        self._ends: Int64Array = np.array([end or 0 for end in ends], dtype=np.int64)
         self._has_rows = any(stream.is_iterable for stream in streams)
         self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
         own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
@@ -151,7 +147,7 @@ class Planner:
         """`[num_streams]`: available samples of each stream, without group limits."""
         available = self._endlessly
         if not self._unlimited:
-            own = np.where(self._have_end, np.maximum(self._ends - self.positions, 0), np.inf)
+            own = np.maximum(self._ends - self.positions, 0.0)
             for number, cursor in self.others.items():
                 own[number] = np.inf if cursor.available is None else cursor.available
             available = np.minimum(own, self._left_by_amounts)

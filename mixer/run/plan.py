@@ -48,6 +48,7 @@ class Options:
         methods: The user's methods, and first the one that the option `conflict` stands for.
         steering: The objective with the rows that steer, or `None`.
         config: All others, as the user has given them.
+        evaluated_on_training_rows: Which evaluation sets have the rows of a stream; `None` if none is known to.
     """
 
     policy: Policy
@@ -58,6 +59,7 @@ class Options:
     methods: Sequence[Any]  # `Method`s, whose file needs parts that need the plan
     steering: Steering | None
     config: MixingOptions
+    evaluated_on_training_rows: str | None
 
     @property
     def schedule(self) -> Schedule:

@@ -48,20 +48,36 @@ def _lost(name: str, scores: SeedScores) -> str:
     return f"{begins} on average; lost on earlier tasks since their best: {cell(metrics['forgetting'], scores)}{most}."
 
 
-def held(runs: Sequence[Run]) -> list[str]:
-    """Says how many samples and bytes each memory holds at the end, and how often they were replayed."""
-    return [_held(run, name) for run in runs for name in run.memories]
+def held(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Says how many samples and bytes each memory holds at the end, and how often they were replayed.
+
+    Args:
+        runs: The joined runs of all seeds, by name.
+    """
+    return [
+        _held(name, memory, [run for run in by_seed if memory in run.memories])
+        for name, by_seed in runs.items()
+        for memory in dict.fromkeys(memory for run in by_seed for memory in run.memories)
+    ]
 
 
-def _held(run: Run, memory: str) -> str:
-    rows = run.memories[memory]
-    entries = int(rows.loc[rows["step"] == rows["step"].max()].drop_duplicates("source", keep="last")["entries"].sum())
-    ends = sorted(run.folder.glob(f"[0-9]*-*/end/{memory}"))
-    size = sum(path.stat().st_size for path in ends[-1].rglob("*") if path.is_file()) if ends else 0
-    replayed = int(run.streams[memory]["count"].sum()) if memory in run.streams else 0
-    each = f", {replayed / entries:.1f} for each that it holds" if entries else ""
-    stored = f" ({short_number(size)}B on disk)" if size else ""
-    return f"{run.name}: {memory} holds {entries:,} samples{stored}; {replayed:,} were replayed{each}."
+def _held(name: str, memory: str, by_seed: Sequence[Run]) -> str:
+    rows = [run.memories[memory] for run in by_seed]
+    last = [one[one["step"] == one["step"].max()].drop_duplicates("source", keep="last") for one in rows]
+    entries = [float(one["entries"].sum()) for one in last]
+    replayed = [float(run.streams[memory]["count"].sum()) if memory in run.streams else 0.0 for run in by_seed]
+    each = over_seeds([count / number if number else np.nan for count, number in zip(replayed, entries, strict=True)])
+    sizes = [_bytes(run.folder, memory) for run in by_seed]
+    stored = f" ({short_number(round(over_seeds(sizes).mean))}B on disk)" if all(sizes) else ""
+    counts, numbers = (over_seeds(values).text("{:,.0f}") for values in (replayed, entries))
+    often = f", {each.text('{:.1f}')} for each that it holds" if each.num_runs else ""
+    return f"{name}: {memory} holds {numbers} samples{stored}; {counts} were replayed{often}."
+
+
+def _bytes(folder: Path, memory: str) -> float:
+    """Sums the files of a memory at the end of the last task; 0 if there are none."""
+    ends = sorted(folder.glob(f"[0-9]*-*/end/{memory}"))
+    return float(sum(path.stat().st_size for path in ends[-1].rglob("*") if path.is_file())) if ends else 0.0
 
 
 def costs(folders: Mapping[str, Path]) -> list[str]:

@@ -32,31 +32,36 @@ def contents(folders: Sequence[Path]) -> Report:
         folders: Their output folders; of a run with several seeds, that of all of them.
 
     Returns:
-        The page's contents: metrics, scores, and how the tasks were trained on one data clock, with the first seed.
+        The page's contents: metrics, scores, and how the tasks were trained on one data clock, drawn
+        for the first seed.
 
     Raises:
         ValueError: If a folder is given twice, holds no scores, or they are of different metrics.
     """
     scores = _titled(read_scores(folders))
-    firsts = [next(iter(runs_in(folder).items())) for folder in folders]
-    found = [
-        joined_run(folder, name if len(one.by_seed) == 1 else f"{name}, seed {seed}", one.by_seed[seed].task_names)
-        for (seed, folder), (name, one) in zip(firsts, scores.items(), strict=True)
-    ]
-    runs: list[Run] = [run for run in found if run is not None]
+    joined = {name: _joined(name, folder, one) for folder, (name, one) in zip(folders, scores.items(), strict=True)}
+    runs = [by_seed[0] for by_seed in joined.values() if by_seed]
     matrices = {name: one.mean for name, one in scores.items()}
     plots = score_plots(matrices)
     if runs:
         plots += training_plots(runs, task_names(matrices), points_per_line(runs))
-    missing = [name for name, run in zip(scores, found, strict=True) if run is None]
+    missing = [name for name, by_seed in joined.items() if not by_seed]
     notes = [
         f"No step recorded yet: {listed(missing)}." if missing else "",
         _on_seeds(scores),
         differing_streams(runs),
     ]
-    rows = [*metric_rows(scores), *training_rows(found), *cost_rows(folders)]
-    said = [*verdict(scores), *lost(scores), *held(runs), *costs(dict(zip(scores, folders, strict=True)))]
+    rows = [*metric_rows(scores), *training_rows(joined.values()), *cost_rows(folders)]
+    said = [*verdict(scores), *lost(scores), *held(joined), *costs(dict(zip(scores, folders, strict=True)))]
     return Report(list(scores), rows, plots, " ".join(filter(None, notes)), answer=Answer(said))
+
+
+def _joined(name: str, folder: Path, scores: SeedScores) -> list[Run]:
+    """Reads the runs of all seeds that have a step, each joined."""
+    seeds = runs_in(folder)
+    called = {seed: name if len(seeds) == 1 else f"{name}, seed {seed}" for seed in seeds}
+    found = [joined_run(path, called[seed], scores.by_seed[seed].task_names) for seed, path in seeds.items()]
+    return [run for run in found if run is not None]
 
 
 def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Path) -> Path:
@@ -97,7 +102,7 @@ def _on_seeds(scores: Mapping[str, SeedScores]) -> str:
     return (
         "Of several seeds: mean ± standard deviation between them, and for differences ± half of the 95 % interval of "
         "a t-test, paired where runs have the same seeds with the same tasks in the same order. Plots of scores show "
-        "means; steps, what was held and replayed, and the plots of training are those of the first seed."
+        "means; the plots of training are those of the first seed."
     )
 
 

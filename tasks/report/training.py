@@ -1,30 +1,31 @@
 """Training of a continual run: its tasks joined on one data clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from mixer.analysis.report.judging import Measured, over_seeds
 from mixer.analysis.report.measurements import pale_and_smooth
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.plots.losses import losses, smoothed_to_last, training_in_words
 from mixer.analysis.report.run import Run, last_epoch, read_run, stream_names
 from mixer.ledger.ledger import Ledger
-from mixer.utils.text import duration
+from tasks.report.answer import time_of
 from tasks.report.plots import common_range
 from tasks.task_folders import folder_of_task
 
 # What counts from the beginning of a run: that of the tasks before is added.
 _COUNTED = ("step", "samples", "tokens", "epoch")
-_ROWS: dict[str, Callable[[Run], str]] = {
-    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
-    "Samples on the data clock": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
-    "Samples including replay": lambda run: f"{run.clock['total'].sum():,}",
-    "Time in loading": lambda run: duration(run.timings["load_seconds"].sum()),
-    "Time in training": lambda run: duration(run.timings["train_seconds"].sum()),
+_ROWS: dict[str, tuple[Callable[[Run], float], Callable[[Measured], str]]] = {
+    "Steps": (lambda run: run.clock["step"].iloc[-1], lambda steps: steps.text("{:,.0f}")),
+    "Samples on the data clock": (lambda run: run.clock["samples"].iloc[-1], lambda samples: samples.text("{:,.0f}")),
+    "Samples including replay": (lambda run: run.clock["total"].sum(), lambda samples: samples.text("{:,.0f}")),
+    "Time in loading": (lambda run: run.timings["load_seconds"].sum(), time_of),
+    "Time in training": (lambda run: run.timings["train_seconds"].sum(), time_of),
 }
 
 
@@ -127,16 +128,19 @@ def training_plots(runs: Sequence[Run], task_names: Sequence[str], most_points: 
     return [plot for plot in plots if plot.panels]
 
 
-def training_rows(runs: Sequence[Run | None]) -> list[tuple[str, list[str]]]:
+def training_rows(runs: Collection[Sequence[Run]]) -> list[tuple[str, list[str]]]:
     """Gives the rows of the page's table that are about training.
 
     Args:
-        runs: Joined runs; `None` for one without a step.
+        runs: The joined runs of all seeds, for each column; none where no step is recorded.
 
     Returns:
-        Each row's name and a cell for each run.
+        Each row's name and a cell for each column.
     """
-    return [(name, ["-" if run is None else cell(run) for run in runs]) for name, cell in _ROWS.items()]
+    return [
+        (name, [write(over_seeds([float(value(run)) for run in by_seed])) if by_seed else "-" for by_seed in runs])
+        for name, (value, write) in _ROWS.items()
+    ]
 
 
 def training_loss(runs: Sequence[Run], most_points: int) -> Plot:

@@ -57,7 +57,7 @@ class RunTable(Result):
         missing = int((~np.isfinite(self.losses)).sum())
         if missing:
             self.notes.append(
-                f"{missing} of {self.losses.size} losses are missing or not finite: each loss is fitted to the runs that "
+                f"{missing} of {self.losses.size} losses are missing or not finite; each is fitted to the runs that "
                 "have it."
             )
 

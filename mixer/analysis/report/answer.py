@@ -74,7 +74,7 @@ def answer(runs: Sequence[Run]) -> Answer:
     (best, of_best), (other, of_other), *_ = best_first
     paid = price(best, other, by_stream, objective)
     is_sure = abs(of_best.mean - of_other.mean) > bound(of_best, of_other)
-    commands = next_of_several(best, other, is_sure, paid.sets, objective)
+    commands = next_of_several(best, other, is_sure, paid.sets)
     said += [why(best, other, by_stream), *paid.sentences, *bounds]
     return Answer(said, *tables, paid.is_paid or bool(bounds), commands)
 

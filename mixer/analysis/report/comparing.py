@@ -123,21 +123,18 @@ def compare(found: Sequence[Configuration], measure: Measure | None) -> pd.DataF
     """Tabulates the measure by configuration, the best first; see `Answer`."""
     if measure is None:
         return pd.DataFrame()
-    results = {one.name: _of(one, measure) for one in found}
-    base = results[found[0].name].mean
-    rows = [
-        {
-            "run": one.name,
-            "runs": len(one.runs),
-            "value": results[one.name].mean,
-            "spread": results[one.name].spread,
-            "difference": results[one.name].mean - base,
-            "change": results[one.name].mean / base - 1.0 if base else math.nan,
-            "samples": int(np.mean([run.clock["samples"].iloc[-1] for run in one.runs])),
-        }
-        for one in found
-    ]
-    return pd.DataFrame(rows).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
+    results = [_of(one, measure) for one in found]
+    base = results[0].mean
+    columns = {
+        "run": [one.name for one in found],
+        "runs": [len(one.runs) for one in found],
+        "value": [result.mean for result in results],
+        "spread": [result.spread for result in results],
+        "difference": [result.mean - base for result in results],
+        "change": [result.mean / base - 1.0 if base else math.nan for result in results],
+        "samples": [int(np.mean([run.clock["samples"].iloc[-1] for run in one.runs])) for one in found],
+    }
+    return pd.DataFrame(columns).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
 
 
 def differences(found: Sequence[Configuration], objective: Objective | None) -> pd.DataFrame:

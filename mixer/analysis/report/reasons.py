@@ -76,8 +76,7 @@ def price(best: Configuration, other: Configuration, differences: pd.DataFrame, 
         differences: See `Answer`.
         objective: The declared objective.
     """
-    is_loss = objective is None or objective.metric == "loss"
-    measure = "validation loss" if objective is None or is_loss else objective.metric
+    measure = "validation loss" if objective is None or objective.metric == "loss" else objective.metric
     ends = _ends(differences, measure, best, other).dropna()
     rise = (ends[best.name] - ends[other.name]) / ends[other.name].abs()
     rise = (-rise if objective is not None and objective.greater_is_better else rise).sort_values(ascending=False)
@@ -106,7 +105,7 @@ def _samples(one: Configuration) -> float:
 
 
 def next_of_several(
-    best: Configuration, other: Configuration, is_sure: bool, worse: Sequence[str], objective: Objective | None
+    best: Configuration, other: Configuration, is_sure: bool, worse: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Gives the commands that come next, each with its purpose: more seeds, a bound on what got worse, or the headroom.
 
@@ -115,7 +114,6 @@ def next_of_several(
         other: The next best one.
         is_sure: Whether its lead is beyond what seeds do.
         worse: Evaluation sets that it made worse, the worst first.
-        objective: The declared objective.
     """
     found = []
     if not is_sure:
@@ -125,14 +123,16 @@ def next_of_several(
             (f"Another seed of {one.name}", trained(one.runs[0], f"seed-{seed}", f"--training.seed {seed}"))
             for one in (best, other)
         ]
-    if worse and objective is not None and objective.metric == "loss":
+    if worse and (objective := best.runs[0].objective) is not None and objective.metric == "loss":
         rows = other.runs[0].evaluations[worse[0]]["loss"]
         bound = max(_LEAST_BOUND, round(float(rows.iloc[-1] / rows.iloc[0]), 3))
         bounds = shlex.quote(json.dumps({**objective.bounds, worse[0]: bound}))
         kept = trained(best.runs[0], "bounded", f"--objective.bounds {bounds}")
         found.append((f"To keep {worse[0]} from getting worse", kept))
-    headroom = f"mixer headroom {shlex.quote(str(best.runs[0].folder))}"
-    return found or [("How much a still better mixture could gain", headroom)]
+    if not found and _has_recipe(best.runs[0]):
+        headroom = f"mixer headroom {shlex.quote(str(best.runs[0].folder))}"
+        found.append(("How much a still better mixture could gain", headroom))
+    return found
 
 
 def next_of_one(run: Run) -> list[tuple[str, str]]:
@@ -143,7 +143,12 @@ def next_of_one(run: Run) -> list[tuple[str, str]]:
 
 def trained(run: Run, suffix: str, options: str) -> str:
     """Gives the command that trains as in a run, but for some options, into a folder beside it."""
-    if not (run.folder / "recipe.yaml").is_file():
+    if not _has_recipe(run):
         return f"# by the script that trained {run.name}, with {options}"
-    output = shlex.quote(f"{run.folder}-{suffix}")
+    folder = run.folder if run.folder.name else run.folder.resolve()  # "." has no name to put something behind
+    output = shlex.quote(f"{folder}-{suffix}")
     return f"mixer train {shlex.quote(str(run.folder))} {options} --training.output_dir {output}"
+
+
+def _has_recipe(run: Run) -> bool:
+    return (run.folder / "recipe.yaml").is_file()

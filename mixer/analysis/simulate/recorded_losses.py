@@ -54,7 +54,12 @@ class NoLosses:
         policy, schedule = mixing.policy, mixing.schedule
         rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs}
         needed = {rule: found for rule, own in rules.items() if (found := _measured(own))}
-        held = [f"{rule}, which goes by {listed(names_of(needs))}" for rule, needs in needed.items()]
+        kept = dict(zip(rules, ("the weights of its first step", "its first size"), strict=True))
+        held = [
+            f"{rule} is assumed to keep {kept[rule]} in the whole run (it goes by {listed(names_of(needs))}, which a "
+            "trained run measures)"
+            for rule, needs in needed.items()
+        ]
         if _measured(policy.needs):
             policy.hold()
         if _measured(schedule.needs):
@@ -62,8 +67,7 @@ class NoLosses:
         kinds = {type(need) for needs in needed.values() for need in needs}
         hint = " --losses RUN takes what a run recorded." if kinds <= {*_COLUMNS, *_TABLES} else ""
         self.note = (
-            "Nothing is measured without a model. Assumed: what the first step has stays in the whole run, the weights "
-            f"or the size, for {'; and for '.join(held)}. A trained run changes them.{hint}"
+            f"Held at its start, as only training shows the losses: {'; '.join(held)}.{hint}"
             if held
             else "The plans need no losses: they are those of the trained run."
         )

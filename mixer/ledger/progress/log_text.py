@@ -86,18 +86,13 @@ class LogText:
         clock = self._mixing().clock
         if clock.is_step_based:
             return f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
-        done = {
-            "samples": clock.num_samples,
-            "tokens": clock.num_tokens,
-            "labels": clock.num_labels,
-            "steps": clock.step,
-        }
-        done["epochs"] = logs.get("epoch", clock.epoch)
-        budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
+        done = {**clock.done, "epochs": logs.get("epoch", clock.epoch)}
         # Only the drop-in trainer's state has it: its epoch counts dropped samples too.
         covered = [f"coverage {state.train_coverage:.2f}"] if hasattr(state, "train_coverage") else []
         size = int(logs.get("batch_size", clock.batch_size))
-        return ", ".join([f"step {state.global_step}", clock_text(done, budget), *covered, f"batch {size:,}"])
+        return ", ".join(
+            [f"step {state.global_step}", clock_text(done, clock.budget.limits), *covered, f"batch {size:,}"]
+        )
 
     def _step(self, logs: Mapping[str, Any]) -> list[str]:
         rate, left = self._line.samples_per_second(), self._line.remaining.seconds

@@ -96,7 +96,7 @@ def test_entries_of_others_stand_on_the_line_and_many_streams_are_cut_short() ->
     assert len(rows) == 1 + 1 + 12 + 1
     by_set = LogText(lambda: mixing, ProgressLine(lambda: mixing), lambda: ("s1",))
     by_set.of({"eval_s1_loss": 1.5, "eval_entropy": 0.75, "eval_num_tokens": 218.0}, state)  # as TRL logs a set
-    heads, row = by_set.of({"eval_loss": 1.0}, state).splitlines()[1:3]
+    heads = by_set.of({"eval_loss": 1.0}, state).splitlines()[1]
     assert heads.split("  ")[-3:] == ["eval loss", "eval entropy", "eval num tokens"]
 
 

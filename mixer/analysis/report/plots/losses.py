@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from mixer.analysis.report.clocked import last_in_words, thin
 from mixer.analysis.report.judging import course_of
-from mixer.analysis.report.measurements import Course, axis_with_zero, course_panels
+from mixer.analysis.report.measurements import Course, axis_with_zero, course_panels, pale_and_smooth
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
 from mixer.analysis.report.run import Run, declared, last_epoch, stream_names
 
@@ -81,9 +81,7 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
     lines = []
     if stream in run.streams:
         rows = run.streams[stream]
-        raw, smooth = (thin(one, "loss", most_points) for one in (rows, smoothed_to_last(rows)))
-        lines.append(line(raw, "loss", run.name, colour, f"{run.name}, this step", opacity=0.4, line={"width": 1}))
-        lines.append(line(smooth, "loss", run.name, colour, f"{run.name}, training"))
+        lines += pale_and_smooth((rows, smoothed_to_last(rows)), "loss", run.name, colour, most_points)
     if stream in run.evaluations:
         rows = thin(run.evaluations[stream], "loss", most_points)
         style = {"mode": "lines+markers", "line": {"dash": "dot"}}
