@@ -91,7 +91,7 @@ def write_page(target: Path, report: Report) -> Path:
     page = templates.get_template("template.html").render(
         report=report,
         comparison=comparison_cells(answer.comparison),
-        differences=difference_cells(answer.differences, answer.comparison.get("run", ())),
+        differences=difference_cells(answer.differences, list(answer.comparison.get("run", ()))),
         summary=(["Run", *names], [[name, *(cells[place] for place in order)] for name, cells in report.summary]),
         tables={run.name: stream_cells(run) for run in report.runs},
         figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>

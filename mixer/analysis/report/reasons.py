@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from mixer.analysis.report.comparing import Configuration
@@ -43,15 +44,13 @@ def why(best: Configuration, other: Configuration, differences: pd.DataFrame) ->
         differences: See `Answer`.
     """
     unit = best.runs[0].unit
-    ends = _ends(differences, f"share of {unit}", best, other).fillna(0.0)
-    moved = (ends[best.name] - ends[other.name]).abs().sort_values(ascending=False, kind="stable")
-    names = [str(name) for name in moved.index[moved >= _LEAST_MOVED]]
+    ends = _ends(differences, f"share of {unit}", best, other)
+    ends = {name: (np.nan_to_num(before), np.nan_to_num(after)) for name, (before, after) in ends.items()}
+    moved = {name: abs(after - before) for name, (before, after) in ends.items()}
+    names = sorted((name for name in moved if moved[name] >= _LEAST_MOVED), key=lambda name: -moved[name])
     if not names:
         return f"{best.name} and {other.name} gave all streams nearly the same share of the {unit}."
-    texts = [
-        f"{name} {ends.at[name, other.name]:.0%} → {ends.at[name, best.name]:.0%}{_repeated(best, name)}"
-        for name in names
-    ]
+    texts = [f"{name} {ends[name][0]:.0%} → {ends[name][1]:.0%}{_repeated(best, name)}" for name in names]
     return f"Why: from {other.name} to {best.name} the shares of the {unit} went: {listed(first_of(texts))}."
 
 
@@ -60,11 +59,16 @@ def _repeated(one: Configuration, name: str) -> str:
     return f" (each sample {passes:.1f} times)" if passes > 1.0 else ""
 
 
-def _ends(differences: pd.DataFrame, measure: str, *of: Configuration) -> pd.DataFrame:
-    """Picks the last values of a measure: a row per stream, a column per configuration."""
+def _ends(
+    differences: pd.DataFrame, measure: str, best: Configuration, other: Configuration
+) -> dict[str, tuple[float, float]]:
+    """Picks the last values of a measure by stream: of the other configuration, and of the best."""
     rows = differences[differences["measure"] == measure]
-    found = {one.name: rows[rows["run"] == one.name].set_index("stream")["value"] for one in of}
-    return pd.DataFrame(found, columns=[one.name for one in of])
+    before, after = (
+        dict(zip(own["stream"], own["value"].tolist(), strict=True))
+        for own in (rows[rows["run"] == one.name] for one in (other, best))
+    )
+    return {str(name): (value, after[name]) for name, value in before.items()}
 
 
 def price(best: Configuration, other: Configuration, differences: pd.DataFrame, objective: Objective | None) -> Price:
@@ -77,14 +81,12 @@ def price(best: Configuration, other: Configuration, differences: pd.DataFrame, 
         objective: The declared objective.
     """
     measure = "validation loss" if objective is None or objective.metric == "loss" else objective.metric
-    ends = _ends(differences, measure, best, other).dropna()
-    rise = (ends[best.name] - ends[other.name]) / ends[other.name].abs()
-    rise = (-rise if objective is not None and objective.greater_is_better else rise).sort_values(ascending=False)
-    sets = [str(name) for name in rise.index[rise > WORSE]]
+    sign = -1.0 if objective is not None and objective.greater_is_better else 1.0
+    ends = {name: end for name, end in _ends(differences, measure, best, other).items() if not np.isnan(end).any()}
+    rise = {name: sign * (after - before) / (abs(before) or 1.0) for name, (before, after) in ends.items()}
+    sets = sorted((name for name in rise if rise[name] > WORSE), key=lambda name: -rise[name])
     texts = [
-        f"{name} ({ends.at[name, other.name]:.3f} → {ends.at[name, best.name]:.3f}, "
-        f"{ends.at[name, best.name] - ends.at[name, other.name]:+.3f})"
-        for name in sets
+        f"{name} ({before:.3f} → {after:.3f}, {after - before:+.3f})" for name in sets for before, after in [ends[name]]
     ]
     spent, before = _seconds(best), _seconds(other)
     took = f"It took {duration(sum(spent))}, {other.name} {duration(sum(before))}"

@@ -81,7 +81,8 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
     lines = []
     if stream in run.streams:
         rows = run.streams[stream]
-        lines += pale_and_smooth((rows, smoothed_to_last(rows)), "loss", run.name, colour, most_points)
+        course = rows, smoothed_to_last(rows)
+        lines += pale_and_smooth(course, "loss", run.name, colour, most_points, f"{run.name}, training")
     if stream in run.evaluations:
         rows = thin(run.evaluations[stream], "loss", most_points)
         style = {"mode": "lines+markers", "line": {"dash": "dot"}}
