@@ -8,9 +8,9 @@ import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.analysis.report.judging import Measured
 from mixer.cli.command import Command, add_json, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
+from mixer.report.judging import Measured
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.text import print_lines

@@ -33,10 +33,10 @@ from benchmarks.common import new_parser, show, write_json
 from benchmarks.quality.scenarios import Scenario
 from mixer import Fixed, MixingTrainer, Stream
 from mixer.analysis.fit.surrogate import rank_correlation
-from mixer.analysis.report.judging import paired_bound
 from mixer.analysis.value import source_values
 from mixer.measurements import Alignment, TargetStatistics
 from mixer.policies.contract import Decision, Mixture, Observation
+from mixer.report.judging import paired_bound
 from mixer.utils.arrays import FloatArray
 
 _SEEDS, _JUDGED_SEEDS, _REPEATS, _AT_ONCE = 8, 3, 9, 3

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from mixer.analysis.report.judging import over_seeds, paired_bound
 from mixer.checkpoint.choose import checkpoint_at
 from mixer.ledger.folder import open_ledger, read_description
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.policies import Fixed
+from mixer.report.judging import over_seeds, paired_bound
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.ranges import check_count
 from mixer.utils.text import mixing_unit

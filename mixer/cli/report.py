@@ -27,16 +27,16 @@ def report() -> Command:
 
 def _report(config: Namespace) -> None:
     try:
-        from mixer.analysis.report.contents import read_report  # its libraries belong to an extra
-        from mixer.analysis.report.page import page_path, write_page
+        from mixer.report.contents import read_report  # its libraries belong to an extra
+        from mixer.report.page import page_path, write_page
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("plotly", "jinja2"):
             raise
         raise ValueError(
             f"the page needs {error.name}, which is not installed: pip install 'adaptive-mixer[report]'."
         ) from None
-    from mixer.analysis.report.pictures import check_pictures, write_pictures
-    from mixer.analysis.report.tables import check_tables, write_tables
+    from mixer.report.pictures import check_pictures, write_pictures
+    from mixer.report.tables import check_tables, write_tables
 
     check_tables(config.table_format)
     if config.pictures is not None:

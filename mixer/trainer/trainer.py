@@ -4,7 +4,6 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +47,6 @@ from mixer.trainer.trl import StreamPreparation
 from mixer.utils.text import safe_names
 
 logger = logging.get_logger(__name__)
-
-
-# Of a room above, opened by a call as commands are: training does without it and its libraries.
-_PAGE = EntryPoint("report", "mixer.analysis.report.page:inline_page", "adaptive_mixer.reports")
 
 
 class MixingMixin(Trainer):
@@ -231,8 +226,10 @@ class MixingMixin(Trainer):
             ValueError: If there is no run yet, or no step of it.
             ModuleNotFoundError: If the libraries of the extra `report` are not installed.
         """
+        from mixer.report.page import inline_page  # its libraries are an extra
+
         self.ledger.flush()
-        return _PAGE.load()(Path(str(self.args.output_dir)), self.is_world_process_zero())
+        return inline_page(Path(str(self.args.output_dir)), self.is_world_process_zero())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Writes the Trainer's model card, with a section on the mixture; see `Trainer.create_model_card`."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mixer.analysis.report.judging import Measured, over_seeds
-from mixer.analysis.report.run import Run
+from mixer.report.judging import Measured, over_seeds
+from mixer.report.run import Run
 from mixer.utils.files import read_json
 from mixer.utils.text import duration, first_of, listed, short_number
 from tasks.report.plots import forgotten

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mixer.analysis.report.answer import Answer
-from mixer.analysis.report.contents import points_per_line
-from mixer.analysis.report.judging import over_seeds
-from mixer.analysis.report.page import write_page
-from mixer.analysis.report.run import Run
-from mixer.analysis.report.run_kinds import Report, ReportKind
-from mixer.analysis.report.tables import differing_streams
+from mixer.report.answer import Answer
+from mixer.report.contents import points_per_line
+from mixer.report.judging import over_seeds
+from mixer.report.page import write_page
+from mixer.report.run import Run
+from mixer.report.run_kinds import Report, ReportKind
+from mixer.report.tables import differing_streams
 from mixer.utils.text import listed, short_number
 from tasks.metrics.metrics import title_of
 from tasks.metrics.score_matrix import ScoreMatrix

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mixer.analysis.report.run import run_names
+from mixer.report.run import run_names
 from tasks.metrics.score_matrix import SCORES_FILE
 from tasks.report.seeds import SeedScores, runs_in
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from mixer.analysis.report import plot
-from mixer.analysis.report.plot import LAYOUT, Panel, Plot, colours_of, panel
+from mixer.report import plot
+from mixer.report.plot import LAYOUT, Panel, Plot, colours_of, panel
 from mixer.utils.arrays import FloatArray
 from mixer.utils.text import between, known, listed
 from tasks.metrics.metrics import all_metrics, title_of

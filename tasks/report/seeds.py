@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mixer.analysis.report.judging import Measured, bound, over_seeds, paired_bound
+from mixer.report.judging import Measured, bound, over_seeds, paired_bound
 from mixer.utils.arrays import FloatArray
 from mixer.utils.files import read_json
 from tasks.metrics.metrics import all_metrics

@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from mixer.analysis.report.judging import Measured, over_seeds
-from mixer.analysis.report.measurements import pale_and_smooth
-from mixer.analysis.report.plot import Plot, colours_of, panel
-from mixer.analysis.report.plots import PLOTS
-from mixer.analysis.report.plots.losses import losses, smoothed_to_last, training_in_words
-from mixer.analysis.report.run import Run, last_epoch, read_run, stream_names
 from mixer.ledger.ledger import Ledger
+from mixer.report.judging import Measured, over_seeds
+from mixer.report.measurements import pale_and_smooth
+from mixer.report.plot import Plot, colours_of, panel
+from mixer.report.plots import PLOTS
+from mixer.report.plots.losses import losses, smoothed_to_last, training_in_words
+from mixer.report.run import Run, last_epoch, read_run, stream_names
 from tasks.report.answer import time_of
 from tasks.report.plots import common_range
 from tasks.task_folders import folder_of_task

@@ -117,7 +117,7 @@ def test_a_page_without_its_libraries_or_of_no_run_is_refused(
     assert "is not the folder of a run" in refused("compare", tmp_path)
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert "pass the output folder of a run" in refused("report", folder).lower()
-    for name in [name for name in sys.modules if name.startswith("mixer.analysis.report")]:
+    for name in [name for name in sys.modules if name.startswith("mixer.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     monkeypatch.setitem(sys.modules, "plotly.offline", None)

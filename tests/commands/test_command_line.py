@@ -18,7 +18,7 @@ from mixer.cli.entry import main
 from mixer.cli.registry import command_names, load_command
 from mixer.distributed.signals import RunTerminated
 from tests.commands.recipes import Runs
-from tests.mixer.analysis.report.ledgers import write_run
+from tests.mixer.report.ledgers import write_run
 
 # The commands one after the other in one process; stdout ends with what they imported of what trains.
 READING = """

@@ -162,7 +162,7 @@ def test_a_missing_library_leaves_out_the_page_only(
     tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ScoreMatrix(["one"], path=tmp_path / "scores.json").record(1, {"one": 0.5})
-    for name in [name for name in sys.modules if name.startswith(("plotly", "mixer.analysis.report", "tasks.report"))]:
+    for name in [name for name in sys.modules if name.startswith(("plotly", "mixer.report", "tasks.report"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly", None)
     assert "0.500" in printed("continual-compare", tmp_path)

@@ -22,13 +22,13 @@ from mixer import Stream
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.runs import Run
-from mixer.analysis.report import write_report
-from mixer.analysis.report.tables import write_tables
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
 from mixer.cli import main
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import comparison_table, summarise
+from mixer.report import write_report
+from mixer.report.tables import write_tables
 from mixer.utils.console import console
 from tasks.task_folders import folder_of_task
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer

@@ -11,7 +11,6 @@ import numpy as np
 
 from benchmarks.tools.fuzz.mutations import AWFUL_NAMES, changed_bytes, changed_data, changed_json, changed_text
 from mixer.analysis.explain.explanation import explain
-from mixer.analysis.report.exporting import file_name
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem
@@ -30,6 +29,7 @@ from mixer.policies import Decision, Policy
 from mixer.policies.registry import built_in_policies
 from mixer.recipe.fields import check_recipe
 from mixer.recipe.recipe import Recipe
+from mixer.report.exporting import file_name
 from mixer.schedules import Schedule, schedule_classes
 from mixer.trainer.save import Progress
 from mixer.utils.files import folder_name, read_json

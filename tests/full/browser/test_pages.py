@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mixer.analysis.report import write_report
-from mixer.analysis.report.page import write_page
+from mixer.report import write_report
+from mixer.report.page import write_page
 from tasks.report.kind import continual_run
 from tests.full.browser.opened import Opened, opened
-from tests.mixer.analysis.report.ledgers import write_run
+from tests.mixer.report.ledgers import write_run
 from tests.tasks.report.runs import train
 
 NARROW, MIDDLE, WIDE = 390, 820, 1400

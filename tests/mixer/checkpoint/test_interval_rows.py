@@ -9,8 +9,8 @@ import pytest
 
 from mixer import LossChange, MixingTrainer
 from mixer.analysis.explain.explanation import explain
-from mixer.analysis.report.contents import read_report
 from mixer.cli.entry import main
+from mixer.report.contents import read_report
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import make, train
 

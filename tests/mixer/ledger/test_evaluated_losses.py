@@ -95,9 +95,9 @@ def _train(folder: Path, resumed_from: str | None = None, **options: Any) -> Any
 def test_it_is_the_same_wherever_it_stands(
     tmp_path: Path, weights: dict[str, float] | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from mixer.analysis.report.contents import read_report
     from mixer.analysis.watch.gathered import WatchedRun
     from mixer.analysis.watch.view import as_document
+    from mixer.report.contents import read_report
 
     trainer = _train(tmp_path, eval_weights=weights)
     history = trainer.state.log_history

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mixer import MixingTrainer, OverfitGuard, Uniform
-from mixer.analysis.report.findings import findings_of
-from mixer.analysis.report.run import read_run
+from mixer.report.findings import findings_of
+from mixer.report.run import read_run
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
 

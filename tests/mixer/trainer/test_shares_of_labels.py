@@ -11,10 +11,10 @@ from torch.utils.data import Dataset
 from mixer import Budget, Fixed, MixingTrainer, Stream, schedules
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.runs import RecordedRuns
-from mixer.analysis.report.contents import read_report
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import as_document, view
 from mixer.ledger.summary import comparison, summarise
+from mixer.report.contents import read_report
 from tests.helpers import arguments, build_model
 from tests.mixer.trainer.trl.cases import chats, completions, sft
 

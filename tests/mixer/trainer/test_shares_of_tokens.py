@@ -10,10 +10,10 @@ from torch.utils.data import Dataset
 
 from mixer import Fixed, MixingTrainer, Policy
 from mixer.analysis.explain.explanation import explain
-from mixer.analysis.report.contents import read_report
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import as_document, view
 from mixer.ledger.summary import comparison, summarise
+from mixer.report.contents import read_report
 from tests.helpers import arguments, build_model
 
 LENGTHS, WEIGHTS = {"a": 12, "b": 6, "c": 3}, {"a": 60, "b": 30, "c": 10}

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixer.analysis.report import write_report
-from mixer.analysis.report.contents import read_report
 from mixer.ledger.ledger import Ledger
+from mixer.report import write_report
+from mixer.report.contents import read_report
 from mixer.utils import entry_points as plugins
 from tasks.metrics.score_matrix import ScoreMatrix
-from tests.mixer.analysis.report.ledgers import write_run
-from tests.mixer.analysis.report.test_page import Page
+from tests.mixer.report.ledgers import write_run
+from tests.mixer.report.test_page import Page
 
 ROOT = Path(__file__).parents[3]
 

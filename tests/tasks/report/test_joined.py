@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.analysis.report.plots.mixture import mixture
 from mixer.ledger.ledger import Ledger
+from mixer.report.plots.mixture import mixture
 from tasks.report.training import joined_run, task_ends
-from tests.mixer.analysis.report.ledgers import write_run
+from tests.mixer.report.ledgers import write_run
 
 TASKS = ("one", "two", "three")
 

@@ -1,0 +1,291 @@
+"""Tables of a report: main figures, streams, and files for other programs."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from mixer.ledger.evaluated_losses import mean_loss, worst_loss
+from mixer.ledger.ledger import Ledger
+from mixer.report.clocked import not_finite_since
+from mixer.report.exporting import file_name, made_folder
+from mixer.report.judging import shares_of
+from mixer.report.plots.gradients import course_of
+from mixer.report.plots.losses import smoothed
+from mixer.report.run import Run, stream_names
+from mixer.utils.text import between, duration, first_of, listed, rule_in_words
+
+_COLUMNS = (
+    *("samples", "share", "token_share", "label_share", "first_weight", "last_weight", "coverage", "passes"),
+    "cap",
+    *("training_loss", "training_not_finite_since"),
+    *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
+    *("excess_loss", "gradient_norm", "gradient_noise_scale", "entries"),
+)
+_FORMATS = {
+    "samples": "{:,.0f}",
+    "share": "{:.1%}",
+    "token_share": "{:.1%}",
+    "label_share": "{:.1%}",
+    "coverage": "{:.0%}",
+    "passes": "{:.2f}",
+    "cap": "{:g}",
+}
+_FORMATS |= {"gradient_norm": "{:.3g}", "gradient_noise_scale": "{:.3g}", "entries": "{:,.0f}"}
+_FORMATS |= dict.fromkeys(("training_not_finite_since", "validation_not_finite_since"), "step {:,.0f}")
+_SPAN = 20  # steps that the last excess loss is smoothed over
+# Whole numbers, also where some are not known.
+_COUNTS = ("samples", "entries", "training_not_finite_since", "validation_not_finite_since")
+TABLE_FORMATS = ("csv", "parquet")
+# What spreadsheets take for the beginning of a formula.
+_FORMULA = r"^[=+\-@\t\r]"
+
+
+def stream_figures(run: Run) -> pd.DataFrame:
+    """Gives the main figures of each stream.
+
+    Args:
+        run: The run.
+
+    Returns:
+        One row per stream or other evaluation set: stream, samples, share (of all samples), token_share or
+        label_share (of all tokens or labels, if the policy mixes by them), first_weight,
+        last_weight (in the policy's unit), coverage, passes, cap, training_loss (the last, smoothed),
+        training_not_finite_since (a step),
+        first_validation_loss, last_validation_loss, validation_not_finite_since, excess_loss, gradient_norm and
+        gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
+        first_validation_METRIC and last_validation_METRIC; NaN if unknown.
+    """
+    total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
+    names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
+    metrics = {name: _of_metrics(rows) for name, rows in run.metrics.items()}
+    rows = [
+        {"stream": name, **_of_losses(run, name, total), **_of_measurements(run, name), **metrics.get(name, {})}
+        for name in names
+    ]
+    measured = dict.fromkeys(column for own in metrics.values() for column in own)
+    return pd.DataFrame(rows, columns=["stream", *_COLUMNS, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Formats these figures.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The heads of the columns that have any figure, and the cells, one row per stream.
+    """
+    figures = stream_figures(run)
+    columns = [column for column in figures.columns[1:] if figures[column].notna().any()]
+    columns = [column for column in columns if not column.startswith("last_")]  # stands behind the first value
+    cells = [[str(row["stream"]), *(_written(row, column) for column in columns)] for row in figures.to_dict("records")]
+    heads = [column.removeprefix("first_").replace("_", " ").capitalize() for column in columns]
+    return ["Stream", *heads], cells
+
+
+def _written(row: Mapping[Any, Any], column: str) -> str:
+    """Formats a figure; one at the beginning of a run with that at its end."""
+    ends = dict.fromkeys(
+        [row[column], row.get(column.replace("first_", "last_", 1))] if "first_" in column else [row[column]]
+    )
+    return " → ".join(_FORMATS.get(column, "{:.3f}").format(value) for value in ends if not pd.isna(value))
+
+
+def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:
+    figures: dict[str, float | None] = {}
+    if (rows := run.streams.get(name)) is not None:
+        samples, since = int(rows["count"].sum()), not_finite_since(rows)
+        figures |= {"samples": samples, "share": samples / total, "cap": run.caps.get(name, np.nan)}
+        weights = rows["weight" if run.unit == "samples" else "policy_weight"]
+        figures |= {"first_weight": weights.iloc[0], "last_weight": weights.iloc[-1]}
+        if run.unit != "samples":
+            figures[f"{run.unit[:-1]}_share"] = shares_of(run, run.unit)[name]
+        figures |= {column: rows[column].iloc[-1] for column in ("coverage", "passes")}
+        figures |= {"training_loss": smoothed(rows).iloc[-1] if since is None else np.nan}
+        figures |= {"training_not_finite_since": since}
+    if (rows := run.evaluations.get(name)) is not None:
+        figures |= {"first_validation_loss": rows["loss"].iloc[0], "last_validation_loss": rows["loss"].iloc[-1]}
+        figures |= {"validation_not_finite_since": not_finite_since(rows)}
+    return figures
+
+
+def _of_measurements(run: Run, name: str) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    if name in run.gradients:
+        smooth = course_of(run.gradients[name], "squared_norm", "variance")[1]
+        figures |= {"gradient_norm": smooth["norm"].iloc[-1], "gradient_noise_scale": smooth["noise"].iloc[-1]}
+    if name in run.comparisons and run.comparisons[name]["excess_loss"].notna().any():
+        figures["excess_loss"] = float(run.comparisons[name]["excess_loss"].dropna().ewm(span=_SPAN).mean().iloc[-1])
+    if name in run.memories:
+        rows = run.memories[name]
+        figures["entries"] = float(rows.loc[rows["step"] == rows["step"].max(), "entries"].sum())
+    return figures
+
+
+def _of_metrics(rows: pd.DataFrame) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for metric, own in rows.groupby("metric", sort=False)["value"]:
+        figures |= {f"first_validation_{metric}": own.iloc[0], f"last_validation_{metric}": own.iloc[-1]}
+    return figures
+
+
+def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """Gives the name of each row of the summary that any run has a cell for, and a cell per run."""
+    rows = [(name, [cell(run) for run in runs]) for name, cell in _ROWS.items()]
+    return [(name, cells) for name, cells in rows if any(cells)]
+
+
+def differing_streams(runs: Sequence[Run]) -> str:
+    """Names the streams that only some of the runs have, in a sentence; empty if there are none."""
+    names_by_runs: dict[tuple[str, ...], list[str]] = {}
+    for name in stream_names(runs):
+        having = tuple(run.name for run in runs if name in run.streams)
+        if len(having) < len(runs):
+            names_by_runs.setdefault(having, []).append(name)
+    parts = [f"{listed(first_of(names))} only in {listed(having)}" for having, names in names_by_runs.items()]
+    return f"Not every run has every stream: {'; '.join(parts)}." if parts else ""
+
+
+def _batch_size(run: Run) -> str:
+    sizes = run.clock["batch_size"]
+    if sizes.min() == sizes.max():
+        return f"{sizes.iloc[0]:,}"
+    ends = (sizes.iloc[0], sizes.iloc[-1])
+    beyond = [f"{word} {size:,}" for word, size in (("min", sizes.min()), ("max", sizes.max())) if size not in ends]
+    return f"{ends[0]:,} → {ends[1]:,}" + (f" ({', '.join(beyond)})" if beyond else "")
+
+
+def _learning_rate(run: Run) -> str:
+    rates = run.clock["learning_rate"].dropna()
+    return "not known" if rates.empty else f"{rates.max():.3g} → {rates.iloc[-1]:.3g}"
+
+
+def _validation(reduce: Callable[[Run, dict[str, float]], float]) -> Callable[[Run], str]:
+    def cell(run: Run) -> str:
+        last = {name: float(rows["loss"].iloc[-1]) for name, rows in run.evaluations.items()}
+        return f"{reduce(run, last):.3f}" if last else "no evaluation"
+
+    return cell
+
+
+def _seconds(column: str) -> Callable[[Run], str]:
+    return lambda run: duration(float(run.timings[column].sum())) if run.timings[column].any() else ""
+
+
+def _factor(run: Run) -> str:
+    factors = run.clock["learning_rate_factor"]
+    return "" if (factors == 1.0).all() else f"{factors.min():.3g} to {factors.max():.3g}"
+
+
+def _gradient_norm(run: Run) -> str:
+    norms = run.clock["gradient_norm"].dropna()
+    return "" if norms.empty else f"{norms.iloc[0]:.3g} → {norms.iloc[-1]:.3g}"
+
+
+def _prefetched(run: Run) -> str:
+    hits, misses = int(run.timings["hits"].sum()), int(run.timings["misses"].sum())
+    return f"{hits / (hits + misses):.1%}" if hits + misses else ""
+
+
+def _cosine(run: Run) -> str:
+    if run.cosines is None:
+        return ""
+    names, means = run.cosines.names, run.cosines.mean
+    pairs = {f"{names[i]} and {names[j]}": float(means[i, j]) for i, j in np.argwhere(np.triu(run.cosines.counts, 1))}
+    return between(pairs, "{:.2f}".format)
+
+
+def _rule(field: str) -> Callable[[Run], str]:
+    return lambda run: rule_in_words(run.description[field]) if field in run.description else "not known"
+
+
+_ROWS: dict[str, Callable[[Run], str]] = {
+    "Policy": _rule("mixing"),
+    "Budget used": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
+    "Ended": lambda run: run.ended,
+    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
+    "Steps in a row of a stream": lambda run: f"{run.interval_steps:,}" if run.interval_steps > 1 else "",
+    "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
+    "Tokens": lambda run: f"{run.clock['tokens'].iloc[-1]:,}",
+    "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",
+    "Batch size, first → last": _batch_size,
+    "Learning rate, peak → last": _learning_rate,
+    "Factor of the batch size on it": _factor,
+    "Gradient norm, first → last": _gradient_norm,
+    "Mean cosine of two streams' gradients": _cosine,
+    "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),
+    "Validation loss, last, worst": _validation(lambda _, losses: worst_loss(losses)),
+    "Time in loading": _seconds("load_seconds"),
+    "Time in training": _seconds("train_seconds"),
+    "Time in measuring gradients": _seconds("probe_seconds"),
+    "Prefetched samples": _prefetched,
+}
+
+
+def check_tables(table_format: str) -> None:
+    """Checks the format of tables.
+
+    Raises:
+        ValueError: If it is not one of `TABLE_FORMATS`.
+    """
+    if table_format not in TABLE_FORMATS:
+        raise ValueError(f"table_format must be one of {', '.join(TABLE_FORMATS)}, found {table_format!r}.")
+
+
+def write_tables(
+    ledgers: Mapping[str, Ledger], own: Mapping[str, pd.DataFrame], folder: str | Path, table_format: str = "csv"
+) -> list[Path]:
+    """Writes all tables.
+
+    Args:
+        ledgers: Ledgers by name of the run. Each of their tables with rows becomes a file.
+        own: The report's own tables, by name.
+        folder: The folder; made if it does not exist. Files of the same name are replaced.
+        table_format: One of `TABLE_FORMATS`. In CSV an apostrophe precedes texts that a spreadsheet takes for formulas.
+
+    Returns:
+        Paths of the tables, named after run and table.
+
+    Raises:
+        ValueError: If the format is unknown, or the folder is a file.
+    """
+    check_tables(table_format)
+    target = made_folder(folder, "tables")
+    written: dict[str, Path] = {}
+
+    def write(name: str, table: pa.Table) -> None:
+        name = file_name(name, written)
+        written[name] = target / f"{name}.{table_format}"
+        if table_format == "parquet":
+            pq.write_table(table, written[name])
+        else:
+            pyarrow.csv.write_csv(_flat(table), written[name])
+
+    for name, frame in own.items():
+        write(name, pa.Table.from_pandas(frame, preserve_index=False))
+    for run, ledger in ledgers.items():
+        for kept in ledger.tables():
+            table = ledger.read(kept)
+            if table.num_rows:
+                write(f"{run} {kept}", table)
+    return list(written.values())
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """Writes lists as JSON, since a CSV cell holds one text, and texts so that no spreadsheet computes them."""
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_list(field.type):
+            texts = [json.dumps(values) for values in column.to_pylist()]
+            table = table.set_column(place, field.name, pa.array(texts, pa.string()))
+        elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            table = table.set_column(place, field.name, pc.replace_substring_regex(column, _FORMULA, r"'\0"))
+    return table
