@@ -1,24 +1,20 @@
 """Options of a run in its checkpoints: those that differ on resume are refused, or told."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import Trainer
 
 from mixer.distributed.consistency import shared_options, written
 from mixer.ledger.description import describe_run
+from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
+from mixer.run.plan import RunPlan
 from mixer.utils.nested import flat
 from mixer.utils.text import shortened
-
-if TYPE_CHECKING:
-    from mixer.mixture.controller import Mixing
-    from mixer.run.plan import RunPlan
 
 OPTIONS_ENTRY = "options"
 # The state of the optimizer, the schedule and the random generators holds these.
@@ -123,7 +119,7 @@ def batch_size_problem(trainer: Trainer, state: Mapping[str, Any], num_ranks_sav
     args, saved, own = trainer.args, int(state["clock"]["initial_batch_size"]), per_rank(trainer)
     if own * args.world_size == saved:
         return None
-    of_rank = state.get(OPTIONS_ENTRY, {}).get("batch_size_per_rank") or saved / num_ranks_saved
+    of_rank = state[OPTIONS_ENTRY]["batch_size_per_rank"] or saved / num_ranks_saved
     product = (
         f"per_device_train_batch_size={args.per_device_train_batch_size} x gradient_accumulation_steps="
         f"{args.gradient_accumulation_steps} x {args.world_size} ranks is {own * args.world_size} now"

@@ -19,7 +19,7 @@ from mixer.measurements import RECORDED, ByStream, Gradients, Results
 from mixer.mixture.controller import Mixing
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
-from mixer.utils.saved_state import HasState, from_plain
+from mixer.utils.saved_state import HasState
 from mixer.utils.validation import finite_number
 
 logger = logging.get_logger(__name__)
@@ -93,7 +93,10 @@ class Recorder(HasState):
         reads_at_once: Whether losses are read from the device after every step; else in time for ledger and log.
     """
 
-    remembered = ("_weights", "_counts", "_num_steps", "_total", "_other", "_batch_size", "_factor", "_gradients")
+    remembered = (
+        *("_weights", "_counts", "_amounts", "_losses", "_num_steps", "_total", "_other"),
+        *("_batch_size", "_factor", "_gradients"),
+    )
 
     def __init__(self, mixing: Mixing, ledger: Ledger, reads_at_once: bool):
         self._mixing = mixing
@@ -231,24 +234,19 @@ class Recorder(HasState):
     def state_dict(self) -> dict[str, Any]:
         """Gives the figures since the last log entry, as plain data."""
         compared = {column: means.state_dict() for column, means in self._compared.items()}
-        losses = self._losses.state_dict()
-        own = {**super().state_dict(), "tokens": self._amounts.tolist()}
-        return {**own, "items": losses["items"], "loss_sums": losses["sums"], "compared": compared}
+        return {**super().state_dict(), "compared": compared}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores saved figures; an empty state, as of other streams, changes nothing."""
         if not state:
             return
         num_streams = len(self._counts)
-        state = {"tokens": [0] * num_streams, **state}  # checkpoints of 0.1.0 have none
         super().load_state_dict(state)
-        self._amounts = from_plain(state["tokens"], num_streams, dtype=np.int64)
-        self._losses.load_state_dict({"items": state["items"], "sums": state["loss_sums"]})
         for column, saved in state["compared"].items():
             self._compared.setdefault(column, StreamMeans(num_streams)).load_state_dict(saved)
         self._gradients = {name: finite_number(value, name) for name, value in state["gradients"].items()}
         means = [array for one in (self._losses, *self._compared.values()) for array in (one.items, one.sums)]
-        if any(len(array) != num_streams for array in (self._weights, self._counts, *means)):
+        if any(len(array) != num_streams for array in (self._weights, self._counts, self._amounts, *means)):
             raise ValueError(f"the figures of the next log entry must be of {num_streams} streams")
 
     def _record_decisions(self, step: int) -> None:

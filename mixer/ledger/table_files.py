@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,7 +17,6 @@ from mixer.utils.validation import check_plain, read_bytes
 _FILE = re.compile(r"(part|tail)-(\d{1,12})\.(parquet|arrow)")
 _MOST_BYTES = 2**31  # of a part or a tail; they are sealed long before
 _DIGEST = "crc32"
-_LATER = "labels"  # a column of counts that ledgers of 0.1.0 do not have
 _SIGNATURE = b"mixer-crc32=%08x"
 _UNSIGNED = _SIGNATURE % 0
 _SIGNED = re.compile(re.escape(_UNSIGNED[:-8]) + rb"([0-9a-f]{8})")
@@ -111,8 +109,6 @@ def num_rows_of(path: Path) -> int:
 def checked(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns the rows; raises a `ValueError` on the first column that is missing (of another version) or wrong."""
     for field in schema:
-        if field.name == _LATER and _LATER not in rows.column_names:
-            rows = rows.append_column(field, pa.array(np.zeros(len(rows), dtype=np.int64)))
         if field.name not in rows.column_names:
             raise OtherVersionError(f"it has no column {field.name!r}")
         column = rows.column(field.name)

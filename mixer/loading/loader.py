@@ -87,7 +87,6 @@ class MixingLoader:
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
         self._feed, self.keeps_samples = feed, keeps_samples
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
-        self.has_specifics = bool(specifics)  # whether streams have collators or heads of their own
         self._rank, self._world_size = rank, world_size
         options = micro_batches or MicroBatchOptions()
         self._batcher, self._lengths = MicroBatcher(lambda: mixing.planner, options, rank, world_size), options.lengths
@@ -203,10 +202,6 @@ class MixingLoader:
         assert batch.samples is not None, "the loader must keep samples"  # noqa: S101
         share, loaded = batch.samples
         return self._split(batch.plan, share, self._is_by_stream(batch.plan), lambda: loaded)
-
-    def collated(self, samples: Sequence[Any], plan: Plan) -> Any:
-        """Collates any samples with the common collator, seeded by a step's plan."""
-        return self._collation.collate(Loaded(Samples(None, list(samples))), slice(None), plan.step, 0)
 
     def few_samples(self, batch: StepBatch, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
         """Collates a few of this rank's samples of a step, regardless of its micro-batches.

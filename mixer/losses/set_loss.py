@@ -1,7 +1,5 @@
 """The loss of an evaluation set: the mean over its rows or tokens, on any number of ranks."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,10 +1,8 @@
 """How the losses of streams are computed and normalised, and how many items they have."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,20 +11,18 @@ from transformers import Trainer
 
 from mixer.loading.collate import batch_mapping
 from mixer.loading.errors import alone, name_rows, unfit_rows
+from mixer.loading.loaded_step import MicroBatch
 from mixer.losses.normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
+from mixer.mixture.stream import Stream
 from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import Heard, RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
 from mixer.run.hf_compat import loss_shifts_labels
+from mixer.run.plan import RunPlan
+from mixer.run.state import PresentStep
+from mixer.utils.arrays import FloatArray
 from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, is_user_code, module_of
-
-if TYPE_CHECKING:
-    from mixer.loading.loaded_step import MicroBatch
-    from mixer.mixture.stream import Stream
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import PresentStep
-    from mixer.utils.arrays import FloatArray
 
 _HALF = (torch.float16, torch.bfloat16)
 

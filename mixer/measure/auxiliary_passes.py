@@ -1,12 +1,10 @@
 """Running the model outside of training: losses and gradients of samples that are not trained on."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,25 +14,23 @@ from torch import Tensor, nn
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import average_gradients, average_whole, obstacle, own_part, reshard, settle
 from mixer.gradients.per_source import product
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
+from mixer.loading.transport import Columns
+from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import Plan
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.loading.transport import Columns
-    from mixer.losses.stream_losses import StreamLosses
-    from mixer.mixture.cursors import StreamShare
-    from mixer.mixture.step_plan import Plan
-    from mixer.run.loading import StreamLoading
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import Run
-    from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.run.loading import StreamLoading
+from mixer.run.plan import RunPlan
+from mixer.run.state import Run
+from mixer.utils.arrays import FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
@@ -146,24 +142,6 @@ class AuxiliaryPasses:
     def read(self, share: StreamShare) -> Sequence[Any]:
         """Reads samples of a map-style stream as for training, random transforms included."""
         return self._run.present_loader.read_samples([share])
-
-    def collate(self, samples: Sequence[Any], plan: Plan) -> MicroBatch:
-        """Makes a micro-batch of any samples.
-
-        Args:
-            samples: The samples.
-            plan: The present step's plan, which seeds a random collator.
-
-        Returns:
-            The micro-batch; its stream ids have no meaning.
-        """
-        if self._run.present_loader.has_specifics:
-            raise ValueError(
-                "Samples of a memory are collated with those of other streams here, but streams have collators or "
-                "heads of their own. Use a selection that needs no gradients, or one collator and head for all."
-            )
-        inputs = self._run.present_loader.collated(samples, plan)
-        return MicroBatch(inputs, np.zeros(len(samples), dtype=np.int64), False)
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:

@@ -1,13 +1,10 @@
 """Branches of the model during a run: short trainings on each stream, and losses of their mixtures."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,20 +12,17 @@ from torch import nn
 from transformers import Trainer
 
 from mixer.gradients.metric import OptimizerMetric
-from mixer.measurements import Branches, BranchStatistics
+from mixer.loading.loaded_step import MicroBatch
+from mixer.loading.result import StepResult
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measure.target_rows import TargetRows
+from mixer.measurements import Branches, BranchStatistics, Results
+from mixer.mixture.controller import Mixing
 from mixer.models.model_branches import AdapterBranches, WeightBranches
 from mixer.models.model_branches import Branches as ModelBranches
 from mixer.run.hooks import StepHook
+from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.random_state import seeded
-
-if TYPE_CHECKING:
-    from mixer.loading.loaded_step import MicroBatch
-    from mixer.loading.result import StepResult
-    from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.measure.target_rows import TargetRows
-    from mixer.measurements import Results
-    from mixer.mixture.controller import Mixing
-    from mixer.utils.arrays import BoolArray, FloatArray
 
 _PART_OF_RUN, _LEAST_STEPS = 40, 4
 _TARGET_ROWS = 128  # of each target, the same at each stage
@@ -74,9 +68,9 @@ class BranchProbe(StepHook):
 
     def _progress(self, result: StepResult) -> tuple[float, float]:
         """The share of the run that is done before and after a step, which the run's own clock has not counted yet."""
-        clock, plan = copy.deepcopy(self._mixing.clock), result.plan
+        clock, plan, contents = copy.deepcopy(self._mixing.clock), result.plan, result.contents
         before = clock.progress
-        clock.tick(plan.clocked(plan.counts), plan.clocked(result.contents.tokens))
+        clock.tick(*map(plan.clocked, (plan.counts, contents.tokens, contents.amounts("labels"))))
         return before, clock.progress
 
     def _measure(self, step: int, num_steps: int) -> BranchStatistics:

@@ -1,31 +1,26 @@
 """A reference model, and the excess of losses over its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import shards_of
+from mixer.loading.loaded_step import MicroBatch, StepBatch
+from mixer.loading.result import StepResult
 from mixer.losses.normalization import LARGEST_OTHER_SHARE
-from mixer.measurements import ExcessLoss, LossAfter
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements import ExcessLoss, LossAfter, Results
+from mixer.models.row_losses import RowLossReader
 from mixer.models.side_state import Snapshot
+from mixer.policies.contract import Policy
 from mixer.run.hooks import ForwardResult, StepHook
+from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.device import to_host
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.loading.loaded_step import MicroBatch, StepBatch
-    from mixer.loading.result import StepResult
-    from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.measurements import Results
-    from mixer.models.row_losses import RowLossReader
-    from mixer.policies.contract import Policy
-    from mixer.utils.arrays import FloatArray, Int64Array
 
 _OWN, _REFERENCE = -2, -1  # entries after those of the streams: micro-batches with unknown items
 logger = logging.get_logger(__name__)

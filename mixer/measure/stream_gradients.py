@@ -1,11 +1,9 @@
 """Per-stream gradients and gradient noise, measured when the policy or the schedule needs them."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,19 +11,16 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
 from mixer.gradients.step_length import StepLength
-from mixer.measurements import GradientNoise, Gradients, UpdateNorm
+from mixer.loading.loaded_step import StepBatch
+from mixer.loading.result import StepResult
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements import GradientNoise, Gradients, GradientStatistics, Results, UpdateNorm
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.probing import Probing, exact_refusal
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.loading.loaded_step import StepBatch
-    from mixer.loading.result import StepResult
-    from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.measurements import GradientStatistics, Results
 
 logger = logging.get_logger(__name__)
 

@@ -1,13 +1,10 @@
 """Losses and gradients of an objective's targets beside those of the streams, on rows of their own."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,18 +12,15 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.gradients.metric import OptimizerMetric
-from mixer.measurements import Alignment, TargetStatistics
+from mixer.loading.loaded_step import MicroBatch
+from mixer.loading.result import StepResult
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measure.target_rows import TargetRows
+from mixer.measurements import Alignment, Results, TargetStatistics
+from mixer.mixture.controller import Mixing
+from mixer.policies.objective import Objective
 from mixer.run.hooks import StepHook
-
-if TYPE_CHECKING:
-    from mixer.loading.loaded_step import MicroBatch
-    from mixer.loading.result import StepResult
-    from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.measure.target_rows import TargetRows
-    from mixer.measurements import Results
-    from mixer.mixture.controller import Mixing
-    from mixer.policies.objective import Objective
-    from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
 _LEAST_ROWS, _MOST_ROWS = 4, 64  # of each stream and target in a measurement

@@ -1,11 +1,9 @@
 """The targets of an objective: rows that steer, apart from those that judge."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from transformers import Trainer
@@ -14,6 +12,7 @@ from transformers.utils import logging
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.preprocessing import preprocessed
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements import required
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.mixture.stream import Stream, is_iterable, selected
@@ -22,12 +21,9 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import collator_removing_columns
 from mixer.run.plan import RunPlan, Steering
+from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.random_state import seeded
 from mixer.utils.text import first_of, safe_names
-
-if TYPE_CHECKING:
-    from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.utils.arrays import FloatArray, Int64Array
 
 _SPLIT_SEED = 0  # the same rows judge in all runs, whatever their seeds
 _STEERING_SHARE = 0.25

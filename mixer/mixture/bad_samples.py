@@ -75,9 +75,3 @@ class Skipping:
                 f"Too many samples could not be loaded: {' and '.join(over)}, which is more than "
                 f"max_skipped_share={self.max_share}. The log shows the first errors.{last}"
             )
-
-
-def check_choice(value: object, where: str) -> None:
-    """Raises a `ValueError` unless `value` is a valid `on_sample_error`; `where` names it in the error."""
-    if value not in ("raise", "skip"):
-        raise ValueError(f"{where} must be 'raise' or 'skip', got {value!r}.")

@@ -43,16 +43,20 @@ class Budget:
     labels: int | None = None
 
     def __post_init__(self) -> None:
-        limits = {name: value for name, value in vars(self).items() if value is not None}
-        if not limits:
+        if not self.limits:
             raise ValueError("budget must be set in epochs, samples, tokens, labels or steps, got none of them.")
-        for name, value in limits.items():
+        for name, value in self.limits.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"budget: {name} must be a number, got {value!r}.")
             if name != "epochs" and not isinstance(value, Integral):
                 raise TypeError(f"budget: {name} must be a whole number, got {value!r}.")
             if not 0 < float(value) < math.inf:
                 raise ValueError(f"budget: {name} must be above 0 and finite, got {value}.")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def is_in_steps(self) -> bool:
@@ -134,6 +138,16 @@ class Clock:
         if self.is_step_based:
             return min(1.0, self.step / self.planned_steps)
         return min(1.0, max(self._least_progress, *(done / budget for done, budget in self._budgets())))
+
+    @property
+    def done(self) -> dict[str, float]:
+        """What the run has had so far, by the names of a budget's limits."""
+        return {**self._counts, "epochs": self.epoch}
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        counts = {"samples": self.num_samples, "tokens": self.num_tokens, "labels": self.num_labels}
+        return {**counts, "steps": self.step}
 
     def decay_begins(self) -> float:
         """Returns the progress at which the learning rate begins to fall.
@@ -300,7 +314,7 @@ class Clock:
         Raises:
             ValueError: If initial batch size or epoch size differ, or the position is beyond the epoch's end.
         """
-        own, state = self.state_dict(), {**state, "epoch_size": self._saved_epoch_size(state)}
+        own = self.state_dict()
         changed = [field for field in ("initial_batch_size", "epoch_size") if state[field] != own[field]]
         if changed and not allow_inexact:
             field = changed[0]
@@ -309,9 +323,7 @@ class Clock:
                 f"{name} was {state[field] or whole} when the run was saved and is {own[field] or whole} now"
             )
         for name in _COUNTS:
-            # Earlier versions counted no labels.
-            count = state.get(name, 0) if name == "num_labels" else state[name]
-            setattr(self, name, whole_number(count, name, most=MOST_COUNT))
+            setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
         self._warmup_share, self._least_progress, self._last_coverage = (
             finite_number(state[name], name, 0.0) for name in ("warmup_share", "least_progress", "last_coverage")
         )
@@ -326,19 +338,17 @@ class Clock:
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
         if self.spans_run:
             self._reopen()
-            return
+        else:
+            self._check_position()
+
+    def _check_position(self) -> None:
+        """Refuses a saved position beyond the epoch's end."""
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
         if by_steps if self.is_step_based else by_samples:
             raise ValueError(
                 f"the saved position is step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch, but "
                 f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples"
             )
-
-    def _saved_epoch_size(self, state: Mapping[str, Any]) -> Any:
-        """Returns the saved size of an epoch; `None` for the run's, which earlier versions saved as a number."""
-        saved, steps = state["epoch_size"], self.budget.steps
-        of_run = {self.budget.samples, None if steps is None else steps * self.initial}
-        return None if self.spans_run and saved in of_run else saved
 
     def _reopen(self) -> None:
         """Continues the only epoch of a finished run that has been made longer."""
@@ -354,11 +364,10 @@ class Clock:
 
     def _budgets(self) -> list[tuple[float, float]]:
         """Returns pairs of completed and total amounts."""
-        budget = self.budget
-        epochs = 0.0 if budget.epochs is None else self.epoch  # which goes by the progress if it is the run
-        done = (epochs, self.num_samples, self.num_tokens, self.num_labels, self.step, self.num_samples)
-        whole = (budget.epochs, budget.samples, budget.tokens, budget.labels, budget.steps, self._max_samples)
-        return [(part, budget) for part, budget in zip(done, whole, strict=True) if budget is not None]
+        counts, limits = self._counts, self.budget.limits
+        # Without an epoch size `epoch` goes by the progress; no budget is in epochs then.
+        pairs = [(self.epoch if name == "epochs" else counts[name], limit) for name, limit in limits.items()]
+        return pairs if self._max_samples is None else [*pairs, (self.num_samples, self._max_samples)]
 
     def _steps_of(self, num_samples: float) -> int:
         whole, rest = divmod(int(num_samples), self.batch_size)

@@ -36,6 +36,7 @@ from mixer.utils.files import other_version
 from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number
 
 FORMAT_VERSION = 2
+_LOADED = {"num_tokens": "tokens", "num_labels": "labels", "skipped": "skipped samples"}
 _MOST_UNLABELLED = 32  # samples of a stream of which none has a label
 logger = logging.getLogger(__name__)
 
@@ -93,9 +94,9 @@ class Mixing:
         self.planner, self.clock = planner, clock
         if self.loss_units is not None:
             self.loss_units.start()
-        self.num_tokens: Int64Array = np.zeros(len(self.names), dtype=np.int64)
-        self.num_labels: Int64Array = np.zeros(len(self.names), dtype=np.int64)
-        self.skipped: Int64Array = np.zeros(len(self.names), dtype=np.int64)
+        # `[3, num_streams]`: what is known of the streams' samples once they are loaded; the names show the rows.
+        self._loaded: Int64Array = np.zeros((3, len(self.names)), dtype=np.int64)
+        self.num_tokens, self.num_labels, self.skipped = self._loaded
         clock.resize(self._batch_size.value)
         if self.is_exhausted:
             raise ValueError("No stream that is active at the start of the run has a positive weight.")
@@ -113,7 +114,12 @@ class Mixing:
     @property
     def amounts(self) -> Int64Array:
         """int64 `[num_streams]`: labels of each stream so far if the policy's unit is labels, else tokens."""
-        return self.num_labels if self.policy.unit == "labels" else self.num_tokens
+        amounts: Int64Array = self._loaded[self._row]
+        return amounts
+
+    @property
+    def _row(self) -> int:
+        return int(self.policy.unit == "labels")
 
     @property
     def coverage(self) -> dict[str, float]:
@@ -388,16 +394,13 @@ class Mixing:
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
             labels: int64 `[num_streams]`: labels that the loss learns; `None` for none.
         """
-        labels = np.zeros_like(tokens) if labels is None else labels
+        loaded = np.stack([np.zeros_like(tokens) if own is None else own for own in (tokens, labels, skipped)])
         position, measured = self.clock.schedule_position, dict(measured or {})
-        self.end_step(plan.clocked(plan.counts), plan.clocked(tokens), plan.clocked(labels))
+        self.end_step(*map(plan.clocked, (plan.counts, *loaded[:2])))
         if self.schedule.unit == "epochs":
             self.drop_rest()
-        self.num_tokens += tokens
-        self.num_labels += labels
-        self.planner.count_tokens(self.num_tokens, self.num_labels)
-        if skipped is not None:
-            self.skipped += skipped
+        self._loaded += loaded
+        self.planner.count_amounts(self._loaded[:2])
         if measured.get(GradientNoise) is None and (noise := _noise_of(measured.get(Gradients))) is not None:
             measured[GradientNoise] = noise
         if LearningRate in measured:
@@ -409,7 +412,7 @@ class Mixing:
         if self.policy.is_static:
             self._weights.num_observed = self.clock.step
             return
-        self._update_weights(plan, labels if self.policy.unit == "labels" else tokens, measured)
+        self._update_weights(plan, loaded[self._row], measured)
 
     def _update_batch_size(self, plan: Plan, measured: Results) -> None:
         clock = self.clock
@@ -477,9 +480,7 @@ class Mixing:
             "batch_size": self._batch_size.state_dict(),
             "planner": self.planner.state_dict(),
             "weights": self._weights.state_dict(),
-            "num_tokens": self.num_tokens.tolist(),
-            "num_labels": self.num_labels.tolist(),
-            "skipped": self.skipped.tolist(),
+            **dict(zip(_LOADED, self._loaded.tolist(), strict=True)),
             **({} if self.loss_units is None else {"loss_units": self.loss_units.state_dict()}),
         }
 
@@ -510,22 +511,20 @@ class Mixing:
         if state["clock"]["initial_batch_size"] == self.clock.initial:  # else start with the size configured now
             self._batch_size.load_state_dict(state["batch_size"], allow_inexact)
         self.clock.resize(self._batch_size.value)
-        self.num_tokens = self._counts(state["num_tokens"], streams, "the tokens of a stream")
-        self.skipped = self._counts(state["skipped"], streams, "the skipped samples of a stream")
-        if "num_labels" in state:  # earlier versions counted none
-            self.num_labels = self._counts(state["num_labels"], streams, "the labels of a stream")
-        self.planner.count_tokens(self.num_tokens, self.num_labels)
+        for own, (name, called) in zip(self._loaded, _LOADED.items(), strict=True):
+            own[:] = self._counts(state[name], streams, f"the {called} of a stream")
+        self.planner.count_amounts(self._loaded[:2])
         self._weights.num_observed = self.clock.step
         if self.loss_units is not None and "loss_units" in state and streams == list(self.names):
             self.loss_units.load_state_dict(state["loss_units"])
         if policy == self.policy.name and streams == list(self.names) and not new_policy:
             self._weights.load_state_dict(weights, self.clock.step, allow_inexact)
 
-    def _counts(self, saved: Sequence[Any], streams: Sequence[str], name: str) -> Int64Array:
+    def _counts(self, saved: Sequence[Any], streams: Sequence[str], name: str) -> list[int]:
         """Returns saved counts in the order of the current streams, 0 for new ones."""
         counts = [whole_number(count, name, most=MOST_COUNT) for count in saved]
         by_name = dict(zip(streams, counts, strict=True))
-        return np.array([by_name.get(name, 0) for name in self.names], dtype=np.int64)
+        return [by_name.get(name, 0) for name in self.names]
 
 
 def _noise_of(gradients: GradientStatistics | None) -> Noise | None:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from mixer.mixture.cursors import CursorLookup, IterableCursor, ShuffledCursor, 
 from mixer.mixture.groups import Grouping, Groups
 from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import Stream
-from mixer.policies.contract import UNITS, Unit, no_decay
+from mixer.policies.contract import UNITS, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.options import check_choice
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
 Drawing = Literal["exact", "multinomial"]
@@ -30,7 +31,6 @@ class Planner:
         seed: Seed of the run.
         groupings: Groups of streams with their own weights and caps.
         drawing: `"exact"` apportions counts and carries remainders over; `"multinomial"` draws them.
-        cursors: Cursor of each stream; `None` for the default.
         decay_begins: Returns the progress at which the learning rate begins to fall.
 
     Raises:
@@ -43,25 +43,21 @@ class Planner:
         seed: int,
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
-        cursors: Sequence[Cursor] | None = None,
         decay_begins: Callable[[], float] = no_decay,
     ):
-        if drawing not in ("exact", "multinomial"):
-            raise ValueError(f"drawing must be 'exact' or 'multinomial', got {drawing!r}.")
+        check_choice("drawing", drawing, get_args(Drawing))
         self.streams = tuple(streams)
-        self.cursors: tuple[Cursor, ...] = tuple(cursors or (_cursor(stream, seed) for stream in streams))
+        self.cursors: tuple[Cursor, ...] = tuple(_cursor(stream, seed) for stream in streams)
         # `[num_streams]`: positions of the shuffled streams, which advance at once; `others` advance one by one.
         self.positions: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self.others: dict[int, Cursor] = {}
-        ends: list[int | None] = [None] * len(self.streams)
+        self._ends: FloatArray = np.full(len(self.streams), np.inf)
         for number, cursor in enumerate(self.cursors):
             if isinstance(cursor, ShuffledCursor):
                 cursor.share_positions(self.positions, number)
-                ends[number] = cursor.end
+                self._ends[number] = np.inf if cursor.end is None else cursor.end
             else:
                 self.others[number] = cursor
-        self._have_end = np.array([end is not None for end in ends])
-        self._ends: Int64Array = np.array([end or 0 for end in ends], dtype=np.int64)
         self._has_rows = any(stream.is_iterable for stream in streams)
         self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
         own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
@@ -76,14 +72,12 @@ class Planner:
         self._additional_deficit = np.zeros(len(self.streams))
         self._are_memories = np.array([stream.is_memory for stream in streams])
         self._enters, self.leaves = _presence(streams, decay_begins)
-        self._most: dict[Unit, FloatArray] = {  # `[num_streams]` each: the streams' amounts, of units that have any
-            unit: np.array([stream.amounts.get(unit, np.inf) for stream in streams])
-            for unit in UNITS[1:]
-            if any(unit in stream.amounts for stream in streams)
-        }
+        most = [[stream.amounts.get(unit, np.inf) for stream in streams] for unit in UNITS[1:]]
+        self._most: FloatArray = np.array(most)  # `[2, num_streams]`: their amounts of tokens and of labels
+        self._has_amounts = bool(np.isfinite(self._most).any())
         self._left_by_amounts = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self.leaves == 1.0).all())
-        is_limited = bool(groupings) or self._has_rows or bool(self._most)
+        is_limited = bool(groupings) or self._has_rows or self._has_amounts
         self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
         self._last_shares: tuple[FloatArray, FloatArray] | None = None  # of unlimited streams, and their weights
@@ -129,25 +123,20 @@ class Planner:
     @property
     def has_label_amounts(self) -> bool:
         """Whether a stream has an amount of labels."""
-        return "labels" in self._most
+        return bool(np.isfinite(self._most[1]).any())
 
-    def count_tokens(self, num_tokens: Int64Array, num_labels: Int64Array | None = None) -> None:
+    def count_amounts(self, done: Int64Array) -> None:
         """Finds how many samples the streams' `max_tokens` and `max_labels` leave, at their mean length so far.
 
         Args:
-            num_tokens: int64 `[num_streams]`: tokens so far.
-            num_labels: int64 `[num_streams]`: labels so far; `None` if they are not counted.
+            done: int64 `[2, num_streams]`: tokens and labels so far.
         """
-        if not self._most:
+        if not self._has_amounts:
             return
-        self._left_by_amounts = np.full(len(self.streams), np.inf)
-        for unit, most in self._most.items():
-            done = num_tokens if num_labels is None or unit == "tokens" else num_labels
-            lengths = np.divide(done, self.seen, out=np.zeros(len(done)), where=self.seen > 0)
-            left = np.maximum(most - done, 0.0)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                in_samples = np.where(lengths > 0.0, np.ceil(left / lengths), np.inf)
-            self._left_by_amounts = np.minimum(self._left_by_amounts, in_samples)
+        lengths = np.divide(done, self.seen, out=np.zeros(done.shape), where=self.seen > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            in_samples = np.where(lengths > 0.0, np.ceil(np.maximum(self._most - done, 0.0) / lengths), np.inf)
+        self._left_by_amounts = in_samples.min(axis=0)
 
     def weigh_losses(self, factors: FloatArray | None) -> FloatArray | None:
         """Combines a policy's loss weights with the streams' own, `[num_streams]`; `None` stands for no weights."""
@@ -158,7 +147,7 @@ class Planner:
         """`[num_streams]`: available samples of each stream, without group limits."""
         available = self._endlessly
         if not self._unlimited:
-            own = np.where(self._have_end, np.maximum(self._ends - self.positions, 0), np.inf)
+            own = np.maximum(self._ends - self.positions, 0.0)
             for number, cursor in self.others.items():
                 own[number] = np.inf if cursor.available is None else cursor.available
             available = np.minimum(own, self._left_by_amounts)
@@ -187,7 +176,7 @@ class Planner:
             counts += self._additional_counts(additional * int(counts.sum()), available - counts)
         starts = self._advance(counts)
         self.seen += counts
-        if self._most:
+        if self._has_amounts:
             self._left_by_amounts = np.maximum(self._left_by_amounts - counts, 0.0)
         return counts, starts
 

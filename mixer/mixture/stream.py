@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mixer.mixture.bad_samples import OnSampleError, Skipping, check_choice
+from mixer.mixture.bad_samples import OnSampleError, Skipping
 from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.split_names import find_held_out
 from mixer.policies.contract import UNITS, Mixture, Unit
 from mixer.utils.arrays import Int64Array
+from mixer.utils.options import check_choice
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import safe_name, safe_names
 
@@ -99,7 +100,7 @@ class Stream:
     def __post_init__(self) -> None:
         self._check_name()
         if self.on_sample_error is not None:
-            check_choice(self.on_sample_error, f"Stream {self.name!r}: on_sample_error")
+            check_choice(f"Stream {self.name!r}: on_sample_error", self.on_sample_error, get_args(OnSampleError))
         self._check_dataset()
         self._check_types()
         self._check_values()
@@ -397,7 +398,7 @@ def skipping_of(streams: Sequence[Stream], on_sample_error: str, max_skipped_sha
     Raises:
         ValueError: If a value is invalid.
     """
-    check_choice(on_sample_error, "on_sample_error")
+    check_choice("on_sample_error", on_sample_error, get_args(OnSampleError))
     is_number = isinstance(max_skipped_share, (int, float)) and not isinstance(max_skipped_share, bool)
     if not (is_number and 0.0 <= max_skipped_share <= 1.0):
         raise ValueError(f"max_skipped_share must be a share from 0 to 1, got {max_skipped_share!r}.")

@@ -57,12 +57,10 @@ def check_label_column(name: str, dataset: Any, num_classes: int, head: str) -> 
     Raises:
         ValueError: With the label and the number of classes.
     """
-    if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
-        return
-    column = next((column for column in LABEL_COLUMNS if column in dataset.column_names), None)
+    column = _label_column(dataset)
     if column is None or not pa.types.is_integer(dataset.features.arrow_schema.field(column).type):
         return
-    values = dataset.select_columns(column).with_format("arrow")[:][column]
+    values = _values(dataset, column)
     extremes = pc.min_max(pc.filter(values, pc.not_equal(values, IGNORED))).as_py()
     _check(name, extremes["min"], extremes["max"], num_classes, head)
 
@@ -79,9 +77,7 @@ def check_label_values(called: str, dataset: Any, num_classes: int | None, head:
     Raises:
         ValueError: With the column and the way out.
     """
-    if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
-        return
-    column = next((column for column in LABEL_COLUMNS if column in dataset.column_names), None)
+    column = _label_column(dataset)
     if column is None:
         return
     kind, called = dataset.features.arrow_schema.field(column).type, f"{called}: its column {column!r}"
@@ -92,13 +88,23 @@ def check_label_values(called: str, dataset: Any, num_classes: int | None, head:
         )
     if num_classes is not None and pa.types.is_floating(kind):
         raise ValueError(f"{called} has fractions ({kind}). {_of_classes(num_classes, head, column)}")
-    values = dataset.select_columns(column).with_format("arrow")[:][column]
+    values = _values(dataset, column)
     if values.null_count:
         raise ValueError(
             f"{called} has {values.null_count} rows without a label (None), the first of them row "
             f"{pc.index(pc.is_null(values), True).as_py()}. Leave them out, as in dataset.filter(lambda row: "
             f"row[{column!r}] is not None), or set labels that are to be ignored to -100."
         )
+
+
+def _label_column(dataset: Any) -> str | None:
+    if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
+        return None
+    return next((column for column in LABEL_COLUMNS if column in dataset.column_names), None)
+
+
+def _values(dataset: datasets.Dataset, column: str) -> Any:
+    return dataset.select_columns(column).with_format("arrow")[:][column]
 
 
 def check_whole_numbers(name: str, labels: Any, num_classes: int, head: str) -> None:

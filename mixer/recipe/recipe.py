@@ -43,6 +43,20 @@ class BuiltRecipe(NamedTuple):
     streams: dict[str, BuiltStream]
 
 
+class BuiltData(NamedTuple):
+    """The data of a recipe."""
+
+    tokenizer: Any
+    streams: dict[str, BuiltStream]
+    sets: dict[str, BuiltStream]
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """Evaluation sets by name: those of streams, and others."""
+        of_streams = {name: one.evaluation for name, one in self.streams.items() if one.evaluation is not None}
+        return of_streams | _rows_of(self.sets)
+
+
 @dataclass
 class Recipe:
     """A training run.
@@ -149,33 +163,21 @@ class Recipe:
         """
         check_streams(self.streams, self.mixing)
         # Loading may draw random numbers, so it comes before the seed is set.
-        reference = None
-        if self.reference_model is not None:
-            with _naming("reference_model"):
-                reference = ModelRecipe(self.model.task, self.reference_model).build(has_weights)
-        tokenizer = self.load_tokenizer()
-        set_seed(self.training.seed)
-        built = self.build_streams(tokenizer)
+        reference = self._build_reference(has_weights)
+        tokenizer, built, sets = data = self.build_data()
         if tokenizer is None and self.training.per_device_train_batch_size > 1:
             for name, one in built.items():
                 if self.streams[name].data is not None:
                     check_lengths(one.stream.dataset, f"streams.{name}")
-        evaluation = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
-        sets = {
-            "evaluation": self.build_sets("evaluation", self.evaluation, tokenizer),
-            "targets": self.build_sets("targets", self.targets, tokenizer),
-        }
-        evaluation |= rows_of(sets["evaluation"])
-        check_evaluation(self.streams, evaluation, self.training)
+        targets = self.build_sets("targets", self.targets, tokenizer)
+        check_evaluation(self.streams, data.evaluation, self.training)
         with _naming("model"):
             model = self.model.build(has_weights, adapts=self.trainer is None)
         heads = {name: one.stream.head or name for name, one in built.items()}
-        of_sets = {(field, name): one.class_names for field, own in sets.items() for name, one in own.items()}
+        named = {name: one.class_names for name, one in built.items() if one.class_names}
+        others = [("evaluation", *one) for one in sets.items()] + [("targets", *one) for one in targets.items()]
         note_class_names(
-            model,
-            heads,
-            {name: one.class_names for name, one in built.items() if one.class_names},
-            {place: names for place, names in of_sets.items() if names},
+            model, heads, named, {(at, name): one.class_names for at, name, one in others if one.class_names}
         )
         training: Any = copy.copy(self.training)
         if not has_weights:
@@ -185,13 +187,19 @@ class Recipe:
                 model=model,
                 args=training,
                 train_dataset=[one.stream for one in built.values()],
-                eval_dataset=evaluation or None,
-                objective=self._steered_by(rows_of(sets["targets"])),
+                eval_dataset=data.evaluation or None,
+                objective=self._steered_by(_rows_of(targets)),
                 processing_class=tokenizer,
                 **self._of_trainer(model, reference, tokenizer, has_weights),
                 **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
             )
         return BuiltRecipe(trainer, built if self.trainer is None else _prepared(trainer, built))
+
+    def _build_reference(self, has_weights: bool) -> Any:
+        if self.reference_model is None:
+            return None
+        with _naming("reference_model"):
+            return ModelRecipe(self.model.task, self.reference_model).build(has_weights)
 
     def _of_trainer(self, model: Any, reference: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
         """Returns the arguments that only some trainers take; TRL's make their own collators, adapters and copies."""
@@ -221,6 +229,17 @@ class Recipe:
         if objective is None:
             raise ValueError(f"targets: {list(rows)} steer nothing without an objective: give objective, too.")
         return replace(objective, steering_sets=rows)
+
+    def build_data(self) -> BuiltData:
+        """Loads the tokenizer, sets the seed, and builds the streams and the evaluation sets.
+
+        Raises:
+            ValueError: If one cannot be built; names it.
+        """
+        tokenizer = self.load_tokenizer()
+        set_seed(self.training.seed)
+        built = self.build_streams(tokenizer)
+        return BuiltData(tokenizer, built, self.build_sets("evaluation", self.evaluation, tokenizer))
 
     def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:
         """Builds the streams by name, on the first process of each machine before the others, which find its files.
@@ -291,7 +310,7 @@ def _prepared(trainer: MixingTrainer, built: Mapping[str, BuiltStream]) -> dict[
     }
 
 
-def rows_of(sets: Mapping[str, BuiltStream]) -> dict[str, Any]:
+def _rows_of(sets: Mapping[str, BuiltStream]) -> dict[str, Any]:
     """Returns the rows of sets that are not trained on: the validation split of each, or all its rows.
 
     Args:

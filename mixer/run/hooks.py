@@ -1,17 +1,14 @@
 """Hooks: parts of a run that take part in its steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from mixer.loading.loaded_step import MicroBatch, StepBatch
-    from mixer.loading.result import StepResult
-    from mixer.measurements import Kind, Results
-    from mixer.mixture.step_plan import Plan
+from mixer.loading.loaded_step import MicroBatch, StepBatch
+from mixer.loading.result import StepResult
+from mixer.measurements import Kind, Results
+from mixer.mixture.step_plan import Plan
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,25 @@
 """How a trainer loads its streams: the loader, its workers, and the columns of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
 from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.trainer_utils import seed_worker
 
+from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.collate import StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.lengths import Lengths
 from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
+from mixer.loading.transport import Columns
 from mixer.loading.workers import WorkerOptions
+from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream, read_from
 from mixer.run.hf_compat import (
     collator_removing_columns,
@@ -25,14 +27,8 @@ from mixer.run.hf_compat import (
     train_batch_size,
     without_unused_columns,
 )
+from mixer.run.plan import Options
 from mixer.utils.user_code import module_of
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.loading.collate import StreamSpecifics
-    from mixer.loading.transport import Columns
-    from mixer.mixture.controller import Mixing
-    from mixer.run.plan import Options
 
 # Workers time out a little earlier than ranks, so that a rank with stuck workers can report it.
 _SHARE_OF_TIMEOUT = 0.9

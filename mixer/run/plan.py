@@ -1,26 +1,21 @@
 """The plan of a run: what it needs of its steps, decided before any part of the trainer is built."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from transformers import TrainingArguments
 
 from mixer.loading.build import MixtureOptions, resolve_budget
 from mixer.measurements import ExcessLoss, Loss, MeanLoss, Needs, asked
-from mixer.run.probing import ProbedSteps, resolve_probing
-
-if TYPE_CHECKING:
-    from mixer.mixture.bad_samples import Skipping
-    from mixer.mixture.stream import Stream
-    from mixer.policies.contract import Policy
-    from mixer.policies.objective import Objective
-    from mixer.run.config import MixingOptions
-    from mixer.run.probing import Probing
-    from mixer.schedules.base import Schedule
+from mixer.mixture.bad_samples import Skipping
+from mixer.mixture.stream import Stream
+from mixer.policies.contract import Policy
+from mixer.policies.objective import Objective
+from mixer.run.config import MixingOptions
+from mixer.run.probing import ProbedSteps, Probing, resolve_probing
+from mixer.schedules.base import Schedule
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,7 @@ class Options:
         methods: The user's methods, and first the one that the option `conflict` stands for.
         steering: The objective with the rows that steer, or `None`.
         config: All others, as the user has given them.
+        evaluated_on_training_rows: Which evaluation sets have the rows of a stream; `None` if none is known to.
     """
 
     policy: Policy
@@ -63,6 +59,7 @@ class Options:
     methods: Sequence[Any]  # `Method`s, whose file needs parts that need the plan
     steering: Steering | None
     config: MixingOptions
+    evaluated_on_training_rows: str | None
 
     @property
     def schedule(self) -> Schedule:

@@ -1,24 +1,19 @@
 """What changes in a run, shared by the parts of a trainer: the mixture, the ledger and the present step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from transformers import TrainerState
 
+from mixer.ledger.ledger import Ledger
+from mixer.ledger.recorder import Recorder
+from mixer.loading.iterable.feed import Feed
+from mixer.loading.learning_rate import LearningRate
 from mixer.loading.loaded_step import StepCounts
-
-if TYPE_CHECKING:
-    from mixer.ledger.ledger import Ledger
-    from mixer.ledger.recorder import Recorder
-    from mixer.loading.iterable.feed import Feed
-    from mixer.loading.learning_rate import LearningRate
-    from mixer.loading.loader import MixingLoader
-    from mixer.mixture.controller import Mixing
-    from mixer.mixture.step_plan import Plan
-    from mixer.utils.arrays import Int64Array
+from mixer.loading.loader import MixingLoader
+from mixer.mixture.controller import Mixing
+from mixer.mixture.step_plan import Plan
+from mixer.utils.arrays import Int64Array
 
 
 @dataclass

@@ -1,8 +1,6 @@
 """Checks that all data sets of a run number the classes of a head alike."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
 import numpy as np
@@ -10,17 +8,13 @@ from torch import Tensor
 from transformers import Trainer
 
 from mixer.loading.preprocessing import preprocessed
-from mixer.mixture.stream import is_iterable
+from mixer.mixture.stream import Stream, is_iterable
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
 from mixer.models.labels import IGNORED, LABEL_COLUMNS, check_label_values, num_classes_of
 from mixer.run.loading import goes_by_first
-from mixer.trainer.streams_that_differ import tried
-
-if TYPE_CHECKING:
-    from mixer.mixture.stream import Stream
-    from mixer.run.plan import RunPlan
-    from mixer.trainer.evaluation import StreamEvaluation
-    from mixer.trainer.streams_that_differ import StreamDifferences
+from mixer.run.plan import RunPlan
+from mixer.trainer.evaluation import StreamEvaluation
+from mixer.trainer.streams_that_differ import StreamDifferences, tried
 
 _MOST_TRIED = 32  # samples of a data set
 

@@ -1,34 +1,27 @@
 """Loading a step, and the agreement of all ranks on it before anything else happens."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.checkpoint.choose import write_error
-from mixer.distributed.collectives import OtherRankError
+from mixer.distributed.collectives import OtherRankError, RankSync
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.loading.micro_batch_caps import Size, Window
+from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.bad_samples import Skipping
 from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
+from mixer.run.state import Run
+from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from mixer.distributed.collectives import RankSync
-    from mixer.losses.stream_losses import StreamLosses
-    from mixer.mixture.bad_samples import Skipping
-    from mixer.run.state import Run
-    from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
 

@@ -1,126 +1,36 @@
-"""Evaluation of each stream, and the metric that chooses the best model."""
-
-from __future__ import annotations
+"""Evaluation of each stream."""
 
 import contextlib
-import difflib
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Any, NamedTuple
 
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.ledger.evaluated_losses import mean_loss, mean_metrics, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.losses.set_loss import SetLoss
+from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
 from mixer.models.labels import find_lack_of_labels
 from mixer.models.trl_metrics import name_by_set
+from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
-from mixer.trainer.best_of_each import save_best_of_each
-from mixer.trainer.metrics import checking_metrics
+from mixer.run.plan import RunPlan, Steering
+from mixer.run.state import Run
+from mixer.trainer.best_model import save_best_of_each, stopping_once
+from mixer.trainer.evaluation_sets import checking_metrics
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 from mixer.utils.attributes import attributes_held
-from mixer.utils.user_code import library_of
 
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.losses.stream_losses import StreamLosses
-    from mixer.mixture.stream import Stream
-    from mixer.policies.objective import Objective
-    from mixer.run.plan import RunPlan, Steering
-    from mixer.run.state import Run
-
-_PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
-_NO_CALL = TrainerCallback.on_evaluate
-_TIMINGS = ("_runtime", "_per_second", "_preparation_time")
+_PREFIX = "eval_"
 _MOST_LOOKED_AT = 100  # samples of a set in search of a label
 logger = logging.get_logger(__name__)
-
-
-def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective | None = None) -> None:
-    """Refuses a metric of the best model or of the objective that no evaluation returns, before training.
-
-    Other metrics may come from `compute_metrics`: a wrong one ends the run at its first evaluation.
-
-    Args:
-        trainer: The trainer.
-        has_metrics: Whether the user computes metrics.
-        objective: The objective, or `None`.
-
-    Raises:
-        ValueError: With the available losses.
-    """
-    args = trainer.args
-    metric = args.metric_for_best_model
-    if objective is not None and not (objective.metric == "loss" or has_metrics or _evaluates_itself(trainer)):
-        raise ValueError(
-            f"objective: its metric {objective.metric!r} comes from compute_metrics, but there is none: pass "
-            f"compute_metrics=..., or leave metric='loss'."
-        )
-    if metric is None or args.eval_strategy == "no" or trainer.eval_dataset is None or _evaluates_itself(trainer):
-        return
-    key = metric if metric.startswith(_PREFIX) else _PREFIX + metric
-    sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
-    if key == _PREFIX + _OBJECTIVE:
-        _check_objective_metric(args, objective)
-        return
-    known = [_PREFIX + "loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in (("worst", *sets) if sets else ()))]
-    if key in known or key.endswith(_TIMINGS):
-        return
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    if _may_be_computed(key, trainer, has_metrics):
-        if hint and trainer.is_world_process_zero():
-            logger.warning(
-                "metric_for_best_model=%r is none of the losses %s, so compute_metrics has to return it, else the "
-                "first evaluation ends the run.%s",
-                *(metric, known, hint),
-            )
-        return
-    raise ValueError(
-        f"metric_for_best_model={metric!r} names the loss of no evaluation set; the losses are {known}.{hint} Name one "
-        f"of them, pass eval_dataset as a dict that contains the set, or return the metric from compute_metrics."
-    )
-
-
-def _check_objective_metric(args: TrainingArguments, objective: Objective | None) -> None:
-    if objective is None:
-        raise ValueError("metric_for_best_model='objective' needs an objective: pass objective=... to the trainer.")
-    if bool(args.greater_is_better) != objective.greater_is_better:
-        raise ValueError(
-            f"metric_for_best_model='objective' with greater_is_better={args.greater_is_better}: the objective is "
-            f"better if it is {'greater' if objective.greater_is_better else 'lower'}, so set "
-            f"greater_is_better={objective.greater_is_better}. (The Trainer takes True for names that do not end in "
-            f"'loss'.)"
-        )
-
-
-def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
-    """Whether `compute_metrics` may return this metric, such as `eval_math_aux_loss`, or the user's code add it."""
-    sets, is_loss = trainer.eval_dataset, key.endswith(_SUFFIX)
-    adds = [
-        *(kind for kind in type(trainer).__mro__ if {"evaluation_loop", "prediction_step"} & vars(kind).keys()),
-        *(type(one) for one in trainer.callback_handler.callbacks if type(one).on_evaluate != _NO_CALL),
-    ]
-    if not is_loss and not all(map(_is_ours, adds)):
-        return True
-    # Other metrics may be averages over several sets.
-    prefixes = [f"{_PREFIX}{name}_" for name in ("mean", *sets)] if is_loss and isinstance(sets, dict) else [_PREFIX]
-    return has_metrics and key.startswith(tuple(prefixes))
-
-
-def _evaluates_itself(trainer: Trainer) -> bool:
-    """Whether a user's class overrides `evaluate`, which may then return other metrics."""
-    return any("evaluate" in vars(kind) and not _is_ours(kind) for kind in type(trainer).__mro__)
-
-
-def _is_ours(kind: type) -> bool:
-    return library_of(kind) in ("mixer", "transformers")
 
 
 class _Joined(NamedTuple):
@@ -446,30 +356,6 @@ class StreamEvaluation:
         prepared = getattr(self._trainer.accelerator, "_dataloaders", [])
         prepared[:] = [one for one in prepared if one is not loader]
         return loader
-
-
-@contextlib.contextmanager
-def stopping_once(trainer: Any, seen: Collection[str] | None = None) -> Iterator[None]:
-    """Shows early stopping only the evaluations with its metric: it warns of others that it is disabled.
-
-    Args:
-        trainer: The trainer.
-        seen: Metrics that it has seen; `None` while each of several sets is evaluated.
-
-    Yields:
-        Nothing.
-    """
-    metric = f"{_PREFIX}{str(trainer.args.metric_for_best_model).removeprefix(_PREFIX)}"
-    with contextlib.ExitStack() as replaced:
-        for callback in trainer.callback_handler.callbacks:
-            if isinstance(callback, EarlyStoppingCallback) and (seen is None or metric in seen):
-                shown = partial(_show_metric, callback.on_evaluate, metric)
-                replaced.enter_context(attributes_held(callback, on_evaluate=shown))
-        yield
-
-
-def _show_metric(on_evaluate: Callable[..., Any], metric: str, *args: Any, metrics: Any, **kwargs: Any) -> Any:
-    return on_evaluate(*args, metrics=metrics, **kwargs) if metric in metrics else None
 
 
 def check_same_length(rank_sync: RankSync, length: int) -> None:

@@ -1,7 +1,11 @@
 """Evaluation sets: their names, and the metrics and weights that are given for them."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.mixture.stream import is_dataset
@@ -64,3 +68,35 @@ def check_evaluation_names(eval_dataset: Any) -> None:
     for name, entry in {"worst": "eval_worst_loss", "mean": "eval_mean_METRIC, means over the sets"}.items():
         if isinstance(eval_dataset, dict) and name in eval_dataset:
             raise ValueError(f"eval_dataset: the name {name!r} is reserved for {entry}; rename the set.")
+
+
+def checking_metrics(compute_metrics: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Returns a function that computes metrics and refuses what a run cannot log or write to its checkpoints.
+
+    Args:
+        compute_metrics: The user's function.
+        name: The evaluation set; empty if it has no name.
+    """
+
+    @functools.wraps(compute_metrics)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        found = compute_metrics(*args, **kwargs)
+        if not kwargs.get("compute_result", True):  # between batches only
+            return found
+        called = f"compute_metrics of the evaluation set {name!r}" if name else "compute_metrics"
+        if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+            raise TypeError(f"{called} must return a dict of numbers by name, got {_shown(found)}.")
+        for metric, value in found.items():
+            if (isinstance(value, Tensor) and value.numel() != 1) or isinstance(value, np.ndarray):
+                raise TypeError(
+                    f"{called} must return a dict of numbers by name, but {metric!r} is {_shown(value)}, which "
+                    "checkpoints cannot hold: return a number, such as float(...), or a list (.tolist())."
+                )
+        return found
+
+    return checked
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f"{value!r:.100}" if shape is None else f"a {type(value).__name__} of shape {list(shape)}"

@@ -1,9 +1,7 @@
 """The guard of the weights: no step whose gradient is not finite is made, and no such weights are saved."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +10,9 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.loading.result import StepResult
+from mixer.run.state import Run
+from mixer.trainer.methods import MethodList
 from mixer.utils.device import to_host
-
-if TYPE_CHECKING:
-    from mixer.run.state import Run
-    from mixer.trainer.methods import MethodList
 
 logger = logging.get_logger(__name__)
 

@@ -1,24 +1,20 @@
 """Hyperparameter search: every trial is a run of its own with a new mixture and a ledger in its own folder."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer
 
 from mixer.ledger.ledger import Ledger
 from mixer.run.hf_compat import output_folder, present_trial
-
-if TYPE_CHECKING:
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import Run
-    from mixer.trainer.methods import MethodList
+from mixer.run.plan import RunPlan
+from mixer.run.state import Run
+from mixer.trainer.methods import MethodList
 
 _FOLDER = "search-start"
 

@@ -1,16 +1,12 @@
 """Streams without a label that counts, from which nothing is learned."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from transformers.utils import logging
 
-if TYPE_CHECKING:
-    from mixer.mixture.stream import Stream
-    from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.mixture.stream import Stream
+from mixer.utils.arrays import BoolArray, Int64Array
 
 # Samples without a label after which a stream has none: labels may be sparse.
 _ENOUGH, _ENOUGH_FOR_ALL = 100, 1_000

@@ -1,20 +1,15 @@
 """The streams' entries in the Trainer's log."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from transformers import Trainer
 
+from mixer.ledger.trackers.reporting import Reporting
+from mixer.run.state import Run
+from mixer.trainer.methods import MethodList
 from mixer.trainer.replaced_methods import log_replaced
-
-if TYPE_CHECKING:
-    from mixer.ledger.trackers.reporting import Reporting
-    from mixer.run.state import Run
-    from mixer.trainer.methods import MethodList
 
 # With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
 # stream.

@@ -1,30 +1,26 @@
 """The Trainer's loop on the data clock: length, epochs, learning rate, and stopping a run."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.loading.learning_rate import LearningRate, check_scheduler
+from mixer.mixture.controller import Mixing
 from mixer.run.hf_compat import save_checkpoint
+from mixer.run.state import Run
+from mixer.trainer.save import Checkpointing, HeldArguments
 from mixer.utils.user_code import is_user_code
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.mixture.controller import Mixing
-    from mixer.run.state import Run
-    from mixer.trainer.save import Checkpointing, HeldArguments
 
 logger = logging.get_logger(__name__)
 

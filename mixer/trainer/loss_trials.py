@@ -1,12 +1,10 @@
 """Forwards that determine, before a run's first step, how its losses are normalised."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import StepBatch
@@ -30,23 +29,20 @@ from mixer.losses.normalization import (
     try_normalization,
     vote_on_kind,
 )
+from mixer.losses.stream_losses import StreamLosses
 from mixer.losses.trial_rows import rows_to_try
 from mixer.models.inputs import inner_model
 from mixer.models.row_losses import items_per_row, labels_can_shift
 from mixer.models.side_state import model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import prepare_inputs
+from mixer.run.hooks import StepHook
+from mixer.run.plan import RunPlan
+from mixer.run.state import Run
+from mixer.trainer.confirmation import StepConfirmation
+from mixer.trainer.out_of_memory import Recovery
 from mixer.utils.text import in_words
 from mixer.utils.user_code import library_of
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.losses.stream_losses import StreamLosses
-    from mixer.run.hooks import StepHook
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import Run
-    from mixer.trainer.confirmation import StepConfirmation
-    from mixer.trainer.out_of_memory import Recovery
 
 logger = logging.get_logger(__name__)
 

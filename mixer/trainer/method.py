@@ -1,29 +1,25 @@
 """Methods: parts of a run that take part in its steps beyond the loss of the samples."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mixer.distributed.collectives import RankSync
+from mixer.loading.loaded_step import StepBatch
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.cursor import GrowingDataset
+from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import Plan
+from mixer.mixture.stream import Stream
 from mixer.run.hooks import ForwardResult, StepHook
+from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.recorded_arguments import KeepsArguments
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.loading.loaded_step import StepBatch
-    from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.mixture.planner import Planner
-    from mixer.mixture.step_plan import Plan
-    from mixer.mixture.stream import Stream
-    from mixer.utils.arrays import FloatArray, Int64Array
 
 
 @dataclass(frozen=True)

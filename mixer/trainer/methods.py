@@ -1,31 +1,27 @@
 """The methods of a run: replay buffers among its streams, and the user's own."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Trainer
 
 from mixer.checkpoint.checkpoint_files import METHODS_ENTRY
+from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.losses.stream_losses import factor_of
+from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.mixture.stream import Stream
+from mixer.run.hooks import ForwardResult
+from mixer.run.plan import RunPlan
+from mixer.run.state import Run
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.files import WriteError, folder_name
 from mixer.utils.validation import whole_number
-
-if TYPE_CHECKING:
-    from mixer.loading.loaded_step import MicroBatch, StepBatch
-    from mixer.measure.auxiliary_passes import AuxiliaryPasses
-    from mixer.mixture.stream import Stream
-    from mixer.run.hooks import ForwardResult
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import Run
 
 _FOLDER = "methods"
 

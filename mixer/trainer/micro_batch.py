@@ -1,13 +1,11 @@
 """The training of one micro-batch: what the Trainer's training step does, with the loss weighted in the backward."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import DistributedType, send_to_device
@@ -15,13 +13,11 @@ from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers import Trainer
 
+from mixer.loading.loaded_step import MicroBatch
 from mixer.losses.stream_losses import StreamLosses, factor_of
 from mixer.run.hf_compat import prepare_inputs
-
-if TYPE_CHECKING:
-    from mixer.loading.loaded_step import MicroBatch
-    from mixer.run.state import Run
-    from mixer.trainer.replaced_methods import OwnStep
+from mixer.run.state import Run
+from mixer.trainer.replaced_methods import OwnStep
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -6,11 +6,9 @@ Several ranks arm the steps with a micro-batch larger than all before; the other
 collective before each step tells them apart.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from accelerate.utils.memory import clear_device_cache
@@ -18,22 +16,20 @@ from torch import nn
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
+from mixer.loading.loaded_step import StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchMemoryError, Size, explain, is_out_of_memory
+from mixer.losses.stream_losses import StreamLosses
 from mixer.models.side_state import Snapshot
 from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import optimizer_name, steps_in_backward
+from mixer.run.hooks import StepHook
+from mixer.run.loading import LoadingRules
+from mixer.run.state import Run
+from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import engine_of
 from mixer.trainer.failures import OUT_OF_MEMORY, leave_note
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.loading.loaded_step import StepBatch
-    from mixer.losses.stream_losses import StreamLosses
-    from mixer.run.hooks import StepHook
-    from mixer.run.loading import LoadingRules
-    from mixer.run.state import Run
-    from mixer.trainer.confirmation import StepConfirmation
 
 logger = logging.get_logger(__name__)
 

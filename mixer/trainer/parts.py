@@ -21,18 +21,17 @@ from mixer.measure.stream_gradients import RunProbe
 from mixer.measure.target_rows import TargetRows
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
-from mixer.mixture.split_names import trained_on
 from mixer.mixture.stream import Stream, describe
 from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import Facts, Options, RunPlan, plan_run
 from mixer.run.state import PresentStep, Run
-from mixer.trainer.best_of_each import check_best_of_each
+from mixer.trainer.best_model import check_best_metric, check_best_of_each
 from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import check_engine
-from mixer.trainer.evaluation import StreamEvaluation, check_best_metric
+from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.evaluation_sets import check_evaluation_names
 from mixer.trainer.gradient_aggregation import check_conflict
 from mixer.trainer.guard import WeightGuard
@@ -132,14 +131,11 @@ class Parts:
     def describe(self) -> dict[str, Any]:
         """Describes the mixture of the run as plain data: the entry `run` of `ledger.json`."""
         names, ranks, plan = [method.name for method in self.methods], self.ranks.world_size, self.plan
-        described = describe_run(plan.streams, self.run.mixing, self.mixture, ranks, names)
-        steering, args = plan.steering, self.trainer.args
-        data = {stream.name: stream.dataset for stream in plan.streams}
         return {
-            **described,
-            "seed": args.seed,
-            "evaluated_on_training_rows": trained_on(data, self.trainer.eval_dataset),
-            "steering_rows": {} if steering is None else dict(steering.taken),
+            **describe_run(plan.streams, self.run.mixing, self.mixture, ranks, names),
+            "seed": self.trainer.args.seed,
+            "evaluated_on_training_rows": plan.evaluated_on_training_rows,
+            "steering_rows": {} if plan.steering is None else dict(plan.steering.taken),
         }
 
     def _check_again(self) -> None:

@@ -9,8 +9,6 @@
 - `log` of the trainer, for the loop's own entry: an override is called before the mixin's, and is to see the streams.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable

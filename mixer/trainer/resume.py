@@ -1,14 +1,12 @@
 """Resuming from a checkpoint as if the run had never stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import Trainer
 from transformers.utils import logging
@@ -32,23 +30,21 @@ from mixer.checkpoint.saved_options import (
     same_optimizer,
 )
 from mixer.checkpoint.trainer_files import check_trainer_state, naming_unreadable
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_same, check_shared, shared_options
 from mixer.ledger.folder import read_description
+from mixer.ledger.ledger import Ledger
+from mixer.mixture.batch_size import BatchSize
+from mixer.mixture.clock import Clock
 from mixer.mixture.controller import check_format
+from mixer.mixture.planner import Planner
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
+from mixer.run.plan import RunPlan
+from mixer.run.state import Run
+from mixer.trainer.loop import LoopControl
+from mixer.trainer.methods import MethodList
 from mixer.trainer.save import Checkpointing, Progress
 from mixer.utils.validation import refusing_damage
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.ledger.ledger import Ledger
-    from mixer.mixture.batch_size import BatchSize
-    from mixer.mixture.clock import Clock
-    from mixer.mixture.planner import Planner
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import Run
-    from mixer.trainer.loop import LoopControl
-    from mixer.trainer.methods import MethodList
 
 logger = logging.get_logger(__name__)
 
@@ -280,7 +276,7 @@ class Resuming:
     def _is_other_mixing(self, state: Mapping[str, Any]) -> bool:
         """Whether the mixing is not that of the checkpoint, which a fork goes on with to the bit."""
         own = options_of(self._trainer, self._plan, self._run.mixing)["own"]["mixing"]
-        return bool(state.get(OPTIONS_ENTRY, {}).get("own", {}).get("mixing") != own)
+        return bool(state[OPTIONS_ENTRY]["own"]["mixing"] != own)
 
     def _batch_size_of(self, state: Mapping[str, Any], num_ranks: int) -> int | None:
         """Returns the initial batch size to go on with; `None` for that of the training arguments."""
@@ -303,18 +299,16 @@ class Resuming:
 
     def _tell(self, state: Mapping[str, Any]) -> None:
         """Logs which options are not those of the checkpoint, and which of both go on."""
-        saved = state.get(OPTIONS_ENTRY)  # checkpoints of earlier versions have none
-        if saved is None or not self._trainer.is_world_process_zero():
-            return
-        if others := other_options(saved, options_of(self._trainer, self._plan, self._run.mixing)):
+        others = other_options(state[OPTIONS_ENTRY], options_of(self._trainer, self._plan, self._run.mixing))
+        if others and self._trainer.is_world_process_zero():
             logger.warning("Resumed from %s with other options. %s", self.checkpoint, others)
 
     def loading_optimizer(self) -> contextlib.AbstractContextManager[None]:
         """Refuses another optimizer than the checkpoint's; the Trainer loads it in this context."""
         if self.checkpoint is None or self._trainer.is_deepspeed_enabled:
             return contextlib.nullcontext()
-        saved = read_state(Path(self.checkpoint)).get(OPTIONS_ENTRY, {}).get("optimizer")
-        return same_optimizer(self._trainer, self.checkpoint, saved)
+        saved = read_state(Path(self.checkpoint))[OPTIONS_ENTRY]
+        return same_optimizer(self._trainer, self.checkpoint, saved["optimizer"])
 
     def take_up_cap(self) -> None:
         """Restores the micro-batch limit that an earlier part of the run has found."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from transformers import Trainer
@@ -26,20 +26,18 @@ from mixer.checkpoint.checkpoint_files import (
 )
 from mixer.checkpoint.choose import write_error
 from mixer.checkpoint.saved_options import OPTIONS_ENTRY, options_of
+from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
 from mixer.run.hf_compat import loop_losses, output_folder, push_checkpoint
+from mixer.run.plan import RunPlan
+from mixer.run.state import Run
+from mixer.trainer.guard import WeightGuard
+from mixer.trainer.methods import MethodList
 from mixer.utils.attributes import attributes_held
 from mixer.utils.files import synced_later, write_json
 from mixer.utils.text import shortened
 from mixer.utils.validation import finite_number, whole_number
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import Run
-    from mixer.trainer.guard import WeightGuard
-    from mixer.trainer.methods import MethodList
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@
 `StepRunner.load` is 1 to 3, `StepRunner.train` is 4 and the first half of 5, `StepRunner.close` is 6.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,32 +24,28 @@ from torch.distributed.tensor import DTensor
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.distributed.collectives import RankSync
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.result import StepResult, read_together
-from mixer.measurements import GradientNorm, LearningRate, Loss, MeanLoss, asked
+from mixer.losses.stream_losses import StreamLosses
+from mixer.measure.stream_gradients import RunProbe
+from mixer.measurements import GradientNorm, Kind, LearningRate, Loss, MeanLoss, Results, asked
+from mixer.mixture.step_plan import Plan
 from mixer.run.hf_compat import loop_losses
-from mixer.run.hooks import ForwardResult
+from mixer.run.hooks import ForwardResult, StepHook
+from mixer.run.plan import RunPlan
+from mixer.run.state import PresentStep, Run
+from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
+from mixer.trainer.guard import WeightGuard
 from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
+from mixer.trainer.methods import MethodList
 from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
+from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.replaced_methods import OwnStep, has_own_step
-
-if TYPE_CHECKING:
-    from mixer.distributed.collectives import RankSync
-    from mixer.losses.stream_losses import StreamLosses
-    from mixer.measure.stream_gradients import RunProbe
-    from mixer.measurements import Kind, Results
-    from mixer.mixture.step_plan import Plan
-    from mixer.run.hooks import StepHook
-    from mixer.run.plan import RunPlan
-    from mixer.run.state import PresentStep, Run
-    from mixer.trainer.confirmation import StepConfirmation
-    from mixer.trainer.guard import WeightGuard
-    from mixer.trainer.methods import MethodList
-    from mixer.trainer.out_of_memory import Recovery
-    from mixer.trainer.save import HeldArguments
-    from mixer.utils.arrays import BoolArray
+from mixer.trainer.save import HeldArguments
+from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)
 

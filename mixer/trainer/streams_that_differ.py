@@ -1,11 +1,9 @@
 """Streams that differ: collators, preprocessing, labels, losses and heads of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +12,9 @@ from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
 from mixer.loading.collate import StreamSpecifics, can_share_batch
+from mixer.loading.loaded_step import StepBatch
 from mixer.losses.stream_losses import computes_loss
+from mixer.mixture.stream import Stream
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
 from mixer.models.labels import (
@@ -32,15 +32,10 @@ from mixer.run.hf_compat import (
     prepares_inputs_itself,
     signature_columns,
 )
-from mixer.run.loading import goes_by_first
+from mixer.run.loading import LoadingRules, StreamLoading, goes_by_first
 from mixer.run.plan import differ_by_options
+from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
-
-if TYPE_CHECKING:
-    from mixer.loading.loaded_step import StepBatch
-    from mixer.mixture.stream import Stream
-    from mixer.run.loading import LoadingRules, StreamLoading
-    from mixer.utils.arrays import Int64Array
 
 logger = logging.get_logger(__name__)
 

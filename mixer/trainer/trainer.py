@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,13 @@ from mixer.run.loading import LoadingRules, data_seed
 from mixer.run.plan import Options
 from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
+from mixer.trainer.best_model import is_best
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.evaluation_sets import check_sets
 from mixer.trainer.failures import made_among_others
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
-from mixer.trainer.metrics import is_best
 from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
 from mixer.trainer.training import Training
@@ -47,6 +48,10 @@ from mixer.trainer.trl import StreamPreparation
 from mixer.utils.text import safe_names
 
 logger = logging.get_logger(__name__)
+
+
+# Of a room above, opened by a call as commands are: training does without it and its libraries.
+_PAGE = EntryPoint("report", "mixer.analysis.report.page:inline_page", "adaptive_mixer.reports")
 
 
 class MixingMixin(Trainer):
@@ -127,9 +132,8 @@ class MixingMixin(Trainer):
         check_trainer_keywords(type(self), MixingMixin, kwargs)
         check_output_folder(args)
         streams = [] if train_dataset is None else as_streams(train_dataset)
-        if "eval_dataset" in kwargs:
-            sets = kwargs["eval_dataset"]
-            kwargs["eval_dataset"] = safe_names(sets, "eval_dataset") if isinstance(sets, Mapping) else sets
+        if isinstance(sets := kwargs.get("eval_dataset"), Mapping):
+            kwargs["eval_dataset"] = safe_names(sets, "eval_dataset")
         compute_metrics = safe_names(compute_metrics, "compute_metrics")
         by_set = compute_metrics if isinstance(compute_metrics, Mapping) else None
         if compute_metrics is not None and by_set is None:
@@ -162,6 +166,7 @@ class MixingMixin(Trainer):
             methods=with_conflict(methods, config.chosen("conflict", conflict)),
             steering=steering,
             config=config,
+            evaluated_on_training_rows=told,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)
@@ -215,6 +220,19 @@ class MixingMixin(Trainer):
         """Records in the ledger how many samples each method remembers."""
         if self._built is not None:
             self._built.methods.note_memories()
+
+    def report(self) -> Any:
+        """Writes `report.html` into the output folder: what the run says of itself, with tables and plots.
+
+        Returns:
+            The page; at the end of a notebook's cell it is shown there. Its `path` is that of the file.
+
+        Raises:
+            ValueError: If there is no run yet, or no step of it.
+            ModuleNotFoundError: If the libraries of the extra `report` are not installed.
+        """
+        self.ledger.flush()
+        return _PAGE.load()(Path(str(self.args.output_dir)), self.is_world_process_zero())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Writes the Trainer's model card, with a section on the mixture; see `Trainer.create_model_card`."""

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 from typing import Any, cast
 
-from transformers import TrainingArguments, set_seed
+from transformers import TrainingArguments
 
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.loading.build import assemble, resolve_budget, resolve_policy
@@ -15,7 +15,7 @@ from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, as_streams, describe
-from mixer.recipe.recipe import Recipe, rows_of
+from mixer.recipe.recipe import Recipe
 from mixer.recipe.stream_checks import check_evaluation, check_streams
 from mixer.run.class_checks import check_budget, check_finite
 from mixer.run.config import options_in
@@ -82,12 +82,8 @@ def _data(recipe: Recipe) -> tuple[list[Stream], dict[str, Any]]:
     if recipe.trainer is not None:
         trainer = recipe.build_parts(has_weights=False).trainer
         return trainer.streams, cast(dict[str, Any], trainer.eval_dataset or {})
-    tokenizer = recipe.load_tokenizer()
-    set_seed(recipe.training.seed)
-    built = recipe.build_streams(tokenizer)
-    evaluated = {name: one.evaluation for name, one in built.items() if one.evaluation is not None}
-    evaluated |= rows_of(recipe.build_sets("evaluation", recipe.evaluation, tokenizer))
-    return [one.stream for one in built.values()], evaluated
+    data = recipe.build_data()
+    return [one.stream for one in data.streams.values()], data.evaluation
 
 
 def _stand_ins(streams: list[Stream]) -> tuple[list[Stream], tuple[str, ...]]:

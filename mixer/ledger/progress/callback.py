@@ -58,8 +58,6 @@ class ProgressLine(TrainerCallback):
         """Returns the text: clock, times, batch size and coverage; `elapsed` is the formatted elapsed time."""
         mixing = self._mixing()
         clock = mixing.clock
-        done = {"epochs": clock.epoch, "samples": clock.num_samples, "steps": clock.step}
-        done |= {"tokens": clock.num_tokens, "labels": clock.num_labels}
-        budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
         times = f"{elapsed}<{duration_text(self.remaining.seconds)}"
-        return f"{clock_text(done, budget)} [{times}] batch {clock.batch_size:,}, {coverage_text(mixing)}"
+        done = clock_text(clock.done, clock.budget.limits)
+        return f"{done} [{times}] batch {clock.batch_size:,}, {coverage_text(mixing)}"

@@ -58,7 +58,7 @@ class LogText:
         if is_step:
             self._last = logs
             self._num_lines += 1
-        others = [f"{_called(key)} {_number(value)}" for key, value in self._others(logs).items()]
+        others = [f"{_called(key)} {_shown(key, value)}" for key, value in self._others(logs).items()]
         if is_evaluation:
             others = [" ".join(["evaluation:", *others[:1]]), *others[1:]]
         text = "  ".join(
@@ -86,18 +86,13 @@ class LogText:
         clock = self._mixing().clock
         if clock.is_step_based:
             return f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
-        done = {
-            "samples": clock.num_samples,
-            "tokens": clock.num_tokens,
-            "labels": clock.num_labels,
-            "steps": clock.step,
-        }
-        done["epochs"] = logs.get("epoch", clock.epoch)
-        budget = {name: value for name, value in vars(clock.budget).items() if value is not None}
+        done = {**clock.done, "epochs": logs.get("epoch", clock.epoch)}
         # Only the drop-in trainer's state has it: its epoch counts dropped samples too.
         covered = [f"coverage {state.train_coverage:.2f}"] if hasattr(state, "train_coverage") else []
         size = int(logs.get("batch_size", clock.batch_size))
-        return ", ".join([f"step {state.global_step}", clock_text(done, budget), *covered, f"batch {size:,}"])
+        return ", ".join(
+            [f"step {state.global_step}", clock_text(done, clock.budget.limits), *covered, f"batch {size:,}"]
+        )
 
     def _step(self, logs: Mapping[str, Any]) -> list[str]:
         rate, left = self._line.samples_per_second(), self._line.remaining.seconds
@@ -137,15 +132,18 @@ class LogText:
             "samples": {name: f"{count:,}" for name, count in seen.items() if total},
         }
         for key in list(dict.fromkeys(key for results in evaluated.values() for key in results))[:_MOST_METRICS]:
-            cells = {name: _number(results[key]) for name, results in evaluated.items() if key in results}
+            cells = {name: _shown(key, results[key]) for name, results in evaluated.items() if key in results}
             columns[f"eval {_called(key)}"] = cells
         lines = _aligned([name for name in names if name in shown], columns)
         return [*lines, f"  and {len(names) - len(shown)} more"] if len(names) > len(shown) else lines
 
 
 def _results(logs: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    """Returns the numbers of an entry that are worth a place on a terminal, by name without the prefix."""
-    names = {key: key.removeprefix(prefix) for key in logs if key not in _SILENT}
+    """Returns the numbers of an entry that are worth a place on a terminal, by name without the prefix.
+
+    TRL puts its own prefix before the metrics of a set, which does not name the set.
+    """
+    names = {key: key.removeprefix(prefix).removeprefix(_PREFIX) for key in logs if key not in _SILENT}
     return {name: logs[key] for key, name in names.items() if isinstance(logs[key], Real) and not name.endswith(_TIMES)}
 
 
@@ -163,6 +161,11 @@ def _aligned(names: Sequence[str], columns: Mapping[str, Mapping[str, str]]) -> 
 
 def _called(key: str) -> str:
     return printable(key.replace("_", " "))
+
+
+def _shown(key: str, value: Any) -> str:
+    """Formats the value of an entry: numbers of things, such as TRL's `num_tokens`, without places."""
+    return f"{value:,.0f}" if key.startswith("num_") and isinstance(value, Real) else _number(value)
 
 
 def _number(value: Any) -> str:

@@ -6,13 +6,13 @@ from typing import Any
 
 from transformers.utils import logging
 
+from mixer.utils.storage_options import HIDDEN
 from mixer.utils.yaml_files import load_yaml
 
 logger = logging.get_logger(__name__)
 
 _CLOCK = ("batch_size", "learning_rate_factor", "train_coverage")
 _OF_A_SET = re.compile(r"eval_(.+)_loss")
-HIDDEN = "***"
 _SECRET = re.compile(
     r"(^|_)((api|access|private|auth)?(token|key|secret)|password|passwd|passphrase|pwd|credential|authorization)s?$"
 )

@@ -22,6 +22,7 @@ from datasets.utils.file_utils import xopen
 
 from mixer.recipe.data.kinds import Kind, add_kinds, feature_of, has_json, settled, stored
 from mixer.recipe.data.suffixes import Spot, UnreadableError, is_url, naming
+from mixer.utils.validation import with_unique_keys
 
 VERSION = "1"  # raise it when the same files give other rows than before
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 10 << 20
@@ -232,16 +233,8 @@ def _parsed(text: str) -> Any:
         raise ValueError(f"{error}; a row is an object on a line of its own, or one of a list") from None
 
 
-def _with_unique_keys(pairs: list[tuple[str, Any]]) -> Row:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return row
-
-
 # Tabs and form feeds in a text are its characters.
-_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_with_unique_keys)
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=with_unique_keys)
 
 
 def _object(value: Any) -> Row:

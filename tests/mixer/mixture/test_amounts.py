@@ -50,11 +50,11 @@ def test_samples_by_tokens_are_those_that_the_mean_length_leaves() -> None:
     shares, available = planner.shares(np.array([0.5, 0.5]), 0.0)
     assert available.tolist() == [np.inf, np.inf]  # no length is known
     planner.draw(shares, available, 8, 0)
-    planner.count_tokens(np.array([40, 40]))
+    planner.count_amounts(np.array([[40, 40], [0, 0]]))
     assert planner.shares(np.array([0.5, 0.5]), 0.0)[1].tolist() == [6.0, np.inf]
     planner.draw(shares, np.array([6.0, np.inf]), 4, 1)  # planned, but not counted yet
     assert planner.shares(np.array([0.5, 0.5]), 0.0)[1].tolist() == [4.0, np.inf]
-    planner.count_tokens(np.array([100, 60]))
+    planner.count_amounts(np.array([[100, 60], [0, 0]]))
     assert planner.active(0.0).tolist() == [False, True]
 
 

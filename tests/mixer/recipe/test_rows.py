@@ -143,7 +143,7 @@ BROKEN = [
     ("a.jsonl", '{"q": 1}\n\n{"q": true}\n', "line 3: column 'q' has true or false, and a whole number before"),
     ("a.jsonl", '{"q": 12345678901234567890}\n', "line 1: column 'q' has 12345678901234567890, .* 64 bits"),
     ("a.jsonl", '{"q": 1}\n{"q": tru}\n', "line 2: Expecting value"),
-    ("a.jsonl", '{"q": 1}\n{"q": {"a": 1, "a": 2}}\n', "line 2: the key 'a' is there twice"),
+    ("a.jsonl", '{"q": 1}\n{"q": {"a": 1, "a": 2}}\n', "line 2: the key 'a' stands twice"),
     ("a.jsonl", "[1]\n", "row 1: it has 1, where an object"),
     ("a.json", '{\n"q": ["x"]\n}', "line 1: .*a row is an object on a line of its own"),
     ("a.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 9, mtime=0)[:-9], "EOFError"),

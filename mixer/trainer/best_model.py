@@ -1,0 +1,215 @@
+"""The metric that chooses the best model, and the best weights of each evaluation set."""
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils import logging
+
+from mixer.policies.objective import Objective
+from mixer.utils.attributes import attributes_held
+from mixer.utils.files import folder_name, make_folder, write_json
+from mixer.utils.text import did_you_mean
+from mixer.utils.user_code import library_of
+
+_PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
+_NO_CALL = TrainerCallback.on_evaluate
+_TIMINGS = ("_runtime", "_per_second", "_preparation_time")
+_FOLDER, _NOTE = "best", "best.json"
+logger = logging.get_logger(__name__)
+
+
+def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective | None = None) -> None:
+    """Refuses a metric of the best model or of the objective that no evaluation returns, before training.
+
+    Other metrics may come from `compute_metrics`: a wrong one ends the run at its first evaluation.
+
+    Args:
+        trainer: The trainer.
+        has_metrics: Whether the user computes metrics.
+        objective: The objective, or `None`.
+
+    Raises:
+        ValueError: With the available losses.
+    """
+    args = trainer.args
+    metric = args.metric_for_best_model
+    if objective is not None and not (objective.metric == "loss" or has_metrics or _evaluates_itself(trainer)):
+        raise ValueError(
+            f"objective: its metric {objective.metric!r} comes from compute_metrics, but there is none: pass "
+            f"compute_metrics=..., or leave metric='loss'."
+        )
+    if metric is None or args.eval_strategy == "no" or trainer.eval_dataset is None or _evaluates_itself(trainer):
+        return
+    key = _key_of(metric)
+    sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
+    if key == _PREFIX + _OBJECTIVE:
+        _check_objective_metric(args, objective)
+        return
+    known = [_PREFIX + "loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in (("worst", *sets) if sets else ()))]
+    if key in known or key.endswith(_TIMINGS):
+        return
+    hint = did_you_mean(key, known)
+    if _may_be_computed(key, trainer, has_metrics):
+        if hint and trainer.is_world_process_zero():
+            logger.warning(
+                "metric_for_best_model=%r is none of the losses %s, so compute_metrics has to return it, else the "
+                "first evaluation ends the run.%s",
+                *(metric, known, hint),
+            )
+        return
+    raise ValueError(
+        f"metric_for_best_model={metric!r} names the loss of no evaluation set; the losses are {known}.{hint} Name one "
+        f"of them, pass eval_dataset as a dict that contains the set, or return the metric from compute_metrics."
+    )
+
+
+def _check_objective_metric(args: TrainingArguments, objective: Objective | None) -> None:
+    if objective is None:
+        raise ValueError("metric_for_best_model='objective' needs an objective: pass objective=... to the trainer.")
+    if bool(args.greater_is_better) != objective.greater_is_better:
+        raise ValueError(
+            f"metric_for_best_model='objective' with greater_is_better={args.greater_is_better}: the objective is "
+            f"better if it is {'greater' if objective.greater_is_better else 'lower'}, so set "
+            f"greater_is_better={objective.greater_is_better}. (The Trainer takes True for names that do not end in "
+            f"'loss'.)"
+        )
+
+
+def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
+    """Whether `compute_metrics` may return this metric, such as `eval_math_aux_loss`, or the user's code add it."""
+    sets, is_loss = trainer.eval_dataset, key.endswith(_SUFFIX)
+    adds = [
+        *(kind for kind in type(trainer).__mro__ if {"evaluation_loop", "prediction_step"} & vars(kind).keys()),
+        *(type(one) for one in trainer.callback_handler.callbacks if type(one).on_evaluate != _NO_CALL),
+    ]
+    if not is_loss and not all(map(_is_ours, adds)):
+        return True
+    # Other metrics may be averages over several sets.
+    prefixes = [f"{_PREFIX}{name}_" for name in ("mean", *sets)] if is_loss and isinstance(sets, dict) else [_PREFIX]
+    return has_metrics and key.startswith(tuple(prefixes))
+
+
+def _evaluates_itself(trainer: Trainer) -> bool:
+    """Whether a user's class overrides `evaluate`, which may then return other metrics."""
+    return any("evaluate" in vars(kind) and not _is_ours(kind) for kind in type(trainer).__mro__)
+
+
+def _is_ours(kind: type) -> bool:
+    return library_of(kind) in ("mixer", "transformers")
+
+
+def _key_of(metric: str | None) -> str:
+    """Returns the key of `metric_for_best_model` in the results of an evaluation."""
+    return f"{_PREFIX}{(metric or '').removeprefix(_PREFIX)}"
+
+
+def is_best(
+    trainer: Trainer, determine: Callable[..., bool], metrics: Mapping[str, float], trial: Any, told: set[str]
+) -> bool:
+    """Says whether an evaluation is the best so far; one whose metric is not finite never is.
+
+    Args:
+        trainer: The trainer.
+        determine: The Trainer's own decision.
+        metrics: The metrics of the evaluation.
+        trial: The trial of a search, or `None`.
+        told: Metrics that were told not to be finite; this one is added.
+    """
+    metric = trainer.args.metric_for_best_model
+    key = _key_of(metric)
+    if math.isfinite(metrics.get(key, 0.0)):
+        return determine(metrics, trial)
+    if key not in told and trainer.is_world_process_zero():
+        logger.warning(
+            "metric_for_best_model=%r is %s in step %d: it is not compared. The best model is that of evaluations "
+            "where it is finite; without any, none is chosen.",
+            *(metric, metrics[key], trainer.state.global_step),
+        )
+    told.add(key)
+    return False
+
+
+@contextlib.contextmanager
+def stopping_once(trainer: Any, seen: Collection[str] | None = None) -> Iterator[None]:
+    """Shows early stopping only the evaluations with its metric: it warns of others that it is disabled.
+
+    Args:
+        trainer: The trainer.
+        seen: Metrics that it has seen; `None` while each of several sets is evaluated.
+
+    Yields:
+        Nothing.
+    """
+    metric = _key_of(trainer.args.metric_for_best_model)
+    with contextlib.ExitStack() as replaced:
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback) and (seen is None or metric in seen):
+                shown = partial(_show_metric, callback.on_evaluate, metric)
+                replaced.enter_context(attributes_held(callback, on_evaluate=shown))
+        yield
+
+
+def _show_metric(on_evaluate: Callable[..., Any], metric: str, *args: Any, metrics: Any, **kwargs: Any) -> Any:
+    return on_evaluate(*args, metrics=metrics, **kwargs) if metric in metrics else None
+
+
+def check_best_of_each(trainer: Trainer) -> None:
+    """Refuses a run that never evaluates sets by name.
+
+    Args:
+        trainer: The trainer.
+
+    Raises:
+        ValueError: If evaluations are off, or the evaluation data are not a dict.
+    """
+    if trainer.args.eval_strategy == "no" or not isinstance(trainer.eval_dataset, dict):
+        found = "eval_strategy='no'" if isinstance(trainer.eval_dataset, dict) else "eval_dataset is not a dict"
+        raise ValueError(
+            f"save_best_of_each=True saves weights when an evaluation set is at its best, but {found}. Pass "
+            f"eval_dataset as a dict by name, and set eval_strategy='steps' or 'epoch'."
+        )
+
+
+def folder_of(output_dir: str | Path, name: str) -> Path:
+    """Returns the folder of the best weights of an evaluation set, `output_dir/best/NAME`.
+
+    Args:
+        output_dir: The run's folder.
+        name: The set.
+    """
+    return Path(output_dir) / _FOLDER / folder_name(name)
+
+
+def save_best_of_each(
+    trainer: Any, objective: Objective | None, found: Mapping[str, Mapping[str, float]], prefix: str
+) -> None:
+    """Saves the weights for each evaluation set that is better than ever before; all ranks have to call it.
+
+    What was best is read from the trainer's log, which checkpoints hold.
+
+    Args:
+        trainer: The trainer.
+        objective: The objective, whose metric decides; `None` for the loss.
+        found: Results of an evaluation by set and metric, the loss included.
+        prefix: Prefix of its names in the log.
+    """
+    metric = "loss" if objective is None else objective.metric
+    sign = -1.0 if objective is not None and objective.greater_is_better else 1.0
+    step = trainer.state.global_step
+    for name, values in found.items():
+        value, key = values.get(metric, math.nan), f"{prefix}_{name}_{metric}"
+        before = [entry[key] for entry in trainer.state.log_history if key in entry and entry["step"] < step]
+        if math.isnan(value) or any(sign * value >= sign * one for one in before):
+            continue
+        folder = folder_of(trainer.args.output_dir, name)
+        if trainer.args.should_save:
+            for place in (folder.parent, folder):
+                make_folder(place)
+        trainer.save_model(str(folder))
+        if trainer.is_world_process_zero():
+            write_json(folder / _NOTE, {"set": name, "metric": metric, "value": value, "step": step})
