@@ -36,7 +36,6 @@ from mixer.utils.arrays import FloatArray
 _SURE = 1.645
 _FIRST, _AT_ONCE = 8, 4
 _SEARCHED = (16, 32, 48)
-_AT_COST = 16  # runs of a search, as many as there are fixed mixtures
 
 
 def _regret(predicted: FloatArray, true: FloatArray) -> float:
@@ -114,6 +113,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--part", nargs="+", choices=["fits", "search", "end_to_end"], default=["fits", "search"])
     parser.add_argument("--folder", type=Path, default=Path("runs/mixing_quality"), help="of the runs of end_to_end")
     parser.add_argument("--judged", type=int, default=2, help="seeds that end_to_end judges by")
+    parser.add_argument("--share", type=float, default=0.1, help="length of the runs of a search of end_to_end")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     args = parser.parse_args(argv)
     if args.quick:
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             counts = _SEARCHED[:1] if args.quick else _SEARCHED
             figures["search"] += [row for kind in (False, True) for row in search(swarm, counts, args.seeds, kind)]
     for name in SCENARIOS if "end_to_end" in args.part else ():
-        figures["end_to_end"] += end_to_end(name, args.judged, args.folder, _AT_COST)
+        figures["end_to_end"] += end_to_end(name, args.judged, args.folder, args.share)
     for title, rows in figures.items():
         if rows:
             columns = list(dict.fromkeys(name for row in rows for name in row))

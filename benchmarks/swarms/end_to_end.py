@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from benchmarks.quality.cache import Run
 from benchmarks.quality.plan import FIRST_SEED, collect, planned, run_all
 from benchmarks.quality.policies import AUTO, UNIFORM
-from benchmarks.quality.report import Judge
+from benchmarks.quality.report import Judge, Results
 from benchmarks.quality.scenarios import Scenario
 from mixer.cli.entry import main as run_mixer
 
@@ -21,17 +20,16 @@ from mixer.cli.entry import main as run_mixer
 SCENARIOS = ("junk", "near_duplicates", "easy_and_hard")
 _GRID_SEED, _NUM_FIXED = 1, 16
 _RECIPES = Path(__file__).parents[2] / "recipes" / "quality"
-_SEARCHES = {"search, a tenth each": ["--share", "0.1"], "search, whole runs": ["--share", "1"]}
 
 
-def end_to_end(name: str, num_seeds: int, folder: Path, runs: int) -> list[dict[str, Any]]:
+def end_to_end(name: str, num_seeds: int, folder: Path, share: float) -> list[dict[str, Any]]:
     """Searches, and trains on what was found with other seeds.
 
     Args:
         name: The scenario.
         num_seeds: Seeds to judge by; the grid and the search have others.
         folder: Working folder, where finished runs are kept.
-        runs: Runs of a search, with the two that check.
+        share: Length of the search's runs, of which there are as many as fixed mixtures.
 
     Returns:
         A row a competitor: samples of all runs in lengths of a run, and the objective on test rows, in per cent over
@@ -41,10 +39,9 @@ def end_to_end(name: str, num_seeds: int, folder: Path, runs: int) -> list[dict[
     judge, kept = Judge(scenario.objective), collect(scenario, folder)
     own = {run.name: (run, 1.0) for run in planned(scenario, [UNIFORM, AUTO], seeds[:1], None)}
     grid = judge.best(kept, [_GRID_SEED], 1)[0]
-    found = {f"best of {_NUM_FIXED} fixed": (kept[grid][_GRID_SEED]["settings"]["weights"], float(_NUM_FIXED))}
-    found |= {kind: _searched(scenario, words, folder / name, runs) for kind, words in _SEARCHES.items()}
-    for kind, (weights, cost) in found.items():
-        own[kind] = (Run(scenario, kind, "Fixed", {"weights": weights}, FIRST_SEED), 1.0 + cost)
+    own[f"best of {_NUM_FIXED} fixed"] = (replace(own[UNIFORM][0], **_fixed(grid, kept)), 1.0 + _NUM_FIXED)
+    weights, cost = _searched(scenario, share, folder / name)
+    own["search"] = (Run(scenario, "search", "Fixed", {"weights": weights}, FIRST_SEED), 1.0 + cost)
     failed = run_all([replace(run, seed=seed) for run, _ in own.values() for seed in seeds], folder, None, 1)
     if failed:
         raise SystemExit("\n".join(failed))
@@ -59,12 +56,17 @@ def end_to_end(name: str, num_seeds: int, folder: Path, runs: int) -> list[dict[
     ]
 
 
-def _searched(scenario: Scenario, words: Sequence[str], folder: Path, runs: int) -> tuple[list[float], float]:
+def _fixed(grid: str, kept: Results) -> dict[str, Any]:
+    return {"name": grid, "class_name": "Fixed", "settings": kept[grid][_GRID_SEED]["settings"]}
+
+
+def _searched(scenario: Scenario, share: float, folder: Path) -> tuple[list[float], float]:
     """Gives the weights that `mixer search` finds, and the samples of its runs in lengths of one."""
-    printed, output = io.StringIO(), ["--training.output_dir", str(folder)]
+    recipe, runs = str(_RECIPES / f"{scenario.name}.yaml"), str(_NUM_FIXED - 2)  # and two that check
+    words = ["--share", str(share), "--runs", runs, "--worth", "0", "--training.output_dir", str(folder), "--json"]
+    printed = io.StringIO()
     with redirect_stdout(printed):
-        recipe = str(_RECIPES / f"{scenario.name}.yaml")
-        run_mixer(["search", recipe, *words, "--runs", str(runs - 2), "--worth", "0", *output, "--json"])
+        run_mixer(["search", recipe, *words])
     document = json.loads(printed.getvalue())
     cost = document["steps"] * len(document["runs"]) / scenario.num_steps
     return [document["weights"][stream] for stream in scenario.streams], cost

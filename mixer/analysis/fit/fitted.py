@@ -12,6 +12,7 @@ from mixer.analysis.fit.fitted_objective import Objective
 from mixer.analysis.fit.prediction import Prediction
 from mixer.utils.arrays import FloatArray
 from mixer.utils.console import Result
+from mixer.utils.text import first_of
 
 _NEAR = 0.01
 _EDGE = 0.05
@@ -150,9 +151,11 @@ class FittedMixture(Result):
             )
         absent = [name for name, most in zip(self.streams, self.mixtures.max(axis=0), strict=True) if most == 0.0]
         if absent:
-            doubts.append(f"No run trained on {absent}: the fit knows nothing of them and gives them no share.")
+            names = ", ".join(first_of(absent))
+            doubts.append(f"No run trained on {names}: the fit knows nothing of them and gives them no share.")
         if self.at_edge:
-            doubts.append(f"The shares of {self.at_edge} lie at the edge of the runs: mixtures beyond may be better.")
+            edges = ", ".join(first_of(self.at_edge))
+            doubts.append(f"The shares of {edges} lie at the edge of the runs: mixtures beyond may be better.")
         return doubts
 
     def document(self) -> dict[str, Any]:

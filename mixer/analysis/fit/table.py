@@ -8,9 +8,9 @@ import pandas as pd
 
 from mixer.utils.arrays import FloatArray
 from mixer.utils.console import Result
+from mixer.utils.text import first_of
 
 _ROUNDING, _MOST_OFF = 1e-3, 0.05
-_MOST_NAMED = 5
 SUFFIXES = (".csv", ".parquet")
 
 
@@ -72,8 +72,7 @@ class RunTable(Result):
             names, found = {*found[column], *other[column]}, _joined_by(column, found, other)
             alone = sorted(map(str, names - {*found[column]}))
             if alone:
-                more = f" and {len(alone) - _MOST_NAMED} more" if len(alone) > _MOST_NAMED else ""
-                self.notes.append(f"Runs that are in one table only are left out: {alone[:_MOST_NAMED]}{more}.")
+                self.notes.append(f"Runs that are in one table only are left out: {', '.join(first_of(alone))}.")
         return found
 
     def _once(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -109,10 +108,9 @@ class RunTable(Result):
             self.notes.append("No run's shares sum to 1: they are taken for amounts, such as tokens or per cent.")
         elif (np.abs(totals - 1.0) > _MOST_OFF).any():
             off = [f"{self.runs[row]} ({totals[row]:.3f})" for row in np.flatnonzero(np.abs(totals - 1.0) > _MOST_OFF)]
-            more = f" and {len(off) - _MOST_NAMED} more" if len(off) > _MOST_NAMED else ""
             raise ValueError(
                 f"The shares of a run must sum to 1, to {_MOST_OFF:.0%}; those of these do not: "
-                f"{', '.join(off[:_MOST_NAMED])}{more}. Is a source's column missing from --shares?"
+                f"{', '.join(first_of(off))}. Is a source's column missing from --shares?"
             )
         elif (np.abs(totals - 1.0) > _ROUNDING).any():
             self.notes.append(f"Shares sum to {totals.min():.3f} to {totals.max():.3f}: they are scaled to 1.")
@@ -176,12 +174,14 @@ def _columns(table: pd.DataFrame, option: str, pattern: str) -> dict[str, str]:
     if pattern in names:  # a single loss
         found = {pattern: pattern}
     if not found:
-        shown = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-        raise ValueError(f"{option}: no column is called as {pattern!r} says, with * for any name; there are {shown}.")
+        raise ValueError(
+            f"{option}: no column is called as {pattern!r} says, with * for any name; there are "
+            f"{', '.join(first_of(names))}."
+        )
     return found
 
 
 def _there(table: pd.DataFrame, column: str) -> str:
     if column not in table.columns:
-        raise ValueError(f"--size: there is no column {column!r} among {[*table.columns][:_MOST_NAMED]}, ...")
+        raise ValueError(f"--size: there is no column {column!r} among {', '.join(first_of([*table.columns]))}.")
     return column
