@@ -47,6 +47,7 @@ def _built(parser: ArgumentParser, config: Namespace, policy: Fixed, folder: Pat
     training.output_dir, training.resume_from_checkpoint = str(folder), None
     training.save_strategy = training.eval_strategy = "no"
     training.load_best_model_at_end = training.eval_on_start = training.push_to_hub = False
+    training.save_best_of_each = False
     recipe = build_recipe(Recipe, parser, own)
     recipe.mixing = policy
     return recipe.build()
