@@ -7,7 +7,7 @@ Forks: without the random bytes to the end, and with a weight moved by a hundred
 the mean loss of the three targets, as a mean over seeds with its spread: between fork and its own parent, and between
 the fork of one seed and the parent of another.
 
-Worth, for the first seeds: `source_values` at the checkpoint with nine repeats. Three in turn give a change and an
+Worth, for the first seed: `source_values` at the checkpoint with nine repeats. Three in turn give a change and an
 interval, and the other six the truth: what that source does to that target, the mean over rows. The first-order
 prediction of the same is from alignments that are measured after every second step of the parent: the learning rates of
 the steps times the source's share, times its alignment less that of the others. Coverage is the share of intervals of
@@ -39,7 +39,7 @@ from mixer.policies.contract import Decision, Mixture, Observation
 from mixer.report.judging import paired_bound
 from mixer.utils.arrays import FloatArray
 
-_SEEDS, _JUDGED_SEEDS, _REPEATS, _AT_ONCE = 8, 3, 9, 3
+_SEEDS, _JUDGED_SEEDS, _REPEATS, _AT_ONCE = 8, 1, 9, 3
 _STEPS = 24  # of a fork that measures worth
 
 

@@ -38,7 +38,7 @@ def _value(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     run = recorded_run(config, own.at)
     with only_json(own.json):
         values = source_values(partial(_built, parser, config), run, own.at, own.steps, own.repeats)
-    show(lambda: {"run": run, "at": own.at, "values": values}, lambda: _view(values, own.at), own.json)
+    show(lambda: {"run": run, "at": own.at, "values": values}, lambda: view(values, own.at), own.json)
 
 
 def _built(parser: ArgumentParser, config: Namespace, policy: Fixed, folder: Path) -> MixingTrainer:
@@ -47,12 +47,19 @@ def _built(parser: ArgumentParser, config: Namespace, policy: Fixed, folder: Pat
     training.output_dir, training.resume_from_checkpoint = str(folder), None
     training.save_strategy = training.eval_strategy = "no"
     training.load_best_model_at_end = training.eval_on_start = training.push_to_hub = False
+    training.save_best_of_each = False
     recipe = build_recipe(Recipe, parser, own)
     recipe.mixing = policy
     return recipe.build()
 
 
-def _view(values: pd.DataFrame, at: int) -> Table:
+def view(values: pd.DataFrame, at: int) -> Table:
+    """Renders what sources are worth.
+
+    Args:
+        values: Result of `source_values`.
+        at: The step.
+    """
     unit = "by_thousand_samples" if values["by_million_tokens"].isna().all() else "by_million_tokens"
     table = Table(title=f"Change of the loss from step {at} by each source, in the place of the others (95 %)")
     for column in ("source", "samples", "of the loss of", "change", unit.replace("_", " "), "it"):
