@@ -55,7 +55,7 @@ def test_random_transforms_and_epochs_make_no_second_row(selection: Any, storage
 
 
 def test_a_reservoir_is_even_over_distinct_rows_however_often_they_come() -> None:
-    num_rows, capacity, num_buffers = 40, 8, 500
+    num_rows, capacity, num_buffers = 40, 8, 200
     order = [row for row in epochs_of(num_rows, 2, 3) for _ in range(1 + 3 * (row % 5 == 0))]  # some come more often
     data, found = letters(num_rows), Counter[int]()
     for seed in range(num_buffers):
@@ -123,7 +123,7 @@ def test_room_that_was_made_is_filled_by_rows_that_come_again() -> None:
 
 def test_entries_are_found_as_a_dict_would() -> None:
     random, entries, model = np.random.default_rng(0), Entries(5_000), {}
-    for _ in range(50):
+    for _ in range(15):
         new = [int(row) for row in random.choice(20_000, 300, replace=False) if row not in model.values()]
         slots = [slot for slot in random.choice(max(entries.size, 1), 100).tolist() if slot < entries.size]
         slots = [*dict.fromkeys(slots), *range(entries.size, min(5_000, entries.size + 120))][: len(new)]
