@@ -200,7 +200,7 @@ def quicken_accelerate() -> None:
     """Leaves out what accelerate does at the beginning of each run, and takes longer than a short run.
 
     It collects all garbage, looks on the disk, several times a step, which packages are installed, and imports
-    deepspeed (and with it mlflow) to see that a model is none of its engines, which needs it to be imported.
+    deepspeed, and with it mlflow, to see that a model is none of its engines: there is one only where it was imported.
     """
     memory.gc = SimpleNamespace(collect=lambda: 0)
     if not hasattr(imports._is_package_available, "cache_info"):

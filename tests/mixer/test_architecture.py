@@ -101,9 +101,7 @@ def _imports(module: str) -> set[str]:
 def _named(module: str) -> set[str]:
     """Modules of other rooms that are imported by a name in a string."""
     calls = [node for node in _nodes(module) if isinstance(node, ast.Call)]
-    calls = [
-        call for call in calls if "import_module" in (getattr(call.func, "attr", ""), getattr(call.func, "id", ""))
-    ]
+    calls = [call for call in calls if "import_module" in (getattr(call.func, name, "") for name in ("attr", "id"))]
     names = {str(part.value) for call in calls for part in call.args if isinstance(part, ast.Constant)}
     return {name for name in names if name.split(".")[0] in ROOMS and _room(name) != _room(module)}
 

@@ -53,8 +53,9 @@ class ManyOffered:
         buffer.offer = noting
 
 
-@pytest.mark.parametrize("storage", ["references", "memory"])
-@pytest.mark.parametrize("selection", [ClassBalanced, lambda: Ring(by="label")])
+@pytest.mark.parametrize(
+    ("selection", "storage"), [(ClassBalanced, "references"), (lambda: Ring(by="label"), "memory")]
+)
 def test_classes_are_the_same_wherever_they_come_from(selection: Any, storage: str, tmp_path: Path) -> None:
     sources: list[Any] = [
         {"a": classes_as_arrow(1, "label"), "b": classes_as_arrow(2, "label")},

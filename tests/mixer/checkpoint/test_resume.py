@@ -184,9 +184,9 @@ def _kill(folder: Path, name: str, instant: int, callbacks: Any = (), resume: An
             trainer.train(resume_from_checkpoint=trainer.newest_checkpoint() if resume is True else resume)
 
 
-WRITING = ("within save_pretrained", "within save", "after write_json", "before _remove", "before rmtree")
+WRITING = ("within save_pretrained", "after write_json", "before rmtree")
 QUICK = [("steps", 0.25), ("epochs", 0.6), ("saved by epoch", 0.95), ("best", 0.6), ("changing", 0.6)]
-RARER = ("within save_to_json", "before write_json", "after rmtree", 0.95)
+RARER = ("within save", "within save_to_json", "before write_json", "before _remove", "after rmtree", 0.95)
 OTHERS = [("steps", 0.95), ("changing", 0.95), ("cut short", 0.6), *(("best", moment) for moment in RARER)]
 ALWAYS = [*QUICK, *(("best", moment) for moment in WRITING)]
 

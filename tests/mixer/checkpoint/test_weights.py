@@ -17,6 +17,7 @@ from mixer import MixingTrainer
 from mixer.checkpoint.checkpoint_files import complete
 from mixer.checkpoint.load_weights import loaded_whole
 from tests.helpers import Tokens, arguments, weights_of
+from tests.ranks.warm import some
 
 SMALL = {
     **dict.fromkeys(("hidden_size", "d_model", "embed_dim", "moe_intermediate_size", "projection_dim"), 16),
@@ -141,7 +142,7 @@ def run(folder: Path, model: Any, data: Any, resume: Any = None, **changes: Any)
     return trainer
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=some(MODELS, ("vit", "mixtral")))
 def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path, torch.Tensor]:
     build, data = MODELS[request.param]
     folder = tmp_path_factory.mktemp(request.param)

@@ -75,7 +75,7 @@ def test_streams_that_agree_are_added_up(name: str, seed: int, num_streams: int)
 
 @pytest.mark.parametrize("name", ["upgrad", "mgda", "nash-mtl"])
 @given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_no_stream_loses(name: str, seed: int, num_streams: int) -> None:
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(num_streams, 9)) * np.exp(generator.normal(size=(num_streams, 1)))
@@ -87,7 +87,7 @@ def test_no_stream_loses(name: str, seed: int, num_streams: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
-@settings(max_examples=10)
+@settings(max_examples=4)
 def test_in_a_bargain_all_gain_alike_however_long_their_gradients(seed: int, num_streams: int) -> None:
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(num_streams, 9))

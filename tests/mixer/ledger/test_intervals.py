@@ -62,7 +62,7 @@ def mean_of(rows: pd.DataFrame, column: str) -> float:
 
 
 @given(st.integers(2, 5), st.integers(1, 14), st.sets(st.integers(1, 14)), st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8)
 def test_rows_of_an_interval_are_sums_means_and_last_values_of_its_steps(
     tmp_path_factory: pytest.TempPathFactory, interval_steps: int, num_steps: int, saved: set[int], seed: int
 ) -> None:

@@ -48,7 +48,7 @@ def _told(folder: Path, loss: Any, caplog: pytest.LogCaptureFixture, **changes: 
     return [message for message in messages if "neither a sum nor a mean" in message]
 
 
-@pytest.mark.parametrize("loss", [attended_z_loss, hard_half, log_mean_exp])
+@pytest.mark.parametrize("loss", [attended_z_loss, pytest.param(hard_half, marks=pytest.mark.full), log_mean_exp])
 def test_they_are_told_once(loss: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not _told(tmp_path / "first", loss, caplog, max_steps=1)  # it looks like a mean
     said = _told(tmp_path / "run", loss, caplog)

@@ -80,7 +80,7 @@ seeds = st.integers(0, 10_000)
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=5)
+@settings(max_examples=2)
 @given(seed=seeds, unit=st.sampled_from(["samples", "tokens"]), cut=st.integers(0, NUM_STEPS))
 def test_weights_and_factors_keep_their_scale_and_a_resumed_run_goes_on_alike(
     name: str, seed: int, unit: str, cut: int
@@ -130,7 +130,7 @@ WRAPPED: dict[str, Callable[[Policy], Policy]] = {
 
 
 @pytest.mark.parametrize("wrap", WRAPPED)
-@settings(max_examples=9)
+@settings(max_examples=4)
 @given(inner=st.sampled_from(["GroupDRO", "FAMO, loss", "CoBa, loss"]), seed=seeds)
 def test_wrappers_leave_the_loss_its_scale_too(wrap: str, inner: str, seed: int) -> None:
     policy, course = WRAPPED[wrap](MAKERS[inner]()), Course(seed)

@@ -167,7 +167,7 @@ def plain(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 
 
 @every_policy
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(course=loss_courses, cut=st.integers(0, 8))
 def test_whatever_is_observed_weights_lie_on_the_simplex_and_a_saved_run_goes_on_alike(
     make: Callable[..., Policy], course: Any, cut: int

@@ -51,6 +51,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_a_second_start_and_another_process_make_nothing_anew(file: Path, tmp_path: Path, cache: Path) -> None:
     log = tmp_path / "log"
     first = make(file, log)

@@ -301,7 +301,7 @@ def test_blocks_are_the_documents_cut_anew(documents: list[list[int]], length: i
     assert all(0 < len(block) <= length for block in blocks[-1:])
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.text("abc", max_size=9), min_size=1, max_size=20).filter(any), st.integers(2, 8))
 def test_streamed_and_stored_rows_give_the_same_blocks(texts: list[str], length: int) -> None:
     rows = datasets.Dataset.from_dict({"text": texts})

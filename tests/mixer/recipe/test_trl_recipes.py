@@ -19,6 +19,7 @@ from mixer.recipe.recipe_files import filled_in
 from tests.helpers import GradientRecorder, plain_options, weights_of
 from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.mixer.recipe.test_chat import MARKED
+from tests.ranks.warm import some
 
 Rows = list[dict[str, Any]]
 OF_TRL = {"bf16": False, "gradient_checkpointing": False, "max_length": 256}
@@ -143,7 +144,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", some(OPTIONS, ("whole turns", "assistant, packed")))
 def test_each_source_is_learned_as_by_sft_trainer_alone(name: str, tmp_path: Path, base: Path) -> None:
     options, recorder = OPTIONS[name], GradientRecorder()
     content = recipe(tmp_path, base, "sft", {name: rows for name, (rows, _) in TAKEN.items()}, max_steps=1, **options)

@@ -14,6 +14,7 @@ from mixer.checkpoint.checkpoint_files import find_problem, list_checkpoints
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
 from tests.mixer.checkpoint.test_resume import Whole, assert_same, build, go_on
+from tests.ranks.warm import some
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some(CASES, ("in a step", "while a checkpoint is written", "at an epoch's end")))
 def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
     case: str, tmp_path: Path, whole: Whole
 ) -> None:

@@ -58,7 +58,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     "options",
     [
         {"train_dataset": Tokens(64, 1)},
-        {"model": "bert-tokens"},  # it has no loss function that shows the rows' losses
+        # It has no loss function that shows the rows' losses.
+        pytest.param({"model": "bert-tokens"}, marks=pytest.mark.full),
         pytest.param({"auto_find_batch_size": True}, marks=pytest.mark.full),
     ],
     ids=["one", "bert", "repeatable"],

@@ -57,6 +57,7 @@ def test_commands_notice_another_package(monkeypatch: pytest.MonkeyPatch, capsys
     assert f"Python finds 'mixer' at {mixer.__file__}" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_recipe_s_function_in_a_hidden_package_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").touch()
     code = "from mixer.recipe.streams import call_by_name; call_by_name('streams.a.factory', 'tasks.mlp.mlp', {})"

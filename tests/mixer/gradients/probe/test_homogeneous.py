@@ -82,10 +82,10 @@ def test_the_variance_is_of_the_differences_between_micro_batches_and_of_a_singl
 def test_a_sketch_of_layers_of_any_kind_is_unbiased_and_as_near_as_it_says() -> None:
     case = _odd()
     expected, options = expected_of(case).gram, {"sketch_size": 2, "variance": False}
-    found = [case.probed(sketch(case.model, 3, seed=seed, **options), PARTS) for seed in range(100)]
+    found = [case.probed(sketch(case.model, 3, seed=seed, **options), PARTS) for seed in range(49)]
     grams = np.stack([one.gram for one in found])
     spread = grams.std(0, ddof=1)
-    assert (np.abs(grams.mean(0) - expected) < 4 * spread / 10).all()
+    assert (np.abs(grams.mean(0) - expected) < 4 * spread / 7).all()
     assert (spread < 1.2 * np.sqrt(np.mean([one.gram_error**2 for one in found], axis=0))).all()
 
 

@@ -28,6 +28,7 @@ from tests.mixer.trainer.trl.cases import (
     tokenizer,
     two_chats,
 )
+from tests.ranks.warm import some
 
 
 def test_each_stream_becomes_what_sft_trainer_makes_of_it_alone(tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def _totals(trainer: Any, model: Any, terms: Any) -> dict[str, tuple[Tensor, int
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, CASES.keys() - {"gpt2", "in one micro-batch", "smoothed", "wrapped"}))
 def test_a_step_of_all_samples(tmp_path: Path, name: str) -> None:
     data, terms, by_stream, options = CASES[name]
     options = {"per_device_train_batch_size": 3, **options}
