@@ -2,10 +2,11 @@
 
 `python -m benchmarks continual --protocol NAME ... --method NAME ... [--memory-per-class M | --buffer N] --data-dir
 DIR` gives a row for each method that fits a protocol, with its memory. A row sums up all seeds: average accuracy, or
-loss, at the end, forgetting, time, peak memory in training above what was there after imports, and how fast the last
-task is trained compared with the first. `all` stands for every protocol, or for every method. A method that does not
-fit a protocol is left out of it, and refused with the reason where it fits none of those named. Where Avalanche is
-installed, three methods run with it too, on images (`avalanche-er-reservoir`).
+loss, at the end, forgetting, time of the processor, peak memory in training above what was there after imports, what is
+kept from task to task beside the model (remembered samples and logits, weights and their importances, projections, a
+copy of the model), and how fast the last task is trained compared with the first. `all` stands for every protocol, or
+for every method. A method that does not fit a protocol is left out of it, and refused with the reason where it fits
+none of those named. Where Avalanche is installed, three methods run with it too, on images (`avalanche-er-reservoir`).
 
 A run has a process of its own, and its result a file in `--folder`, so that nothing is run twice; `--report` runs
 nothing. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on two ranks. What each protocol is, and what
@@ -14,6 +15,7 @@ was published, is said in `benchmarks.continual.protocols`; methods are in `benc
 
 import argparse
 import multiprocessing
+import os
 import shutil
 import tempfile
 import time
@@ -30,7 +32,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, set_seed
 from transformers.utils import logging
 
-from benchmarks.continual import with_avalanche
+from benchmarks.continual import pretrained, with_avalanche
 from benchmarks.continual.methods import METHODS, WITHOUT_MEMORY, why_unfit
 from benchmarks.continual.protocols import PROTOCOLS, Protocol
 from benchmarks.continual.results import Run, report
@@ -38,10 +40,13 @@ from benchmarks.peak import Peak
 from mixer import MixingTrainer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.task_checkpoints import read_pace
+from tasks.methods import ICaRL, LwF
 from tasks.metrics.metrics import all_metrics
+from tasks.task_folders import folder_of_task
 
 _ALL = "all"
-_METHODS = (*METHODS, *with_avalanche.NAMES)
+_METHODS = (*METHODS, pretrained.RANDOM_PROJECTIONS, *with_avalanche.NAMES)
+_WITHOUT_MEMORY = {*WITHOUT_MEMORY, pretrained.RANDOM_PROJECTIONS}
 
 
 class QuietTrainer(MixingTrainer):
@@ -68,8 +73,8 @@ def run_once(
 
     Returns:
         All metrics, accuracies in per cent, the samples a second of the first task that replays and of the last one and
-        their ratio (`first_rate`, `last_rate`, `last_over_first`), `seconds`, evaluation included, and the memory,
-        `peak_bytes` and `growth_bytes`.
+        their ratio (`first_rate`, `last_rate`, `last_over_first`), `seconds` of the processor, evaluation included, and
+        the memory, `peak_bytes`, `growth_bytes` and `kept_bytes`, what is kept from task to task beside the model.
     """
     peak = Peak()
     set_seed(seed)
@@ -78,7 +83,7 @@ def run_once(
     sequence, score = setting.arranged(tasks)
     model = protocol.model(seed, base_dir)
     peak.forget()  # what reading the files took
-    started = time.perf_counter()
+    started, num_first = time.process_time(), sum(parameter.numel() for parameter in model.parameters())
     with _shared_folder() as folder:
         run = ContinualRun(
             model if setting.adapt is None else setting.adapt(model),
@@ -94,12 +99,23 @@ def run_once(
         )
         scores = run.run()
         rates = read_pace(folder, sequence.names).samples_per_second
+        kept = _kept_bytes(run, protocol.row_bytes, num_first)
     unit = 100.0 if scores.higher_is_better else 1.0
     metrics = {name: unit * value for name, value in all_metrics(scores).items()}
     # Steps without replay are half as large: the first task that compares with the last is the first that replays.
     first = rates.iloc[0 if setting.memory is None or setting.memory.is_online else 1]
     pace = {"first_rate": first, "last_rate": rates.iloc[-1], "last_over_first": rates.iloc[-1] / first}
-    return {**metrics, **pace, "seconds": time.perf_counter() - started, **peak.figures()}
+    return {**metrics, **pace, "seconds": time.process_time() - started, **peak.figures(), "kept_bytes": kept}
+
+
+def _kept_bytes(run: ContinualRun, row_bytes: int, num_first: int) -> float:
+    """Counts what is kept from task to task beside the model that the run began with, by what is saved of it."""
+    end = folder_of_task(run.folder, len(run.sequence) - 1, run.sequence.names[-1]) / "end"
+    saved = [path for part in ("memory", "methods") for path in (end / part).rglob("*") if path.is_file()]
+    size = sum(one.numel() for one in run.model.parameters())
+    num_copied = size if any(isinstance(method, LwF | ICaRL) for method in run.rehearsal.new_methods()) else 0
+    rows = 0 if run.memory is None else len(run.memory) * row_bytes
+    return sum(path.stat().st_size for path in saved) + rows + 4.0 * (size - num_first + num_copied)
 
 
 @contextmanager
@@ -125,6 +141,8 @@ def _run_and_write(run: Run, folder: Path, data_dir: Path, threads: int) -> str:
         asked = PROTOCOLS[run.protocol], run.method, run.memory, run.seed, data_dir
         if run.method in with_avalanche.NAMES:
             found = with_avalanche.run_with_avalanche(*asked)
+        elif run.method == pretrained.RANDOM_PROJECTIONS:
+            found = pretrained.run_random_projections(PROTOCOLS[run.protocol].sequence(data_dir, run.seed), run.seed)
         else:
             found = run_once(*asked, folder)
     except (ValueError, FileNotFoundError) as error:
@@ -146,7 +164,7 @@ def _planned(args: argparse.Namespace, ranks: int) -> Iterable[Run]:
             protocol = PROTOCOLS[name]
             for method in args.method:
                 if not _why_unfit(method, protocol):
-                    has_memory = method.removeprefix(with_avalanche.PREFIX) not in WITHOUT_MEMORY
+                    has_memory = method.removeprefix(with_avalanche.PREFIX) not in _WITHOUT_MEMORY
                     yield Run(name, method, has_memory * (args.memory or protocol.memory), seed, ranks)
 
 
@@ -184,6 +202,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     memory.add_argument("--buffer", dest="memory", type=int, help="entries in all; default: the protocol's")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, help="folder of the data")
+    parser.add_argument("--model", help="folder of all-MiniLM-L6-v2; default: that of the package")
     parser.add_argument("--folder", type=Path, default=Path("runs/continual"), help="folder of the results")
     parser.add_argument("--parallel", type=int, default=1, help="processes; with more than one, times say less")
     parser.add_argument("--threads", type=int, default=1, help="of a process")
@@ -191,6 +210,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.data_dir is None and not args.report:
         parser.error("the protocols are made of files: give their folder by --data-dir.")
+    if args.model is not None:
+        os.environ[pretrained.FOLDER] = args.model
     args.protocol = [*PROTOCOLS] if _ALL in args.protocol else args.protocol
     for method in () if _ALL in args.method or args.report else args.method:
         reasons = [f"{name}: {why}" for name in args.protocol if (why := _why_unfit(method, PROTOCOLS[name]))]

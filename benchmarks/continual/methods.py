@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from benchmarks.continual import pretrained
 from benchmarks.continual.protocols import A_GEM_BATCH, Protocol
 from mixer import MixingTrainer
 from mixer.policies import Policy
@@ -209,6 +210,8 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
     Returns:
         The reason and the way out; `None` if there is a place.
     """
+    if name == pretrained.RANDOM_PROJECTIONS and not protocol.is_pretrained:
+        return f"{name} is for trained encoders. Take clinc150-pretrained."
     if name in _OF_TEXT and not protocol.is_text:
         return f"{name} is for language models, but this protocol trains a classifier. Take text-domains."
     if name in _OF_CLASSES and protocol.is_text:

@@ -16,8 +16,9 @@ from benchmarks.quality.cache import write_whole
 Figures = Mapping[str, float]
 _COLUMNS = (
     *("protocol", "method", "memory", "seeds", "ACC or loss", "published", "forgetting"),
-    *("s a seed", "peak MB", "samples/s at first", "last / first"),
+    *("CPU s a seed", "peak MB", "kept kB", "samples/s at first", "last / first"),
 )
+_BYTES, _RATES = {"growth_bytes": 1e6, "kept_bytes": 1e3}, {"first_rate": ",.0f", "last_over_first": ".2f"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,6 @@ def _cells(row: Run, runs: Sequence[Figures]) -> list[str]:
         protocol.published.get((row.method.removeprefix(PREFIX), row.memory), ""),
         "" if isnan(fmean(of["forgetting"])) else f"{fmean(of['forgetting']):.{digits}f}",
         f"{fmean(of['seconds']):.0f}",
-        f"{fmean(of['growth_bytes']) / 1e6:.0f}",
-        f"{median(of['first_rate']):,.0f}",
-        f"{median(of['last_over_first']):.2f}",
+        *(f"{fmean(of[name]) / unit:,.0f}" if name in of else "" for name, unit in _BYTES.items()),
+        *(f"{median(of[name]):{form}}" if name in of else "" for name, form in _RATES.items()),
     ]

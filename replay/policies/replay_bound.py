@@ -13,8 +13,9 @@ from mixer.utils.arrays import FloatArray
 from mixer.utils.ranges import check_range
 from replay.policies.base import Replay, ReplayPolicy
 
-_RATE = 75.0  # change of a logarithm of odds, over the run, by a loss that is its whole first value above the bound
-_MOST_CHANGE = 20.0  # of it, over the run
+_RATE = 75.0  # change of a logarithm of odds, over what is left, by a rise of 1 above the bound
+_LEAST_LEFT = 0.1  # of the run, by which the change is divided at most
+_MOST_CHANGE = 20.0  # of the logarithm, over the run
 _FALL = 0.125  # of the fall at the present pace: what is left of a run whose learning rate decays
 _NUM_KEPT = 4  # evaluations that give the pace
 _NUM_AT_LIMIT = 3  # evaluations at a limit before the log says so
@@ -28,13 +29,13 @@ class ReplayBound(ReplayPolicy):
     et al. 2024, arXiv:2403.08763, 5 % for a weak shift, 25 % for a strong one). At a constant ratio the old loss
     rises soon to a level that falls about linearly with the logarithm of the odds `ρ / (1 − ρ)`. So each old stream has
     odds of its own against everything new, and after each evaluation, with `e` the relative rise of its loss above the
-    first one and `Δp` the progress of the run since the last evaluation,
+    first one, `p` the progress of the run and `Δp` that since the last evaluation,
 
-        log odds ← log odds + 75 Δp (e − max_rise),
+        log odds ← log odds + 75 Δp (e − max_rise) / max(1 − p, 0.1),
 
-    at most 20 Δp at once. A loss that a re-warmed learning rate has lifted falls again as the rate decays: while a loss
-    falls, an eighth of what it would fall by to the end at its present pace is taken off `e`. So early evaluations
-    move the ratio little, and the run ends at the bound.
+    at most 20 Δp at once. A loss that a re-warmed learning rate has lifted falls again as the rate decays. So early
+    evaluations move the ratio little, and what they moved too far the later ones take back. While a loss falls, an
+    eighth of what it would fall by to the end at its present pace is taken off `e`.
 
     It needs evaluation sets of the old streams' names, an evaluation before the first step (`eval_on_start=True`), and
     about twenty in the run. A replay buffer or a plain stream can be old. In a continual run each earlier task has its
@@ -127,7 +128,8 @@ class ReplayBound(ReplayPolicy):
         passed = observation.progress - last
         self._progresses = np.append(self._progresses, observation.progress)[-_NUM_KEPT:]
         self._rises = np.vstack([self._rises, rises])[-_NUM_KEPT:]
-        change = _RATE * (self._expected(rises, observation.progress) - self.max_rise)
+        rate = _RATE / max(1.0 - observation.progress, _LEAST_LEFT)
+        change = rate * (self._expected(rises, observation.progress) - self.max_rise)
         change = np.where(np.isfinite(change) & ~is_first, change, 0.0)
         self._logs = self._logs + passed * np.clip(change, -_MOST_CHANGE, _MOST_CHANGE)
         self._limit(rises, observation.step)

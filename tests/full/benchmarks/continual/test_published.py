@@ -6,13 +6,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import BertConfig, BertModel
 
-from benchmarks.continual import text
+from benchmarks.continual import pretrained, text
 from benchmarks.continual.command import main, run_once
 from benchmarks.continual.methods import METHODS
 from benchmarks.continual.protocols import PROTOCOLS
 from benchmarks.continual.results import Run
 from benchmarks.made_up_data import make_data
+from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.tasks.data import write_intents
 
 PROTOCOL, TEXT = PROTOCOLS["clinc150"], PROTOCOLS["text-domains"]
@@ -64,12 +67,13 @@ def test_methods_without_a_place_are_refused(
 
 
 def test_the_report_sums_up_the_runs_of_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = {"seconds": 10.0, "growth_bytes": 2e8, "first_rate": 1e3, "last_over_first": 1.0, "forgetting": 2.0}
+    figures = {"seconds": 10.0, "growth_bytes": 2e8, "kept_bytes": 3e4, "forgetting": 2.0}
+    figures |= {"first_rate": 1e3, "last_over_first": 1.0}
     for seed, accuracy in ((1, 89.0), (2, 91.0)):
         row = Run("split-mnist", "er-reservoir", 1_100, seed)
         row.write(tmp_path, {**figures, "average_accuracy": accuracy})
     main(["--report", "--folder", str(tmp_path)])
-    row = "split-mnist | er-reservoir | 1,100 | 2 | 90.0 ± 1.4 | 90.78 ± .85 | 2.0 | 10 | 200 | 1,000 | 1.00"
+    row = "split-mnist | er-reservoir | 1,100 | 2 | 90.0 ± 1.4 | 90.78 ± .85 | 2.0 | 10 | 200 | 30 | 1,000 | 1.00"
     assert capsys.readouterr().out.splitlines()[2:] == [f"| {row} |"]
 
 
@@ -98,3 +102,35 @@ def test_offline_is_scored_by_the_mean_over_tasks(folder: Path) -> None:
     assert (arranged.names, len(arranged["all"].train), len(arranged["all"].evaluation)) == (("all",), 48, 20)
     assert score is not None
     assert METHODS["fine-tune"](PROTOCOL, 0, 2).arranged(tasks) == (tasks, None)
+
+
+def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = byte_level()
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    encoder = BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)).eval()
+    for part in (tokenizer, encoder):
+        part.save_pretrained(tmp_path)
+    monkeypatch.setenv(pretrained.FOLDER, str(tmp_path))
+    monkeypatch.setattr(pretrained, "_NUM_PROJECTIONS", 50)
+
+    texts = ["stay", "please owe for her"]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
+        rows = pretrained._encoded([*enumerate(texts)]).read_columns(torch.arange(2).numpy())
+        found = pretrained.UpperLayers(2).eval().features(rows["hidden"], rows["attention_mask"])
+    for own, words, features in zip(hidden, texts, found, strict=True):
+        torch.testing.assert_close(features, own[: len(words)].mean(dim=0), rtol=0, atol=2e-3)  # half precision
+
+    tasks = pretrained.intents(folder, 1, num_train=6, num_test=3)
+    kept = pretrained.run_random_projections(tasks, 1)["kept_bytes"]
+    assert kept == 4 * (16 * 50 + 50 * 50 + 50 * 4)
+    small = dataclasses.replace(
+        PROTOCOLS["clinc150-pretrained"],
+        sequence=lambda folder, seed: tasks,
+        model=lambda seed, folder: pretrained.UpperLayers(4),
+    )
+    size = sum(parameter.numel() for parameter in pretrained.UpperLayers(4).parameters())
+    assert run_once(small, "lwf", 0, 1, folder, folder)["kept_bytes"] == 4 * size
