@@ -46,6 +46,7 @@ COMMANDS = {
             *("--scenario", "small_target", "--data-dir", DATA, "--folder", FOLDER),
         ),
     ),
+    "worth": Command("quality.worth", "What was a source worth, and what do forks of one run gain?", None, _QUICK),
     "swarms": Command("swarms.command", "Do fits find the best mixture from few runs?", None, _QUICK),
     "continual": Command(
         "continual.command",

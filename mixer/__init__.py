@@ -6,6 +6,7 @@ from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from mixer.analysis.inspect.of_trainer import inspect_trainer as inspect_trainer
+    from mixer.analysis.value import source_values as source_values
     from mixer.gradients.probe import GradientProbe as GradientProbe
     from mixer.ledger.exposure import Exposure as Exposure
     from mixer.ledger.ledger import Ledger as Ledger
@@ -42,6 +43,7 @@ else:
         __name__,
         {
             "mixer.analysis.inspect.of_trainer": ["inspect_trainer"],
+            "mixer.analysis.value": ["source_values"],
             "mixer.gradients.probe": ["GradientProbe"],
             "mixer.ledger.exposure": ["Exposure"],
             "mixer.ledger.ledger": ["Ledger"],

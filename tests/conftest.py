@@ -7,12 +7,15 @@ os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OF
 import pytest
 from hypothesis import HealthCheck, settings
 
+gc.disable()  # while everything is imported, which leaves hardly any garbage
+os.fsync = lambda descriptor: None  # a process that is killed loses nothing that it wrote, and no test cuts the power
+
 settings.register_profile(
     "deterministic",
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=60,
+    max_examples=60 if "MUTANT_UNDER_TEST" in os.environ else 25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],  # mutmut runs tests again and again
 )
 settings.load_profile("deterministic")
@@ -22,6 +25,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Takes what the imports and the collection made out of the collector's sight, which looks at all of it often."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.get_freeze_count = lambda: 1  # it would walk through all of them, in each continual run
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

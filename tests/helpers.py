@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.utils import imports, memory
+from accelerate.utils import imports, memory, other
 from torch import nn
 from torch.utils.data import Dataset
 from transformers import (
@@ -199,11 +199,13 @@ def weights_of(model: nn.Module) -> torch.Tensor:
 def quicken_accelerate() -> None:
     """Leaves out what accelerate does at the beginning of each run, and takes longer than a short run.
 
-    It collects all garbage, and looks on the disk, several times a step, which packages are installed.
+    It collects all garbage, looks on the disk, several times a step, which packages are installed, and imports deepspeed
+    (and with it mlflow) to see that a model is none of its engines, which needs it to be imported.
     """
     memory.gc = SimpleNamespace(collect=lambda: 0)
     if not hasattr(imports._is_package_available, "cache_info"):
         imports._is_package_available = functools.cache(imports._is_package_available)
+    other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
 
 
 def end_ranks() -> None:

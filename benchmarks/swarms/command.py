@@ -1,6 +1,7 @@
 """Do fits hold on tables of real models, and do designed runs find the best mixture sooner?
 
-`python -m benchmarks swarms [--data-dir DIR]` prints two tables. Without a folder of data there are known laws alone.
+`python -m benchmarks swarms [--data-dir DIR]` prints two tables, and the processor time. Without a folder of data there
+are known laws alone.
 
 Fits: each regression is fitted to some runs drawn at random, and predicts mixtures that it has not seen: Spearman's
 rank correlation of predicted and true objective, and regret, how far the mixture that it takes for the best one is
@@ -9,9 +10,13 @@ above the best one there. Coverage is the share of true values of runs within ou
 Search: eight mixtures far from each other, then four at a time as `mixer search` chooses them, out of the swarm's runs.
 Found is how far the best run so far is above the best run of all; regret is that of a fit to the runs so far, on the
 mixtures to judge by.
+
+`--part end_to_end`: `mixer search` on three scenarios of `benchmarks quality`, against the best of sixteen fixed
+mixtures and `"auto"`. Cost is in lengths of a run, with the run that is judged.
 """
 
 import argparse
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +26,7 @@ import numpy as np
 from benchmarks.common import new_parser, write_json
 from benchmarks.presenting import present
 from benchmarks.swarms.contestants import CONTESTANTS, ours
+from benchmarks.swarms.end_to_end import SCENARIOS, end_to_end
 from benchmarks.swarms.swarms import LARGER, Swarm, known_law, regmix
 from mixer.analysis.fit.prediction import Prediction
 from mixer.analysis.fit.surrogate import rank_correlation
@@ -30,6 +36,7 @@ from mixer.utils.arrays import FloatArray
 _SURE = 1.645
 _FIRST, _AT_ONCE = 8, 4
 _SEARCHED = (16, 32, 48)
+_AT_COST = 16  # runs of a search, as many as there are fixed mixtures
 
 
 def _regret(predicted: FloatArray, true: FloatArray) -> float:
@@ -104,7 +111,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--draws", type=int, default=4, help="draws of these runs")
     parser.add_argument("--seeds", type=int, default=20, help="seeds of a search")
-    parser.add_argument("--part", nargs="+", choices=["fits", "search"], default=["fits", "search"])
+    parser.add_argument("--part", nargs="+", choices=["fits", "search", "end_to_end"], default=["fits", "search"])
+    parser.add_argument("--folder", type=Path, default=Path("runs/mixing_quality"), help="of the runs of end_to_end")
+    parser.add_argument("--judged", type=int, default=2, help="seeds that end_to_end judges by")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     args = parser.parse_args(argv)
     if args.quick:
@@ -118,21 +127,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     Args:
         argv: Command line; `None` takes the process's own.
     """
-    args = _arguments(argv)
+    args, began = _arguments(argv), time.process_time()
     swarms = [] if args.data_dir is None else regmix(args.data_dir)
     swarms += [known_law(24, 20, seed=24), known_law(64, 20, seed=64)]
-    figures: dict[str, list[dict[str, Any]]] = {"fits": [], "search": []}
+    figures: dict[str, list[dict[str, Any]]] = {"fits": [], "search": [], "end_to_end": []}
     for swarm in swarms:
         if "fits" in args.part:
             figures["fits"] += fits(swarm, args.runs, args.draws)
         if "search" in args.part and swarm in swarms[:2]:
             counts = _SEARCHED[:1] if args.quick else _SEARCHED
             figures["search"] += [row for kind in (False, True) for row in search(swarm, counts, args.seeds, kind)]
+    for name in SCENARIOS if "end_to_end" in args.part else ():
+        figures["end_to_end"] += end_to_end(name, args.judged, args.folder, _AT_COST)
     for title, rows in figures.items():
         if rows:
             columns = list(dict.fromkeys(name for row in rows for name in row))
             cells = [[_cell(row.get(name, np.nan)) for name in columns] for row in rows]
-            present(title.capitalize(), columns, cells, args.markdown)
+            present(title.capitalize().replace("_", " "), columns, cells, args.markdown)
+    print(f"Processor time: {time.process_time() - began:.0f} s.")
     write_json(args.json, figures)
 
 

@@ -22,27 +22,27 @@ _HEAD = """\
 
 `TrainingArguments` (transformers {version}) has {total} options. With a `MixingTrainer`, {same} of them behave
 as in the Trainer, {different} behave with the difference given here, and {refused} refuse some values at construction
-(some options do both). Options of subclasses (`Seq2SeqTrainingArguments`, TRL's configurations) are not listed.
+(some do both).
 
 ## Options of a mixture
 
 `MixingConfig` is `TrainingArguments` with these fields. `HfArgumentParser((MixingConfig,))` reads them from a command
 line, YAML or JSON; a recipe has them under `training`, `mixer train` as `--training.NAME`. `MixingSeq2SeqConfig` and
 `MixingSFTConfig` have them too; for any other class, write `@dataclass class MyConfig(MixingOptions, OtherConfig)`.
-`mixer train --help` says more of each. Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict`
-(one of both places), `budget`, `groupings`, `methods`, `reference_model`, `probe`. All are fixed at construction.
+Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (in one of both places), `budget`,
+`groupings`, `methods`, `reference_model`, `probe`.
 
-| field | default | |
-|---|---|---|
 {own}
+
+`mixer train --help` and [the class](../mixer/run/config.py) say what each does.
+
 ## Options of the Trainer
 
 | option | with a `MixingTrainer` |
 |---|---|
 """
 _SAME = """
-## Options that are as in the Trainer
-
+All other options are as in the Trainer.
 """
 
 
@@ -64,35 +64,36 @@ def page(names: Iterable[str]) -> str:
         KeyError: If an option is in none of the tables.
     """
     names = list(names)
-    rows = [_row(name) for name in names if name not in AS_BY_THE_TRAINER or name in REFUSED]
+    rows: dict[str, list[str]] = {}
+    for name in names:
+        if name not in AS_BY_THE_TRAINER or name in REFUSED:
+            rows.setdefault(_told(name), []).append(f"`{name}`")  # options of which the same is said share a row
     head = _HEAD.format(
         total=len(names),
         version=TRANSFORMERS,
         same=len(AS_BY_THE_TRAINER),
         different=len(DIFFERENCES),
         refused=len(REFUSED),
-        own="".join(map(_own_row, fields(MixingOptions))),
+        own="\n".join(wrap(", ".join(map(_own, fields(MixingOptions))) + ".", 120, break_on_hyphens=False)),
     )
-    same = ", ".join(f"`{name}`" for name in names if name in AS_BY_THE_TRAINER and name not in REFUSED)
-    return head + "".join(rows) + _SAME + "\n".join(wrap(f"{same}.", 120, break_on_hyphens=False)) + "\n"
+    return head + "".join(f"| {', '.join(alike)} | {told} |\n" for told, alike in rows.items()) + _SAME
 
 
-def _own_row(option: Field[Any]) -> str:
-    return f"| `{option.name}` | `{option.default!r}` | {_first_sentence(option.metadata['help'])} |\n"
+def _own(option: Field[Any]) -> str:
+    return f"`{option.name}`" if option.default is None else f"`{option.name}={option.default!r}`"
 
 
 def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[.]) (?=[A-Z])", text)[0]
 
 
-def _row(name: str) -> str:
+def _told(name: str) -> str:
     texts = [DIFFERENCES[name]] if name in DIFFERENCES else []
     if name in REFUSED:
         texts.append(f"**Refused:** {_first_sentence(REFUSED[name])}")
     if not texts:
         raise KeyError(f"mixer/run/argument_support.py does not say how {name} behaves.")
-    text = " ".join(texts).replace("|", "\\|")
-    return f"| `{name}` | {text} |\n"
+    return " ".join(texts).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ from typing import Any, TypeVar, cast
 import torch.distributed as dist
 from transformers import TrainingArguments
 
+from mixer.ledger.progress.bar import MixturePrinter
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.recipe_files import differences, read_recipe
-from mixer.trainer.trainer import MixingTrainer
-from mixer.utils.files import read_json, write_json, write_text
+from mixer.utils.files import write_text
 
-FINISHED_FILE = "finished.json"
+FINISHED_FILE = "finished"
 RECIPE_FILE = "recipe.yaml"
-_RESULTS = (FINISHED_FILE, "checkpoint-*")
 _MOST_NAMED = 4
 _Result = TypeVar("_Result")
 
@@ -38,29 +37,23 @@ class Step:
         return Path(str(self.recipe.training.output_dir))
 
 
-def finish(step: Step, gather: Callable[[MixingTrainer], dict[str, Any]]) -> dict[str, Any]:
-    """Trains a run to its end, from its newest checkpoint if there is one; does nothing if it is finished.
+def finish(step: Step) -> None:
+    """Trains a run to its end, without its own log; does nothing if it is finished.
 
     Args:
         step: The run.
-        gather: Returns the results of the trained run as plain data.
-
-    Returns:
-        These results; those on disk, if the run had finished before.
 
     Raises:
         ValueError: If the run was started with another recipe.
     """
-    training, file = step.recipe.training, step.folder / FINISHED_FILE
-    results = on_main(training, lambda: _begin(step))
-    if results is not None:
-        return results
+    training = step.recipe.training
+    if on_main(training, lambda: _begin(step)):
+        return
     trainer = step.recipe.build()
-    trainer.train(resume_from_checkpoint=trainer.newest_checkpoint())
-    results = gather(trainer)
-    on_main(training, lambda: write_json(file, results, sealed=True))
+    trainer.remove_callback(MixturePrinter)
+    trainer.train()
+    on_main(training, lambda: write_text(step.folder / FINISHED_FILE, ""))
     trainer.accelerator.free_memory()
-    return results
 
 
 def on_main(training: TrainingArguments, work: Callable[[], _Result]) -> _Result:
@@ -87,22 +80,14 @@ def on_main(training: TrainingArguments, work: Callable[[], _Result]) -> _Result
     return cast(_Result, result)
 
 
-def _begin(step: Step) -> dict[str, Any] | None:
-    """Returns the results of a finished run; otherwise writes its recipe beside it and returns `None`."""
-    recipe, finished = step.folder / RECIPE_FILE, step.folder / FINISHED_FILE
-    # A folder without results may be reused with another recipe.
-    if recipe.exists() and any(path for results in _RESULTS for path in step.folder.glob(results)):
+def _begin(step: Step) -> bool:
+    """Says whether a run is finished; writes the recipe of another one beside it."""
+    recipe, is_finished = step.folder / RECIPE_FILE, (step.folder / FINISHED_FILE).exists()
+    if recipe.exists() and is_finished:  # the folder of an unfinished run may be reused with another recipe
         _check_same(step, recipe)
-    if not finished.exists():
+    if not is_finished:
         write_text(recipe, step.yaml)
-        return None
-    try:
-        return read_json(finished)
-    except ValueError:
-        raise ValueError(
-            f"training.output_dir: {finished} cannot be read, so the results of that run are unknown. Delete that file "
-            "to resume from its newest checkpoint; without one it starts over."
-        ) from None
+    return is_finished
 
 
 def _check_same(step: Step, recipe: Path) -> None:

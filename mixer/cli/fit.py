@@ -1,5 +1,6 @@
 """The command `mixer fit RUN ...`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from mixer.analysis.fit import fit_mixture
 from mixer.analysis.fit.fitted import FittedMixture
 from mixer.analysis.fit.plot import write_plot
-from mixer.analysis.fit.runs import RecordedRuns
+from mixer.analysis.fit.runs import RecordedRuns, fit_runs
 from mixer.analysis.fit.table import SUFFIXES, RunTable
 from mixer.cli.command import Command, add_json
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
@@ -16,6 +17,10 @@ from mixer.policies.contract import UNITS
 from mixer.recipe.recipe_files import mixing_of
 from mixer.utils.console import console, print_json
 from mixer.utils.files import write_json
+
+# Options and their defaults.
+_OF_TABLES = {"shares": "share/*", "losses": "loss/*", "size": None, "greater_is_better": False}
+_OF_FOLDERS = {"loss": "evaluation", "allow_different_budgets": False, "allow_different_recipes": False}
 
 
 def fit() -> Command:
@@ -37,8 +42,9 @@ def fit() -> Command:
     add("--objective", type=str, metavar="average|worst|NAME=weight,...", help=objective)
     for option, arguments in OPTIONS.items():
         add(option, **{"type": str, **arguments})
-    add("--shares", default="share/*", metavar="PATTERN", help="Columns of shares in a table; * is the source's name.")
-    add("--losses", default="loss/*", metavar="PATTERN", help="Columns of losses in a table.")
+    shares = "Columns of shares in a table; * is the source's name."
+    add("--shares", default=_OF_TABLES["shares"], metavar="PATTERN", help=shares)
+    add("--losses", default=_OF_TABLES["losses"], metavar="PATTERN", help="Columns of losses in a table.")
     add(
         "--size",
         type=str,
@@ -63,18 +69,21 @@ def fit() -> Command:
 
 def _run(config: Namespace) -> None:
     recorded = _recorded(config)
-    fitted = fit_mixture(
-        recorded.mixtures,
-        recorded.losses,
-        objective=config.objective or getattr(recorded, "objective", None) or "average",
-        streams=recorded.streams,
-        runs=recorded.runs,
-        loss_names=recorded.loss_names,
-        groups=getattr(recorded, "groups", None),
-        sizes=getattr(recorded, "sizes", None),
-        constraints=constraints_of(config, recorded.streams),
-        greater_is_better=config.greater_is_better,
-    )
+    constraints = constraints_of(config, recorded.streams)
+    if isinstance(recorded, RecordedRuns):
+        fitted = fit_runs(recorded, constraints, config.objective)
+    else:
+        fitted = fit_mixture(
+            recorded.mixtures,
+            recorded.losses,
+            objective="average" if config.objective is None else config.objective,
+            streams=recorded.streams,
+            runs=recorded.runs,
+            loss_names=recorded.loss_names,
+            sizes=recorded.sizes,
+            constraints=constraints,
+            greater_is_better=config.greater_is_better,
+        )
     mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
         write_json(Path(config.output), mixing)
@@ -95,11 +104,22 @@ def show(fitted: FittedMixture, notes: list[str]) -> None:
         screen.print(sentence, markup=False, highlight=False)
 
 
-def _recorded(config: Namespace) -> Any:
+def _recorded(config: Namespace) -> RunTable | RecordedRuns:
     paths = [Path(run) for run in config.runs]
-    are_tables = [path.suffix in SUFFIXES for path in paths]
+    are_tables = [path.suffix.lower() in SUFFIXES for path in paths]
+    others = [str(path) for path, is_table in zip(paths, are_tables, strict=True) if path.is_file() and not is_table]
+    if others:
+        raise ValueError(f"runs: tables are files {' or '.join(SUFFIXES)}, not {others}: convert them.")
     if all(are_tables):
+        _refuse_others(config, _OF_FOLDERS, "folders of runs")
         return RunTable(paths, config.shares, config.losses, config.size)
     if any(are_tables):
         raise ValueError("runs: give tables or folders of runs, not both.")
+    _refuse_others(config, _OF_TABLES, "tables")
     return RecordedRuns(paths, config.unit, config.loss, config.allow_different_budgets, config.allow_different_recipes)
+
+
+def _refuse_others(config: Namespace, options: Mapping[str, Any], kind: str) -> None:
+    given = [f"--{name}" for name, default in options.items() if getattr(config, name) != default]
+    if given:
+        raise ValueError(f"{', '.join(given)}: for {kind} only, which runs names none of.")

@@ -9,6 +9,7 @@ from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.train import run_recipe, show_result
 from mixer.distributed.launch import build_together
 from mixer.recipe.recipe import Recipe
+from mixer.recipe.stream_checks import in_words_of_recipes
 from mixer.utils.console import only_json
 
 
@@ -26,17 +27,31 @@ def fork() -> Command:
 
 
 def _fork(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
-    run = Path(str(config.recipe[0])).parent if config.recipe else Path()
-    if not (run / "ledger").is_dir():
-        raise ValueError(f"{run} is not the folder of a run with a recipe.yaml. In Python, call trainer.fork(run, at).")
-    if own.at is None:
-        raise ValueError("give --at N, a step of the run that has a checkpoint.")
-    checkpoint_at(run, own.at)  # before the model is built
+    run = recorded_run(config, own.at)
     if Path(config.training.output_dir).resolve() == run.resolve():
         config.training.output_dir = f"{run}-fork-{own.at}"
     config.training.resume_from_checkpoint = None
-    with only_json(own.json):
+    with only_json(own.json), in_words_of_recipes():
         trainer = build_together(parser, config, None, lambda: build_recipe(Recipe, parser, config).build())
         recipe = parser.dump(config, skip_validation=True)
         run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))
     show_result(trainer, own.json)
+
+
+def recorded_run(config: Namespace, at: int | None) -> Path:
+    """Finds the run whose recipe a command was given, before the model is built.
+
+    Args:
+        config: The recipe's fields, and `recipe`.
+        at: A step of the run.
+
+    Raises:
+        ValueError: If there is no run beside the recipe, or no checkpoint of that step.
+    """
+    run = Path(str(config.recipe[0])).parent if config.recipe else Path()
+    if not (run / "ledger").is_dir():
+        raise ValueError(f"{run} is not the folder of a run with a recipe.yaml. In Python, there is trainer.fork.")
+    if at is None:
+        raise ValueError("give --at N, a step of the run that has a checkpoint.")
+    checkpoint_at(run, at)
+    return run

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jsonargparse import Namespace
+from yaml import YAMLError
 
 from mixer.analysis.fit.constraints import Constraints
 from mixer.analysis.fit.fitted_objective import parse_numbers
@@ -38,7 +39,7 @@ def constraints_of(options: Namespace, streams: Sequence[str], natural: Constrai
         "budget": options.budget_samples,
         "passes": options.passes,
         "divergence": options.divergence,
-        "groups": None if options.fixed_groups is None else load_yaml(options.fixed_groups),
+        "groups": _groups(options.fixed_groups),
     }
     natural = natural or Constraints()
     if given["most"] is not None:  # streams of weight 0 stay out
@@ -50,6 +51,13 @@ def constraints_of(options: Namespace, streams: Sequence[str], natural: Constrai
 def _numbers(options: Namespace, name: str) -> dict[str, float] | None:
     text = getattr(options, name)
     return None if text is None else parse_numbers(f"--{name}", text)
+
+
+def _groups(text: str | None) -> Any:
+    try:
+        return None if text is None else load_yaml(text)
+    except (ValueError, YAMLError) as error:
+        raise ValueError(f"--fixed_groups cannot be read as YAML: {' '.join(str(error).split())}.") from None
 
 
 def _shares(options: Namespace, name: str, streams: Sequence[str]) -> Mapping[str, float] | None:

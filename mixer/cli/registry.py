@@ -9,10 +9,11 @@ from mixer.utils.entry_points import load_plug_in, load_plug_ins, plug_in_names,
 PLUG_IN_GROUP = "adaptive_mixer.commands"
 # In the order of `mixer --help`. Each is a function of the module of its name, but for the lists.
 _NAMES = (
-    *("train", "fork", "inspect", "recipe", "policies", "schedules", "compare", "report", "watch", "seen", "card"),
-    *("fit", "search", "headroom", "simulate", "explain"),
+    *("train", "fork", "value", "inspect", "recipe", "policies", "schedules", "compare", "report", "watch", "seen"),
+    *("card", "fit", "search", "headroom", "simulate", "explain"),
 )
-WITH_RECIPE = ("train", "fork", "inspect", "search", "headroom", "simulate")  # its path is their first argument
+# Their first argument is its path.
+WITH_RECIPE = ("train", "fork", "value", "inspect", "search", "headroom", "simulate")
 _MODULES = {"headroom": "search", "policies": "listings", "schedules": "listings"}
 _OWN = {name: EntryPoint(name, f"mixer.cli.{_MODULES.get(name, name)}:{name}", PLUG_IN_GROUP) for name in _NAMES}
 

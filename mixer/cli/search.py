@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,15 @@ from rich.table import Table
 
 from mixer.analysis.fit import Constraints, FittedMixture
 from mixer.analysis.fit.plot import write_plot
+from mixer.analysis.fit.runs import RecordedRuns, fit_runs, objective_of
 from mixer.analysis.search.search_plan import (
     BEST,
     PRIOR,
     Headroom,
     ShortRun,
     first_runs,
-    fit_folders,
     named,
     next_runs,
-    objective_of,
 )
 from mixer.analysis.short_runs import RECIPE_FILE, Step, finish
 from mixer.cli.command import Command, build_recipe, recipe_command
@@ -181,7 +179,7 @@ class _Search:
         _say(f"Up to {at_most} runs of {self.steps} steps of {self.batch_size:g} samples, and two to check.")
         self._train(first, at_most)
         while True:
-            self.fitted = fit_folders([self._folder_of(run) for run, _ in self.done], self.constraints)
+            self.fitted = self._fit([self._folder_of(run) for run, _ in self.done])
             count = min(options.at_once, at_most - len(self.done))
             if count <= 0:
                 break
@@ -215,12 +213,15 @@ class _Search:
                 raise ValueError(
                     f"--results: {options.results} has no folder of a run with a {RECIPE_FILE} and a ledger."
                 )
-            self.fitted = fit_folders(folders, self.constraints)
+            self.fitted = self._fit(folders)
             weights = {"weights": named(self.streams, self.fitted.shares)}
         if options.propose:
             recipes = [self._write(run, Path(options.to)) for run in self._proposed(options.propose)]
             _say(f"{len(recipes)} runs of {self.steps} steps of {self.batch_size:g} samples are proposed.")
         return self._document() | weights | {"recipes": [str(path) for path in recipes]}
+
+    def _fit(self, folders: Sequence[Path]) -> FittedMixture:
+        return fit_runs(RecordedRuns(folders, allow_different_recipes=True), self.constraints)
 
     def _proposed(self, count: int) -> list[ShortRun]:
         """Plans runs for elsewhere: the next by the fit, or the first and further ones around the prior."""
@@ -295,25 +296,27 @@ class _Search:
     def _train(self, runs: Sequence[ShortRun], at_most: int) -> None:
         """Trains runs that are not finished; says which, and after the first one how long all will take."""
         texts, start = [self._yaml(run, self._folder_of(run)) for run in runs], len(self.done)
-        with _trainings(self.options.parallel, is_quiet=start > 0) as trained:
-            began = time.perf_counter()
-            for number, (run, _) in enumerate(zip(runs, trained(texts), strict=True), start + 1):
+        with _map(self.options.parallel) as mapped:
+            began, numbers = time.perf_counter(), range(start + 1, start + 1 + len(runs))
+            trained = mapped(_trained, texts, [number > 1 for number in numbers])
+            for number, run, _ in zip(numbers, runs, trained, strict=True):
                 value = objective_of(self._folder_of(run))
                 self.done.append((run, value))
                 _say(f"run {number} of {at_most}: {run.name}, objective {value:.4f}")
                 if number == 1:
                     seconds = time.perf_counter() - began
-                    _say(f"All {at_most} take about {seconds * at_most / self.options.parallel:.0f} s at this rate.")
+                    seconds *= (at_most + 2) / self.options.parallel
+                    _say(f"All {at_most + 2} take about {seconds:.0f} s at this rate.")
 
 
 @contextmanager
-def _trainings(parallel: int, is_quiet: bool) -> Iterator[Any]:
-    """Gives a `map` of trainings, in this process or in several; warnings are shown once."""
+def _map(parallel: int) -> Iterator[Any]:
+    """Gives a `map` in this process or in several."""
     if parallel == 1:
-        yield partial(map, partial(_trained, is_quiet=is_quiet))
+        yield map
         return
     with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
-        yield partial(pool.map, partial(_trained, is_quiet=is_quiet))
+        yield pool.map
 
 
 def _parser(trainer: str | None) -> ArgumentParser:
@@ -323,12 +326,13 @@ def _parser(trainer: str | None) -> ArgumentParser:
 
 
 def _trained(text: str, is_quiet: bool) -> None:
+    """Trains a recipe; warnings of the first run are shown, those of others are the same."""
     parser = _parser(load_yaml(text).get("trainer"))
     recipe = build_recipe(Recipe, parser, parser.parse_string(text))
     level = logging.root.manager.disable
     logging.disable(logging.WARNING if is_quiet else level)
     try:
-        finish(Step(recipe, without_credentials(text)), lambda _: {})
+        finish(Step(recipe, without_credentials(text)))
     finally:
         logging.disable(level)
 

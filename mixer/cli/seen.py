@@ -1,5 +1,6 @@
 """`mixer seen RUN`: which rows a run was trained on, and when."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def _seen(config: Namespace) -> None:
         return
     stream = _stream(exposure, config.stream)
     if config.never:
-        _list(exposure, stream, config.json)
+        list_unseen(exposure, stream, config.json)
         return
     rows = config.row if config.rows is None else _numbers(Path(config.rows))
     table = exposure.of(stream, rows)
@@ -90,11 +91,15 @@ def _show(table: pd.DataFrame, is_json: bool, more: dict[str, Any] | None = None
     show(lambda: {**own, "seen": table}, view, is_json)
 
 
-def _list(exposure: Exposure, stream: str, is_json: bool) -> None:
-    """Lists rows that were never trained on, a line each: for a pipe or a file."""
+def list_unseen(exposure: Exposure, stream: str, is_json: bool) -> None:
+    """Lists rows that were never trained on, a line each: for a pipe or a file; says beside it if there is none."""
     if is_json:
         found = [row for chunk in exposure.never(stream) for row in chunk.tolist()]
         print_json({"stream": stream, "never": found})
         return
+    is_empty = True
     for chunk in exposure.never(stream):
         print_lines(*chunk.tolist())
+        is_empty = is_empty and not len(chunk)
+    if is_empty:  # not among the numbers, which a pipe or a file may take
+        print_lines(f"mixer seen: every row of {stream} was trained on.", file=sys.stderr)

@@ -8,6 +8,8 @@ from typing import Any
 from mixer.loading.build import MixtureOptions
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
+from mixer.models.class_names import find_class_names
+from mixer.models.labels import LABEL_COLUMNS
 from mixer.utils.recorded_arguments import as_data
 
 # Mixture settings of a stream that are plain data.
@@ -43,6 +45,7 @@ def describe_run(
         "version": _version("adaptive-mixer"),
         "streams": stream_table(streams),
         "sources": {stream.name: source for stream in streams if (source := source_of(stream))},
+        "class_names": _class_names(streams),
         "mixing": as_data(mixing.policy),
         "batch_size": as_data(mixing.schedule),
         "initial_batch_size": mixing.initial_batch_size,
@@ -58,6 +61,13 @@ def describe_run(
         "loss_units": None if mixing.loss_units is None else mixing.loss_units.state_dict()["units"],
         "objective": None if options.objective is None else options.objective.describe(),
     }
+
+
+def _class_names(streams: Sequence[Stream]) -> list[str] | None:
+    """Returns the names of the classes, where all streams that name theirs name the same ones."""
+    found = [find_class_names(stream.dataset, stream.label_names or LABEL_COLUMNS) for stream in streams]
+    names = {tuple(one[1]) for one in found if one is not None}
+    return [*names.pop()] if len(names) == 1 else None
 
 
 def source_of(stream: Stream) -> dict[str, Any]:

@@ -143,15 +143,16 @@ def summarise(run: Path) -> RunSummary:
 
 def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
     """Renders runs side by side: losses and samples, and other metrics if there are any."""
-    has_metrics = any(len(summary.metrics) for summary in summaries)
-    return Group(comparison_table(summaries), *([metrics_table(summaries)] if has_metrics else []))
+    metrics = metrics_table(summaries)
+    return Group(comparison_table(summaries), *([metrics] if metrics.row_count else []))
 
 
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     """Returns a table of losses and samples: the objective first, then streams, average (`eval_loss`) and worst.
 
-    Of more than two runs it shows the last losses and the samples alone. If no run was evaluated, it shows the losses
-    of training.
+    An objective that is the loss of one target is the row of that target, and of a single evaluation set there is no
+    average. Of more than two runs it shows the last losses and the samples alone. If no run was evaluated, it shows the
+    losses of training.
     """
     title = "Validation loss and samples by stream"
     if not any(summary.evaluated for summary in summaries):
@@ -168,22 +169,52 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
         table.add_column(f"{summary.name}\n{'loss' if is_short else 'loss first → last'}", justify="right")
         for title in (f"{summary.steps} steps{titles[0]}", *titles[1:]):
             table.add_column(title, justify="right")
+    rows = {
+        name: [_cells(summary, name, is_short, units)[:width] for summary in summaries]
+        for name in dict.fromkeys(name for summary in summaries for name in summary.streams.index)
+    }
     if any(summary.objective is not None for summary in summaries):
-        table.add_row("objective", *_objective_cells(summaries, width), style="bold")
+        target, measure = _only_target(summaries) or ("", "")
+        is_row = measure == "loss" and target in rows
+        own = _target_cells(target, rows.pop(target), summaries) if is_row else _objective_cells(summaries, width)
+        label = f"objective:\n{target}" + (f", {measure}" if measure != "loss" else "") if target else "objective"
+        table.add_row(label, *own, style="bold")
         table.add_section()
-    names = list(dict.fromkeys(name for summary in summaries for name in summary.streams.index))
-    for name in names:
-        cells = [_cells(summary, name, is_short, units)[:width] for summary in summaries]
+    for name, cells in rows.items():
         table.add_row(name, *(cell for own in cells for cell in own))
     table.add_section()
+    has_several = any(len(summary.evaluated) > 1 for summary in summaries)
     averages, worst = [], []
     for summary in summaries:
         total, rest = f"({summary.streams['samples'].sum():,})", [""] * (width - 2)
-        averages += [_over_sets(summary, summary.mean_losses, is_short), total, *rest]
+        averages += [_over_sets(summary, summary.mean_losses, is_short) if has_several else "", total, *rest]
         worst += [_over_sets(summary, summary.worst_losses, is_short), "", *rest]
-    table.add_row("average", *averages)
-    table.add_row("worst", *worst)
+    table.add_row("average" if has_several else "all", *averages)
+    if has_several:
+        table.add_row("worst", *worst)
     return table
+
+
+def _only_target(summaries: Sequence[RunSummary]) -> tuple[str, str] | None:
+    """Returns target and measure if they are the whole objective of all runs that declare one; else `None`."""
+    goals = [summary.objective for summary in summaries if summary.objective is not None]
+    found = {(name, goal.metric) for goal in goals for name, weight in goal.importance.items() if weight > 0.0}
+    return found.pop() if len(found) == 1 else None
+
+
+def _target_cells(name: str, rows: Sequence[Sequence[str]], summaries: Sequence[RunSummary]) -> list[str]:
+    """Puts behind the loss of a set how far it lies from that of the first run."""
+    changes = _changes([one.streams["last_loss"].get(name, math.nan) for one in summaries])
+    return [
+        cell for own, change in zip(rows, changes, strict=True) for cell in (f"{own[0]}\n{change}".rstrip(), *own[1:])
+    ]
+
+
+def _changes(values: Sequence[float]) -> list[str]:
+    """Writes how far values lie from the first; empty where that is not known."""
+    first = values[0]
+    changes = [value / first - 1.0 if first and number else math.nan for number, value in enumerate(values)]
+    return ["" if math.isnan(change) else f"{100 * change:+.1f} %" for change in changes]
 
 
 def _remarks(summaries: Sequence[RunSummary]) -> list[str]:
@@ -242,13 +273,13 @@ def _of_training(summary: RunSummary) -> RunSummary:
 
 def _objective_cells(summaries: Sequence[RunSummary], width: int) -> list[str]:
     """The objective of each run, and how far it lies from that of the first."""
-    cells, first = [], summaries[0].objectives[1]
-    for number, summary in enumerate(summaries):
+    cells = []
+    changes = _changes([summary.objectives[1] for summary in summaries])
+    for summary, change in zip(summaries, changes, strict=True):
         value = (
             "-" if summary.objective is None else _over_sets(summary, summary.objectives, len(summaries) > _MOST_WHOLE)
         )
-        change = summary.objectives[1] / first - 1.0 if number and first else math.nan
-        cells += [value, "" if math.isnan(change) else f"{100 * change:+.1f} %", *[""] * (width - 2)]
+        cells += [value, change, *[""] * (width - 2)]
     return cells
 
 
@@ -262,7 +293,12 @@ def metrics_table(summaries: Sequence[RunSummary]) -> Table:
         table.add_column(f"{summary.name}\nfirst → last", justify="right")
         columns = (summary.metrics[column].tolist() for column in ("stream", "metric", "first", "last"))
         for name, metric, first, last in zip(*columns, strict=True):
-            courses.setdefault((name, metric), ["-"] * len(summaries))[place] = _course(first, last)
+            key = (name, metric.removeprefix("eval_"))  # as TRL names those of every set
+            is_count = key[1].startswith("num_")  # such as TRL's num_tokens
+            text = f"{first:,.0f} → {last:,.0f}" if is_count else _course(first, last)
+            courses.setdefault(key, ["-"] * len(summaries))[place] = text
+    if all(summary.objective is not None for summary in summaries):  # then it is the first row of the other table
+        courses.pop(_only_target(summaries) or ("", ""), None)
     for (name, metric), cells in courses.items():
         table.add_row(name, metric, *cells)
     return table

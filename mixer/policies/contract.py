@@ -282,7 +282,8 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         array = numbers.astype(np.float64)
     except (TypeError, ValueError, RuntimeError):
         numbers = np.array("")
-    if numbers.dtype.kind in "US":  # numpy takes the text "1" for a number
+    has_truth = isinstance(weights, list | tuple) and any(isinstance(weight, bool) for weight in weights)
+    if numbers.dtype.kind in "USb" or has_truth:  # numpy takes the text "1" and `True` for numbers
         raise ValueError(f"{where}: weights must be numbers, got {weights!r}.")
     if array.shape != (len(names),):
         raise ValueError(

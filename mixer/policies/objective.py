@@ -216,7 +216,8 @@ def _check_bounds(bounds: Any) -> None:
 
 def _check_importance(targets: Mapping[str, float]) -> None:
     for name, value in targets.items():
-        if not (isinstance(value, int | float) and value >= 0.0 and math.isfinite(value)):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and value >= 0.0 and math.isfinite(value)):
             raise ValueError(f"objective: the importance of {name!r} must be a number, 0 or more, got {value!r}.")
     if not sum(targets.values()) > 0.0:
         raise ValueError("objective: the importance of all targets is 0; at least one must be positive.")

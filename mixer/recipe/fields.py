@@ -21,7 +21,7 @@ from jsonargparse import ArgumentParser
 
 from mixer.utils.storage_options import STORAGE_OPTIONS, without_values
 from mixer.utils.text import did_you_mean, shortened
-from mixer.utils.yaml_files import load_yaml
+from mixer.utils.yaml_files import TwiceError, load_yaml
 
 _CLASS, _ARGUMENTS = "class_path", "init_args"
 _CLASS_KEYS = (_CLASS, _ARGUMENTS, "dict_kwargs")
@@ -35,21 +35,6 @@ _FRAMES = (
 _OF_TRL = ("pack", "packing", "packing_strategy", "assistant_only_loss", "completion_only_loss", "dataset_text_field")
 # A class without arguments that it needs.
 _LACKING = re.compile(r"given class_path '([\w.]+)':\s+the following arguments are required: ([\w, ]+)")
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a duplicate key in a mapping: YAML would silently keep the last one."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                line = key.start_mark.line + 1
-                if key.value in lines:
-                    raise ValueError(f"the key {key.value!r} stands twice, in line {lines[key.value]} and {line}")
-                lines[key.value] = line
-        return node
 
 
 class _FromOptions(dict[str, Any]):
@@ -129,7 +114,7 @@ def read_recipe_file(path: str) -> dict[str, Any]:
     text = ""
     try:
         text = Path(path).read_text(encoding="utf-8")
-        content = load_yaml(text, _Loader)
+        content = load_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         for mark in ("context_mark", "problem_mark"):
             if STORAGE_OPTIONS in text and getattr(error, mark, None) is not None:
@@ -148,6 +133,8 @@ def put_option(content: dict[str, Any], names: Sequence[str], value: str) -> Non
     content.pop(last, None)
     try:
         content[last] = load_yaml(value)
+    except TwiceError as error:
+        raise ValueError(f"--{'.'.join(names)}: {error}.") from None
     except (ValueError, yaml.YAMLError):
         content[last] = value
 

@@ -1,6 +1,7 @@
 """Checks of a recipe's streams and of its evaluation."""
 
 import contextlib
+import logging as logging_of_python
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
@@ -26,19 +27,43 @@ _NAMES |= {
     for option in fields(MixingConfig)
     if "_" in option.name and option.name not in OF_TRAINER
 }
+_NAMES["steering_sets"] = "targets"
 _PARAMETER = re.compile(rf"(?<![\w.'\"])({'|'.join(_NAMES)})\b(?!['\"])")
+# What is written in Python, and how a recipe writes it.
+_WRITTEN = (
+    (re.compile(r"\bObjective\(steering_sets=\{(.+?): dataset\}\)"), r"targets: {\1: {data: {path: PATH}}}"),
+    (re.compile(r"Load the model in float32\b"), "Set model.config.dtype: float32"),
+    (re.compile(r"(?<![\w.])bf16=True\b"), "training.bf16: true"),
+)
 
 
 @contextlib.contextmanager
 def in_words_of_recipes() -> Iterator[None]:
-    """Calls parameters of the trainer in errors as a recipe does: `evaluation` for `eval_dataset`."""
+    """Calls parameters of the trainer in errors and warnings as a recipe does: `evaluation` for `eval_dataset`."""
+    made = logging_of_python.getLogRecordFactory()
+
+    def translated(name: str, *args: Any, **kwargs: Any) -> logging_of_python.LogRecord:
+        record = made(name, *args, **kwargs)
+        if name.partition(".")[0] in ("mixer", "replay", "tasks"):
+            record.msg = _in_words(str(record.msg))
+        return record
+
+    logging_of_python.setLogRecordFactory(translated)
     try:
         yield
     except (ValueError, TypeError) as error:
-        text = _PARAMETER.sub(lambda found: _NAMES[found[1]], str(error))
+        text = _in_words(str(error))
         if type(error) not in (ValueError, TypeError) or text == str(error):
             raise
         raise type(error)(text) from error
+    finally:
+        logging_of_python.setLogRecordFactory(made)
+
+
+def _in_words(text: str) -> str:
+    for written, own in _WRITTEN:
+        text = written.sub(own, text)
+    return _PARAMETER.sub(lambda found: _NAMES[found[1]], text)
 
 
 def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:

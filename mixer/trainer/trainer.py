@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ from mixer.trainer.trl import StreamPreparation
 from mixer.utils.text import safe_names
 
 logger = logging.get_logger(__name__)
+
+
+# Of a room above, opened by a call as commands are: training does without it and its libraries.
+_PAGE = EntryPoint("report", "mixer.analysis.report.page:inline_page", "adaptive_mixer.reports")
 
 
 class MixingMixin(Trainer):
@@ -215,6 +220,19 @@ class MixingMixin(Trainer):
         """Records in the ledger how many samples each method remembers."""
         if self._built is not None:
             self._built.methods.note_memories()
+
+    def report(self) -> Any:
+        """Writes `report.html` into the output folder: what the run says of itself, with tables and plots.
+
+        Returns:
+            The page; at the end of a notebook's cell it is shown there. Its `path` is that of the file.
+
+        Raises:
+            ValueError: If there is no run yet, or no step of it.
+            ModuleNotFoundError: If the libraries of the extra `report` are not installed.
+        """
+        self.ledger.flush()
+        return _PAGE.load()(Path(str(self.args.output_dir)), self.is_world_process_zero())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Writes the Trainer's model card, with a section on the mixture; see `Trainer.create_model_card`."""

@@ -50,7 +50,7 @@ def check_count(name: str, value: int, least: int, hint: str) -> None:
     Raises:
         ValueError: If it is.
     """
-    if not isinstance(value, (int, np.integer)) or value < least:
+    if not (isinstance(value, (int, np.integer)) and _is_number(value)) or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {_shown(value)}; {hint}.")
 
 
@@ -59,7 +59,7 @@ MinSamples = Annotated[int, check_count, 0, "with less than 2 a variance may not
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number))
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,26 @@ MOST_CHARACTERS = 16 * 2**20
 MOST_PARTS = 200_000
 
 
-def load_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+class TwiceError(ValueError):
+    """A key that stands twice in a mapping."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a duplicate key in a mapping: YAML would silently keep the last one."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise TwiceError(f"the key {key.value!r} stands twice, in line {lines[key.value]} and {line}")
+                lines[key.value] = line
+        return node
+
+
+def load_yaml(text: str, loader: type[yaml.SafeLoader] = _Loader) -> Any:
     """Loads untrusted YAML.
 
     Args:
@@ -17,6 +36,7 @@ def load_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any
 
     Raises:
         ValueError: If it is too long, too deep, self-referential, or too large once aliases are expanded.
+        TwiceError: If a key stands twice, by the default loader.
         yaml.YAMLError: If it is invalid, or has tags other than plain data.
     """
     if len(text) > MOST_CHARACTERS:

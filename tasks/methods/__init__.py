@@ -1,5 +1,6 @@
 """Methods of continual learning, for `ContinualRun(methods=[...])`: one file each."""
 
+from tasks.methods.cls_er import CLSER
 from tasks.methods.er_ace import ERACE
 from tasks.methods.ewc import OnlineEWC
 from tasks.methods.icarl import ICaRL
@@ -12,6 +13,7 @@ from tasks.methods.pseudo_samples import PseudoSamples
 from tasks.methods.si import SI
 
 __all__ = [
+    "CLSER",
     "ERACE",
     "SI",
     "ICaRL",

@@ -2,25 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from mixer.analysis.report.answer import Answer
 from mixer.analysis.report.contents import points_per_line
 from mixer.analysis.report.judging import over_seeds
 from mixer.analysis.report.page import write_page
 from mixer.analysis.report.run import Run
 from mixer.analysis.report.run_kinds import Report, ReportKind
 from mixer.analysis.report.tables import differing_streams
-from mixer.utils.files import read_json
-from mixer.utils.text import duration, listed
+from mixer.utils.text import listed, short_number
 from tasks.metrics.metrics import title_of
 from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.report.answer import costs, held, lost, paces_in, time_of, verdict
 from tasks.report.matrices import check_same_metric, read_scores
 from tasks.report.plots import score_plots, task_names
 from tasks.report.seeds import SeedScores, as_seed_scores, cell, difference_rows, runs_in
 from tasks.report.training import joined_run, training_plots, training_rows
-from tasks.task_folders import METRICS_FILE
 
 
 def continual_run() -> ReportKind:
@@ -35,30 +32,36 @@ def contents(folders: Sequence[Path]) -> Report:
         folders: Their output folders; of a run with several seeds, that of all of them.
 
     Returns:
-        The page's contents: metrics, scores, and how the tasks were trained on one data clock, with the first seed.
+        The page's contents: metrics, scores, and how the tasks were trained on one data clock, drawn
+        for the first seed.
 
     Raises:
         ValueError: If a folder is given twice, holds no scores, or they are of different metrics.
     """
     scores = _titled(read_scores(folders))
-    firsts = [next(iter(runs_in(folder).items())) for folder in folders]
-    found = [
-        joined_run(folder, name if len(one.by_seed) == 1 else f"{name}, seed {seed}", one.by_seed[seed].task_names)
-        for (seed, folder), (name, one) in zip(firsts, scores.items(), strict=True)
-    ]
-    runs: list[Run] = [run for run in found if run is not None]
+    joined = {name: _joined(name, folder, one) for folder, (name, one) in zip(folders, scores.items(), strict=True)}
+    runs = [by_seed[0] for by_seed in joined.values() if by_seed]
     matrices = {name: one.mean for name, one in scores.items()}
     plots = score_plots(matrices)
     if runs:
         plots += training_plots(runs, task_names(matrices), points_per_line(runs))
-    missing = [name for name, run in zip(scores, found, strict=True) if run is None]
+    missing = [name for name, by_seed in joined.items() if not by_seed]
     notes = [
         f"No step recorded yet: {listed(missing)}." if missing else "",
         _on_seeds(scores),
         differing_streams(runs),
     ]
-    rows = [*metric_rows(scores), *training_rows(found), *cost_rows(folders)]
-    return Report(list(scores), rows, plots, " ".join(filter(None, notes)))
+    rows = [*metric_rows(scores), *training_rows(joined.values()), *cost_rows(folders)]
+    said = [*verdict(scores), *lost(scores), *held(joined), *costs(dict(zip(scores, folders, strict=True)))]
+    return Report(list(scores), rows, plots, " ".join(filter(None, notes)), answer=Answer(said))
+
+
+def _joined(name: str, folder: Path, scores: SeedScores) -> list[Run]:
+    """Reads the runs of all seeds that have a step, each joined."""
+    seeds = runs_in(folder)
+    called = {seed: name if len(seeds) == 1 else f"{name}, seed {seed}" for seed in seeds}
+    found = [joined_run(path, called[seed], scores.by_seed[seed].task_names) for seed, path in seeds.items()]
+    return [run for run in found if run is not None]
 
 
 def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Path) -> Path:
@@ -81,7 +84,8 @@ def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Pat
         raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'scores.html'}, say.")
     known = _titled(known)
     plots = score_plots({name: one.mean for name, one in known.items()})
-    return write_page(target, Report(list(known), metric_rows(known), plots, _on_seeds(known)))
+    said = Answer([*verdict(known), *lost(known)])
+    return write_page(target, Report(list(known), metric_rows(known), plots, _on_seeds(known), answer=said))
 
 
 def _titled(scores: Mapping[str, SeedScores]) -> dict[str, SeedScores]:
@@ -98,7 +102,7 @@ def _on_seeds(scores: Mapping[str, SeedScores]) -> str:
     return (
         "Of several seeds: mean ± standard deviation between them, and for differences ± half of the 95 % interval of "
         "a t-test, paired where runs have the same seeds with the same tasks in the same order. Plots of scores show "
-        "means; steps and the plots of training are those of the first seed."
+        "means; the plots of training are those of the first seed."
     )
 
 
@@ -128,12 +132,12 @@ def _ends(scores: SeedScores, name: str) -> str:
 
 def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
     """Returns the rows about time, by task, and what the last finished one's state takes: a cell for each folder."""
-    paces = [[_pace(run) for run in runs_in(folder).values()] for folder in folders]
+    paces = [paces_in(folder) for folder in folders]
     costs: list[dict[str, int]] = [next(iter(reversed(pace.values())), {}) for pace, *_ in paces]
     made: dict[str, Callable[[dict[str, int]], str]] = {
         "Parameters (trained)": lambda cost: f"{cost['parameters']:,} ({cost['trainable_parameters']:,})",
-        "Disk of the last task": lambda cost: f"{cost['disk_bytes'] / 1e6:,.1f} MB",
-        "Most memory": lambda cost: f"{cost['memory_bytes'] / 1e6:,.0f} MB",
+        "Disk of the last task": lambda cost: f"{short_number(cost['disk_bytes'])}B",
+        "Most memory": lambda cost: f"{short_number(cost['memory_bytes'])}B",
     }
     tasks = dict.fromkeys(task for runs in paces for pace in runs for task in pace)
     times = [
@@ -143,15 +147,9 @@ def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
     return [*times, *rows]
 
 
-def _pace(folder: Path) -> dict[str, Any]:
-    path = folder / METRICS_FILE
-    return dict(read_json(path)["pace"]) if path.exists() else {}
-
-
 def _time(paces: Sequence[Mapping[str, float]]) -> str:
     """Formats the time of a task, the mean over seeds."""
     if not paces:
         return "-"
     seconds, rate = (over_seeds([pace[name] for pace in paces]) for name in ("seconds", "samples_per_second"))
-    spread = "" if np.isnan(seconds.spread) else f" ± {duration(seconds.spread)}"
-    return f"{duration(seconds.mean)}{spread}, {rate.mean:,.0f} samples/s"
+    return f"{time_of(seconds)}, {rate.mean:,.0f} samples/s"

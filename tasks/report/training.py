@@ -1,30 +1,31 @@
 """Training of a continual run: its tasks joined on one data clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from mixer.analysis.report.judging import Measured, over_seeds
 from mixer.analysis.report.measurements import pale_and_smooth
 from mixer.analysis.report.plot import Plot, colours_of, panel
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.plots.losses import losses, smoothed_to_last, training_in_words
 from mixer.analysis.report.run import Run, last_epoch, read_run, stream_names
 from mixer.ledger.ledger import Ledger
-from mixer.utils.text import duration
+from tasks.report.answer import time_of
 from tasks.report.plots import common_range
 from tasks.task_folders import folder_of_task
 
 # What counts from the beginning of a run: that of the tasks before is added.
 _COUNTED = ("step", "samples", "tokens", "epoch")
-_ROWS: dict[str, Callable[[Run], str]] = {
-    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
-    "Samples on the data clock": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
-    "Samples including replay": lambda run: f"{run.clock['total'].sum():,}",
-    "Time in loading": lambda run: duration(run.timings["load_seconds"].sum()),
-    "Time in training": lambda run: duration(run.timings["train_seconds"].sum()),
+_ROWS: dict[str, tuple[Callable[[Run], float], Callable[[Measured], str]]] = {
+    "Steps": (lambda run: run.clock["step"].iloc[-1], lambda steps: steps.text("{:,.0f}")),
+    "Samples on the data clock": (lambda run: run.clock["samples"].iloc[-1], lambda samples: samples.text("{:,.0f}")),
+    "Samples including replay": (lambda run: run.clock["total"].sum(), lambda samples: samples.text("{:,.0f}")),
+    "Time in loading": (lambda run: run.timings["load_seconds"].sum(), time_of),
+    "Time in training": (lambda run: run.timings["train_seconds"].sum(), time_of),
 }
 
 
@@ -44,7 +45,7 @@ def joined_run(folder: Path, name: str, task_names: Sequence[str]) -> Run | None
     """
     folders = [folder_of_task(folder, number, task) for number, task in enumerate(task_names)]
     parts = [read_run(one, name) for one in folders if _has_steps(one / "ledger")]
-    return join(parts, task_names) if parts else None
+    return replace(join(parts, task_names), folder=folder) if parts else None
 
 
 def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
@@ -60,7 +61,7 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     """
     ends = [{name: part.clock[name].iloc[-1] for name in _COUNTED} for part in parts]
     done = [{name: sum(end[name] for end in ends[:number]) for name in _COUNTED} for number in range(len(parts))]
-    own = ("name", "ended", "eval_weights", "description", "cosines", "objective", "interval_steps")
+    own = ("name", "ended", "eval_weights", "description", "cosines", "objective", "interval_steps", "folder")
     names = [field.name for field in fields(Run) if field.name not in own]
     joined = {name: _joined([getattr(part, name) for part in parts], done) for name in names}
     streams = joined.pop("streams")
@@ -68,6 +69,8 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     joined["streams"] = {name: streams[name] for name in order}
     joined["interval_steps"] = max(part.interval_steps for part in parts)
     joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
+    if all(part.class_names == parts[0].class_names for part in parts):
+        joined["description"]["class_names"] = parts[0].class_names
     # A task has no gradient in common with another one, and its own report shows the memory's: no cosines.
     return replace(parts[-1], name=parts[0].name, cosines=None, **joined)
 
@@ -125,16 +128,19 @@ def training_plots(runs: Sequence[Run], task_names: Sequence[str], most_points: 
     return [plot for plot in plots if plot.panels]
 
 
-def training_rows(runs: Sequence[Run | None]) -> list[tuple[str, list[str]]]:
+def training_rows(runs: Collection[Sequence[Run]]) -> list[tuple[str, list[str]]]:
     """Gives the rows of the page's table that are about training.
 
     Args:
-        runs: Joined runs; `None` for one without a step.
+        runs: The joined runs of all seeds, for each column; none where no step is recorded.
 
     Returns:
-        Each row's name and a cell for each run.
+        Each row's name and a cell for each column.
     """
-    return [(name, ["-" if run is None else cell(run) for run in runs]) for name, cell in _ROWS.items()]
+    return [
+        (name, [write(over_seeds([float(value(run)) for run in by_seed])) if by_seed else "-" for by_seed in runs])
+        for name, (value, write) in _ROWS.items()
+    ]
 
 
 def training_loss(runs: Sequence[Run], most_points: int) -> Plot:

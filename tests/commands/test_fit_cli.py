@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer import Ledger
+from mixer import Ledger, MixingTrainer, Objective
 from mixer.cli.entry import main
 from mixer.ledger.summary import summarise
 from tests.commands.recipes import Runs, write_recipe
+from tests.helpers import Tokens, arguments, build_model
 
 DECLARED = {"python": 3.0, "cpp": 1.0}
 
@@ -124,3 +125,27 @@ def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -
     assert "at least 3 different mixtures, got 2 with 2" in refused("fit", *runs[:2])
     assert "is not the folder of a run" in refused("fit", tmp_path)
     assert "runs" in refused("fit")
+
+
+def test_runs_that_declared_a_metric_are_fitted_by_it(
+    tmp_path: Path, printed: Runs, refused: Runs, runs: list[str]
+) -> None:
+    folders = []
+    for number, share in enumerate((0.1, 0.5, 0.9)):
+        trainer = MixingTrainer(
+            build_model("llama"),
+            arguments(tmp_path / str(number), max_steps=1, eval_strategy="steps", eval_steps=1),
+            train_dataset={"a": Tokens(9, 1), "b": Tokens(9, 2)},
+            eval_dataset={"a": Tokens(2, 3), "b": Tokens(2, 4)},
+            mixing={"a": share, "b": 1.0 - share},
+            objective=Objective(["a"], metric="score", greater_is_better=True),
+            compute_metrics=lambda _, own=share: {"score": 1.0 - (own - 0.5) ** 2},
+        )
+        trainer.train()
+        folders.append(tmp_path / str(number))
+    document = json.loads(printed("fit", *folders, "--json"))
+    assert (document["objective"], document["best_run"]) == ("score=1", "1")
+    found = {run["run"]: run["objective"] for run in document["mixtures"]}
+    assert found == pytest.approx({"0": 0.84, "1": 1.0, "2": 0.84})
+    assert "a=1" in printed("fit", *folders, "--objective", "a=1")
+    assert "--size" in refused("fit", *folders, "--size", "parameters")

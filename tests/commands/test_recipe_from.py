@@ -146,6 +146,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
                 "config": {"dtype": "float32"},
                 "lora": {**LORA, "target_modules": "all-linear"},
             },
+            "tokenizer": {
+                "factory": "transformers.AutoTokenizer.from_pretrained",
+                "arguments": {"pretrained_model_name_or_path": "BASE", "pad_token": "<pad>"},
+            },
             "streams": {
                 "chat": {"data": {"path": "DATA/chat.jsonl"}, "format": CHATS, **HELD},
                 "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
@@ -178,7 +182,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
             "optim": "adamw_torch",
             "lr_scheduler_type": "cosine",
             "output_dir": "OUT",
-            "pad_token": "<pad>",
+            "pad_token": None,
         },
         {
             *("strict", "lora_model_dir", "dataset_prepared_path", "lr_scheduler", "loss_watchdog_threshold"),

@@ -19,7 +19,7 @@ TRAINING = {**NO_EVALUATION, "max_steps": 40, "learning_rate": 0.03, "warmup_ste
 
 def test_the_first_runs_lean_to_each_stream_or_are_spread_over_many() -> None:
     streams = ["a", "b", "c", "off"]
-    bounds = Constraints(prior={"a": 1.0, "b": 1.0, "c": 2.0}, most={"off": 0.0})
+    bounds = Constraints(prior={"a": 1.0, "b": 1.0, "c": 2.0, "off": 0.0}, most={"off": 0.0})
     runs = first_runs(streams, bounds.of(streams))
     assert [run.name for run in runs] == [PRIOR, NEAR, "more a", "more b", "more c"]
     assert runs[0].weights == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.5, "off": 0.0}, abs=1e-4)

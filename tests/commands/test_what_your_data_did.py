@@ -4,17 +4,21 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mixer.cli.entry import main
+from mixer.cli.seen import list_unseen
 from tests.commands.recipes import ROOT, Runs
 from tests.commands.test_before_and_after_cli import SMALL
 from tests.helpers import run_page
 
 PAGE = (ROOT / "docs" / "what_your_data_did.md").read_text()
 # Twelve steps in place of 128.
-STEPS = {"32": "4", "96": "8"}
+STEPS = {"32": "4", "96": "8", "16": "1"}
 COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"(?m)^mixer .+$", PAGE)]
 
 
@@ -49,7 +53,9 @@ def test_the_commands_of_the_page_run_as_they_stand(
     compared = said["compare runs/demo/null"]
     assert "without_junk - uniform" in compared
     assert "noise" in compared
-    assert "at the steps 4, 8, 12" in refused("fork", "runs/demo/uniform", "--at", "5")
+    assert said["value 2"].count("junk") == 10
+    for command in ("fork", "value"):
+        assert "at the steps 4, 8, 12" in refused(command, "runs/demo/uniform", "--at", "5")
     assert "one of --row N" in refused("seen", "runs/demo/uniform")
 
 
@@ -65,3 +71,11 @@ def test_rows_of_a_file_are_those_of_the_option(runs: Path, tmp_path: Path, prin
     assert printed("seen", *options, "--rows", file) == printed("seen", *options, "--row", 3, 5)
     file.write_text("3\nfive\n")
     assert "line 2" in refused("seen", *options, "--rows", file)
+
+
+def test_a_stream_of_which_every_row_was_seen_says_so_beside_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    for unseen, out, err in (([], "", "every row of english was trained on"), ([3], "3\n", "")):
+        exposure: Any = SimpleNamespace(never=lambda stream, rows=unseen: iter([np.array(rows, dtype=np.int64)]))
+        list_unseen(exposure, "english", is_json=False)
+        printed = capsys.readouterr()
+        assert (printed.out, err in printed.err, bool(printed.err)) == (out, True, bool(err))

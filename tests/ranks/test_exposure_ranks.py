@@ -3,7 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mixer import Exposure
+from mixer.analysis.value import source_values
+from tests.mixer.analysis import test_value as value
 from tests.mixer.trainer.test_exposure import Recording, Stop, build, pairs
 from tests.ranks.warm import Results, launched
 
@@ -24,7 +28,13 @@ def forked(folder: Path) -> dict[int, Any]:
     return {step: sorted(seen) for step, seen in recording.steps.items()}
 
 
-results = launched(stopped, forked)
+def valued(folder: Path) -> list[dict[str, Any]]:
+    value.train_parent(folder / "linear")
+    found = source_values(value.build, folder / "linear", value.AT, value.STEPS, repeats=2)
+    return [{str(name): cell for name, cell in row.items()} for row in found.to_dict("records")]
+
+
+results = launched(stopped, forked, valued)
 
 
 def test_the_rows_of_all_ranks_are_known_and_those_of_one_rank_later(results: Results) -> None:
@@ -43,3 +53,10 @@ def test_a_fork_has_the_rows_of_the_run_on_each_rank(results: Results) -> None:
     for rank in results:
         assert rank["forked"] == {step: rank["stopped"]["steps"][step] for step in (5, 6)}
         assert Exposure(Path(rank["stopped"]["folder"]) / "fork").at(3)["row"].notna().all()
+
+
+def test_values_of_sources_on_two_ranks_are_those_by_hand(results: Results) -> None:
+    first, second = [rank["valued"] for rank in results]
+    assert second == []
+    for row in first:
+        assert row["change"] == pytest.approx(value.by_hand(row["source"], row["target"]), rel=1e-4)

@@ -102,10 +102,12 @@ def data(seed: int = 0) -> Arrays:
     return Arrays(random.normal(size=(40, 6)).astype(np.float32), np.arange(40) % 3)
 
 
+@cache
 def sequence(seed: int = 5) -> TaskSequence:
     return permuted(data(0), data(1), 3, seed=seed)
 
 
+@cache
 def classes_in_turn(scenario: Any) -> TaskSequence:
     images = Arrays(data().inputs, np.arange(40) % 6)
     return by_class(images, images, 2, scenario=scenario)
@@ -220,12 +222,12 @@ def images_of(task: Task) -> torch.Tensor:
 
 
 KILLS = [
-    ("none, kept", "score task_1", 0),
+    pytest.param("none, kept", "score task_1", 0, marks=pytest.mark.full),
     ("reservoir, kept", "step 7", 1),
     ("herding, kept", "before end 1", 0),
     ("disk, fresh", "after end 1", 0),
-    ("a method, fresh", "step 6", 2),
-    ("no checkpoints", "step 2", 2),
+    pytest.param("a method, fresh", "step 6", 2, marks=pytest.mark.full),
+    pytest.param("no checkpoints", "step 2", 2, marks=pytest.mark.full),
     ("curves", "step 7", 1),
     ("growing, kept", "step 2", 1),
     ("masked, payloads", "step 3", 1),

@@ -16,6 +16,7 @@ from replay import ReplayBound, ReplayRatio
 from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence
 from tests.mixer.checkpoint.test_resume import Instants
+from tests.ranks.warm import some
 from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.test_continual import build
 
@@ -66,7 +67,7 @@ def replayed(table: pd.DataFrame) -> pd.Series:
 whole = whole_runs(run_of)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", some(POLICIES, ("samples", "ReplayBound")))
 def test_a_run_resumed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
     run = assert_goes_on(run_of, name, whole, tmp_path)
     for found, own in zip(counts(run), counts(whole(name)[0]), strict=True):

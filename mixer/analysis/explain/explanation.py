@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mixer.analysis.explain.sentence import sentence
 from mixer.ledger.decisions import Level, levels_in, numbers_in
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.mixture.weights import mean_tokens
@@ -68,8 +69,10 @@ class Explanation(Result):
         decided_at: Steps done when the policy decided; `None` if no decision is recorded.
         levels: The policy's decision, level by level, the innermost first; empty if none is recorded.
         is_decided: Whether the weights are those that the recorded decision gives.
-        weights: One row a stream: policy_weight (decided), tokens_per_sample (NaN if the unit is samples;
-            labels_per_sample, if it is labels), active, weight (share of the samples), loss_weight.
+        sentence: Which share changed most, and why.
+        weights: One row a stream: before (until the decision; NaN if there was none), policy_weight (decided),
+            tokens_per_sample (NaN if the unit is samples; labels_per_sample, if it is labels), active, weight (share of
+            the samples), loss_weight.
         counts: One row a stream: asked (share * total), carried, owed (their sum), count, left (owed afterwards).
         total: Samples of the step.
         size: The batch size.
@@ -91,7 +94,9 @@ class Explanation(Result):
         self.objective = "" if run.objective is None else run.objective.in_words
         self.objective_value = float("nan") if self.evaluated_at is None else run.objective_at(self.evaluated_at)
         self.measured_at = _measured_before(run, step)
-        self.weights = _weights(run, row)
+        self.weights = _weights(run, row, self._row_before(run, row))
+        ruling = self.levels if self.is_decided else []
+        self.sentence = sentence(self.weights, ruling, run.unit, self.objective)
         self.counts = _counts(run, row)
         self.total = int(run.clock["total"][row])
         self.size = SizeExplained(run, row)
@@ -102,6 +107,12 @@ class Explanation(Result):
         ]
         if run.interval_steps > 1:
             self.notes = [_on_interval(run, row)]
+
+    def _row_before(self, run: RecordedRun, row: int) -> int | None:
+        """Finds the last row with the weights before the decision; without one, before the step."""
+        if not self.is_decided or self.decided_at is None:
+            return row - 1 if row else None
+        return run.row_of(self.decided_at) if self.decided_at >= run.steps[0] else None
 
 
 def explain(run: str | Path, step: int) -> Explanation:
@@ -214,11 +225,12 @@ def _measured_before(run: RecordedRun, step: int) -> int | None:
     return max((at for at in run.gradients if at < step), default=None)
 
 
-def _weights(run: RecordedRun, row: int) -> pd.DataFrame:
+def _weights(run: RecordedRun, row: int, before: int | None) -> pd.DataFrame:
     """From the decided weights to the shares of the samples."""
     streams = run.streams
     return pd.DataFrame(
         {
+            "before": np.nan if before is None else streams["policy_weight"][before],
             "policy_weight": streams["policy_weight"][row],
             _of_a_sample(run): _lengths(run, row),
             "active": streams["active"][row - 1] if row else streams["count"][0] > 0,

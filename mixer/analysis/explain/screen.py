@@ -1,7 +1,7 @@
 """An explanation on one screen, or as plain data."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,12 @@ from mixer.analysis.explain.explanation import Explanation
 from mixer.ledger.decisions import Level
 
 _MAX_STREAMS = 5
+_LARGE = 0.1  # a share that is never hidden
 _MAX_COLUMNS = 6
+_SHARES = ("before", "policy_weight", "weight")
 _WORDS = {
+    "count": "samples",
+    "seen": "so far",
     "policy_weight": "decided",
     "tokens_per_sample": "tokens/sample",
     "labels_per_sample": "labels/sample",
@@ -31,7 +35,7 @@ _WORDS = {
 def screen(explanation: Explanation) -> RenderableType:
     """Lays an explanation out, in 80 columns by 40 lines.
 
-    Of more than five streams it shows the five with the least equal shares.
+    Of more than five streams it shows the five largest, now or before the decision, and all that give a tenth.
     """
     shown = _chosen(explanation)
     parts: list[RenderableType] = [
@@ -39,6 +43,7 @@ def screen(explanation: Explanation) -> RenderableType:
             f"Step {explanation.step} of {explanation.run}, {explanation.progress:.1%} done, {explanation.policy}",
             style="bold",
         ),
+        Text(explanation.sentence),
         Text(explanation.notes[0]),
     ]
     if explanation.objective:
@@ -48,29 +53,29 @@ def screen(explanation: Explanation) -> RenderableType:
     if not explanation.observed.columns.empty:
         evaluated = "" if explanation.evaluated_at is None else f", evaluation after {explanation.evaluated_at}"
         measured = "" if explanation.measured_at is None else f", gradients of {explanation.measured_at}"
-        title = f"1 Observed in step {explanation.step - 1}{evaluated}{measured}"
+        title = f"1 Observed in step {explanation.step - 1} (losses per item){evaluated}{measured}"
         parts += _table(title, explanation.observed.loc[shown])
     parts += _decided(explanation.levels, shown)
     weights = explanation.weights.loc[shown]
     plain = [name for name in weights.columns if name.endswith(("_per_sample", "loss_weight"))]
     plain = [name for name in plain if _says_nothing(weights[name])]
     joined = pd.concat([weights.drop(columns=plain), explanation.counts.loc[shown]], axis=1)
-    title = f"3 From the decision to the counts: owed = share * {explanation.total} + carried"
+    title = f"3 From the decision to the counts, in samples: owed = share * {explanation.total} + carried"
     parts += _table(title, joined.drop(columns="asked"))
     parts += [Text(note) for note in explanation.notes[1:]]
     parts.append(_size(explanation))
-    if len(shown) < len(explanation.weights):
-        parts.append(Text(f"{len(explanation.weights) - len(shown)} more streams are in --json."))
+    if hidden := len(explanation.weights) - len(shown):
+        rest = float(explanation.weights["weight"].drop(shown).sum())
+        parts.append(Text(f"{hidden} more streams, {rest:.1%} of the samples together, are in --json."))
     return Group(*parts)
 
 
 def _chosen(explanation: Explanation) -> list[str]:
-    """Names of the streams to show: all, or those with the least equal shares."""
-    shares = explanation.weights["weight"].fillna(0.0)
-    if len(shares) <= _MAX_STREAMS:
-        return list(shares.index)
-    far = (shares - 1 / len(shares)).abs().sort_values(ascending=False, kind="stable").index[:_MAX_STREAMS]
-    return [name for name in shares.index if name in set(far)]
+    """Names of the streams to show: the largest ones."""
+    shares = explanation.weights[["before", "policy_weight", "weight"]].max(axis=1).fillna(0.0)
+    number = max(_MAX_STREAMS, int((shares >= _LARGE).sum()))
+    largest = set(shares.sort_values(ascending=False, kind="stable").index[:number])
+    return [name for name in shares.index if name in largest]
 
 
 def _decided(levels: Sequence[Level], shown: Sequence[str]) -> list[RenderableType]:
@@ -82,10 +87,12 @@ def _decided(levels: Sequence[Level], shown: Sequence[str]) -> list[RenderableTy
     numbers = [f"{name} {_number(term)}" for name, term in inner.terms.items() if np.ndim(term) == 0]
     columns = {**dict(list(by_stream.items())[:_MAX_COLUMNS]), **_weights(inner, "")}
     beside = f" ({', '.join(numbers[:_MAX_COLUMNS])})" if numbers else ""
-    parts = _table(f"2 {inner.name} decides{beside}", _frame(columns, inner, shown))
+    parts = _table(f"2 {inner.name} decides{beside}", _frame(columns, inner, shown), ("→ weight",))
     if len(levels) > 1:
         made = [_frame(_weights(level, level.name), level, shown) for level in levels[1:]]
-        parts += _table("  changed by wrappers", pd.concat(made, axis=1).reindex(list(shown)))
+        parts += _table(
+            "  changed by wrappers", pd.concat(made, axis=1).reindex(list(shown)), [one.name for one in levels[1:]]
+        )
     return parts
 
 
@@ -116,15 +123,20 @@ def _says_nothing(column: pd.Series) -> bool:
     return bool(column.isna().all() or (column.name == "loss_weight" and (column == 1.0).all()))
 
 
-def _table(title: str, frame: pd.DataFrame) -> list[RenderableType]:
+def _table(title: str, frame: pd.DataFrame, shares: Collection[str] = _SHARES) -> list[RenderableType]:
     frame = frame[[name for name in frame.columns if not frame[name].isna().all()]]
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     table.add_column("stream", overflow="ellipsis", no_wrap=True, max_width=16)
     for name in frame.columns:
         table.add_column(_WORDS.get(name, name), justify="right", overflow="fold", max_width=13)
     for name, *values in frame.itertuples():
-        table.add_row(str(name), *(_number(value) for value in values))
+        cells = zip(frame.columns, values, strict=True)
+        table.add_row(str(name), *(_share(value) if head in shares else _number(value) for head, value in cells))
     return [Text(title, style="bold"), table]
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2%}"
 
 
 def _number(value: Any) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ class Constraints:
     """Bounds of a mixture; streams that they do not name are free.
 
     Args:
-        prior: The mixture to start from, such as the natural one, by stream; `None` for equal shares.
+        prior: The mixture to start from, such as the natural one, with a weight of each stream; `None` for equal
+            shares.
         least: Least shares.
         most: Largest shares.
         sizes: Samples (or tokens) that each stream has. With `budget` and `passes` they bound shares.
@@ -30,7 +32,7 @@ class Constraints:
         bounds: Largest predicted losses, by name.
 
     Raises:
-        ValueError: If a number is out of its range.
+        ValueError: If a value is no number, or out of its range.
     """
 
     prior: Mapping[str, float] | None = None
@@ -44,12 +46,17 @@ class Constraints:
     bounds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, shares in (("least", self.least), ("most", self.most)):
-            for stream, share in shares.items():
-                check_range(f"{name}: {stream}", share, 0.0, 1.0, "it is a share")
-        for name, numbers in (("prior", self.prior or {}), ("sizes", self.sizes)):
-            for stream, number in numbers.items():
-                check_range(f"{name}: {stream}", number, 0.0, math.inf, "it is a weight or a number of samples")
+        _check_numbers("least", self.least, 0.0, 1.0, "it is a share")
+        _check_numbers("most", self.most, 0.0, 1.0, "it is a share")
+        _check_numbers("prior", self.prior or {}, 0.0, math.inf, "it is a weight")
+        _check_numbers("sizes", self.sizes, 0.0, math.inf, "it is a number of samples")
+        _check_numbers("bounds", self.bounds, -math.inf, math.inf, "it is a loss")
+        if not isinstance(self.groups, Mapping):
+            raise ValueError(f"groups must be streams with weights, by name of the group, got {self.groups!r}.")
+        for name, group in self.groups.items():
+            _check_numbers(f"groups: {name}", group, 0.0, math.inf, "it is a weight")
+            if not any(group.values()):
+                raise ValueError(f"groups: {name}: a weight must be above 0, got {dict(group)}.")
         for name in ("budget", "passes", "divergence"):
             value = getattr(self, name)
             if value is not None:
@@ -72,10 +79,13 @@ class Constraints:
             unknown = [name for name in names if name not in streams]
             if unknown:
                 raise ValueError(f"{option}: there are no streams {unknown}; there are {list(streams)}.")
+        missing = [] if self.prior is None else [name for name in streams if name not in self.prior]
+        if missing:
+            raise ValueError(f"prior: there is no weight of {missing}; give each stream one, 0 for none.")
         parts = self._parts(streams)
         least = np.array([self.least.get(name, 0.0) for name in streams])
         most = np.array([self._most(name) for name in streams])
-        prior = np.array([1.0 if self.prior is None else self.prior.get(name, 0.0) for name in streams])
+        prior = np.array([1.0 if self.prior is None else self.prior[name] for name in streams])
         if not prior.any():
             raise ValueError(f"prior: the weights of all streams {list(streams)} are 0; at least one must be positive.")
         is_member = parts > 0.0
@@ -104,10 +114,14 @@ class Constraints:
             raise ValueError(f"groups: {twice} are in several groups; a stream is in one at most.")
         groups = [*self.groups.values(), *({name: 1.0} for name in streams if name not in members)]
         parts = np.array([[group.get(name, 0.0) for name in streams] for group in groups])
-        totals = parts.sum(axis=1, keepdims=True)
-        if (parts < 0.0).any() or (totals <= 0.0).any():
-            raise ValueError(f"groups: weights must be 0 or more, and one of each group above 0, got {self.groups}.")
-        return np.asarray(parts / totals)
+        return np.asarray(parts / parts.sum(axis=1, keepdims=True))
+
+
+def _check_numbers(option: str, numbers: Any, least: float, most: float, hint: str) -> None:
+    if not isinstance(numbers, Mapping):
+        raise ValueError(f"{option} must be numbers by name, got {numbers!r}.")
+    for name, number in numbers.items():
+        check_range(f"{option}: {name}", number, least, most, hint)
 
 
 @dataclass(frozen=True)

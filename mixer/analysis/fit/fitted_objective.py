@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mixer.policies.contract import check_weights
+from mixer.policies.contract import weights_array
 from mixer.policies.objective import Objective as Declared
 from mixer.utils.arrays import FloatArray
 
@@ -45,11 +45,13 @@ def make_objective(
     if isinstance(objective, str) and objective in ("average", "worst"):
         members = [name for name in names if name in streams] or names
         return Objective(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
-    by_name = parse_numbers("objective", objective) if isinstance(objective, str) else dict(objective)
+    given = parse_numbers("objective", objective) if isinstance(objective, str) else dict(objective)
+    if not given:
+        raise ValueError("objective: name at least one loss.")
+    by_name = dict(zip(given, weights_array([*given.values()], [*given], "objective").tolist(), strict=True))
     unknown = [name for name in by_name if name not in names]
     if unknown:
         raise ValueError(f"objective: there is no loss of {unknown}; there are losses of {list(names)}.")
-    check_weights(np.array([*by_name.values()], dtype=np.float64), list(by_name), "objective")
     total = sum(by_name.values())
     text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
     return Objective(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})

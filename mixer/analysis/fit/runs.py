@@ -1,17 +1,21 @@
 """Mixtures and losses of recorded runs that can be compared."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.fit.mixture import group_runs
+from mixer.analysis.fit.constraints import Constraints
+from mixer.analysis.fit.fitted import FittedMixture
+from mixer.analysis.fit.mixture import fit_mixture, group_runs
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.ledger.evaluated_losses import recorded_objective
 from mixer.ledger.folder import read_note
 from mixer.ledger.recorded_run import RecordedRun
+from mixer.ledger.summary import summarise
 from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
@@ -79,12 +83,13 @@ class RecordedRuns(Result):
 
     Attributes:
         runs: Names of the runs.
+        folders: Their folders.
         streams: Names of the streams.
         loss_names: Names of the losses: streams, and other evaluation sets that every run has.
         mixtures: `[num_runs, num_streams]`: samples or tokens that each run trained on.
         losses: `[num_runs, num_losses]`; NaN where a run has none.
         groups: `[num_runs]`: number of the mixture that the policy requested.
-        objective: The objective that all runs declared, if it is one of losses; else `None`.
+        objective: The objective that all runs declared; else `None`.
         notes: Remarks on the runs for readers of the fit, in sentences.
 
     Raises:
@@ -101,7 +106,7 @@ class RecordedRuns(Result):
         allow_different_recipes: bool = False,
     ):
         runs = [Run(folder, name, unit, loss) for name, folder in _by_name(folders).items()]
-        self.runs = tuple(run.name for run in runs)
+        self.runs, self.folders = tuple(run.name for run in runs), tuple(folders)
         self.streams = _common_streams(runs)
         if not allow_different_budgets:
             _check_budgets(runs, unit)
@@ -119,9 +124,39 @@ class RecordedRuns(Result):
 
 def _common_objective(folders: Sequence[Path]) -> Objective | None:
     found = [recorded_objective(folder, read_note(folder)) for folder in folders]
-    first = found[0]
-    is_common = first is not None and first.metric == "loss" and all(one == first for one in found)
-    return first if is_common else None
+    return found[0] if all(one == found[0] for one in found) else None
+
+
+def fit_runs(recorded: RecordedRuns, constraints: Constraints, objective: str | None = None) -> FittedMixture:
+    """Fits runs by an objective made of their losses, or by the one that they declared, which may be a metric.
+
+    Args:
+        recorded: The runs.
+        constraints: Bounds of the mixture.
+        objective: The objective; `None` for the declared one, or the average if there is none.
+    """
+    declared, fit = recorded.objective, partial(fit_mixture, recorded.mixtures, constraints=constraints)
+    fit = partial(fit, streams=recorded.streams, runs=recorded.runs, groups=recorded.groups)
+    if objective is not None or declared is None or declared.metric == "loss":
+        chosen = (declared or "average") if objective is None else objective
+        return fit(recorded.losses, chosen, loss_names=recorded.loss_names)
+    values, name = [[objective_of(folder)] for folder in recorded.folders], declared.metric
+    return fit(values, {name: 1.0}, loss_names=[name], greater_is_better=declared.greater_is_better)
+
+
+def objective_of(folder: Path, is_start: bool = False) -> float:
+    """Gives the objective of a run at its end, or by its first evaluation.
+
+    Raises:
+        ValueError: If it is not finite.
+    """
+    value = summarise(folder).objectives[0 if is_start else 1]
+    if not np.isfinite(value):
+        raise ValueError(
+            f"The objective of the run {folder.name!r} is {value}: it diverged, declared none, or its metric is none "
+            f"that compute_metrics returns. Its folder is {folder}."
+        )
+    return value
 
 
 def _by_name(folders: Sequence[Path]) -> dict[str, Path]:

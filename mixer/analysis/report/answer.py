@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.report.comparing import compare, configurations, differences, unequal, unknown, verdict
-from mixer.analysis.report.judging import Measure, measure_of, objective_value, shares_of
-from mixer.analysis.report.run import Run, share_of_time
-from mixer.ledger.evaluated_losses import mean_loss
+from mixer.analysis.report.comparing import (
+    compare,
+    configurations,
+    differences,
+    ranked,
+    unequal,
+    unknown,
+    verdict,
+)
+from mixer.analysis.report.judging import Measure, bound, course_of, measure_of, shares_of
+from mixer.analysis.report.reasons import WORSE, next_of_one, next_of_several, price, why
+from mixer.analysis.report.run import Run, declared, share_of_time
 from mixer.policies.objective import Objective
-from mixer.utils.text import listed
-
-_LEAST_BETTER = 0.005  # a value before the last one is worth a word from this relative difference on
+from mixer.utils.text import first_of, listed
 
 
 @dataclass(frozen=True)
@@ -27,11 +33,17 @@ class Answer:
             first given), samples; empty for one run, or without evaluations.
         differences: One row per stream, measure and configuration: stream, measure, run, value, spread, difference
             (from the first given); empty for one configuration.
+        best_first: Names of the runs, in the order of the columns of tables; empty for one run.
+        has_price: Whether something got worse, so that no problem found is not all there is to say.
+        commands: What to do next: a purpose and a command each.
     """
 
     sentences: Sequence[str] = ()
     comparison: pd.DataFrame = field(default_factory=pd.DataFrame)
     differences: pd.DataFrame = field(default_factory=pd.DataFrame)
+    best_first: Sequence[str] = ()
+    has_price: bool = False
+    commands: Sequence[tuple[str, str]] = ()
 
 
 def answer(runs: Sequence[Run]) -> Answer:
@@ -40,14 +52,44 @@ def answer(runs: Sequence[Run]) -> Answer:
     Args:
         runs: The runs; the others are compared with the configuration of the first.
     """
-    objective = next((run.objective for run in runs if run.objective is not None), None)
+    objective = declared(runs)
     measure = measure_of(runs, objective)
     bounds = [] if objective is None else [text for run in runs for text in _broken_bounds(run, objective)]
     if len(runs) == 1:
-        return Answer([*_of_one(runs[0], objective, measure), *bounds])
+        risen = _risen(runs[0], objective)
+        own = [*_of_one(runs[0], objective, measure), *risen, *bounds]
+        return Answer(own, has_price=bool(risen or bounds), commands=next_of_one(runs[0]))
     found = configurations(runs)
     by_stream = differences(found, objective) if len(found) > 1 else pd.DataFrame()
-    return Answer([*verdict(found, measure), *unequal(found), *bounds], compare(found, measure), by_stream)
+    best_first = ranked(found, measure)
+    names = list(dict.fromkeys(run.name for one in (*(one for one, _ in best_first), *found) for run in one.runs))
+    tables = compare(found, measure), by_stream, names
+    alike = unequal(found)
+    if measure is None:
+        unjudged = f"{unknown(runs)} Training losses depend on the mixture."
+        return Answer([unjudged, *alike, *bounds], *tables, bool(bounds))
+    said = [*verdict(best_first, measure), *alike]
+    if len(best_first) < 2:
+        return Answer([*said, *bounds], *tables, bool(bounds))
+    (best, of_best), (other, of_other), *_ = best_first
+    paid = price(best, other, by_stream, objective)
+    is_sure = abs(of_best.mean - of_other.mean) > bound(of_best, of_other)
+    commands = next_of_several(best, other, is_sure, paid.sets)
+    said += [why(best, other, by_stream), *paid.sentences, *bounds]
+    return Answer(said, *tables, paid.is_paid or bool(bounds), commands)
+
+
+def _risen(run: Run, objective: Objective | None) -> list[str]:
+    """Names the sets without a target or a bound whose loss ended above that of the first evaluation."""
+    judged = () if objective is None else objective.names
+    ends = {name: (float(rows["loss"].iloc[0]), float(rows["loss"].iloc[-1])) for name, rows in run.evaluations.items()}
+    texts = [
+        f"{name} ({first:.3f} → {last:.3f})"
+        for name, (first, last) in ends.items()
+        if name not in judged and last - first > WORSE * abs(first)
+    ]
+    begins = "The price: worse than at the first evaluation ended the loss of"
+    return [f"{begins} {listed(first_of(texts, 8))}."] if texts else []
 
 
 def _of_one(run: Run, objective: Objective | None, measure: Measure | None) -> list[str]:
@@ -63,20 +105,16 @@ def _of_one(run: Run, objective: Objective | None, measure: Measure | None) -> l
 
 def _course(run: Run, objective: Objective | None, measure: Measure) -> list[str]:
     last = measure.values[run.name]
-    places = range(min(len(rows) for rows in run.evaluations.values()))
-    if objective is not None:
-        values = [objective_value(run, objective, place) for place in places]
-    else:
-        losses = {name: rows["loss"].tolist() for name, rows in run.evaluations.items()}
-        values = [mean_loss({name: own[place] for name, own in losses.items()}, run.eval_weights) for place in places]
-    words, first = measure.words, values[0]
+    course = course_of(run, objective)
+    values, words = course["value"].tolist(), measure.words
+    first = values[0]
     if len(values) < 2 or math.isnan(first):
         return [f"{words[0].upper()}{words[1:].rstrip(',')} ended at {last:.3f}."]
     change = f" ({last / first - 1.0:+.1%})" if first else ""
     texts = [f"{words[0].upper()}{words[1:]} went from {first:.3f} to {last:.3f}{change}."]
     best = (np.nanargmax if measure.greater_is_better else np.nanargmin)(values)
-    if abs(values[best] - last) > _LEAST_BETTER * abs(last):
-        step = next(iter(run.evaluations.values()))["step"].iloc[best]
+    if abs(values[best] - last) > WORSE * abs(last):
+        step = course["step"].iloc[best]
         texts.append(f"It was best at step {step:,}, at {values[best]:.3f}: save_best_of_each keeps such weights.")
     return texts
 
@@ -119,12 +157,12 @@ def _passed(run: Run) -> list[str]:
 
 def _broken_bounds(run: Run, objective: Objective) -> list[str]:
     found = []
-    for name, bound in objective.bounds.items():
+    for name, most in objective.bounds.items():
         losses = run.evaluations[name]["loss"].to_numpy() if name in run.evaluations else np.ones(1)
         ratio = float(losses[-1] / losses[0])
-        if ratio > bound:
+        if ratio > most:
             found.append(
                 f"In {run.name} the loss of {name} ended at {ratio:.3g} times that of the first evaluation: above its "
-                f"bound of {bound:g}."
+                f"bound of {most:g}."
             )
     return found

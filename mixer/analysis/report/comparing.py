@@ -61,19 +61,22 @@ def _of(one: Configuration, measure: Measure) -> Measured:
     return over_seeds([measure.values.get(run.name, math.nan) for run in one.runs])
 
 
-def verdict(found: Sequence[Configuration], measure: Measure | None) -> list[str]:
+def ranked(found: Sequence[Configuration], measure: Measure | None) -> list[tuple[Configuration, Measured]]:
+    """Orders the configurations whose measure is known, the best first."""
+    results = [] if measure is None else [(one, _of(one, measure)) for one in found]
+    is_greater = measure is not None and measure.greater_is_better
+    return sorted((one for one in results if one[1].num_runs), key=lambda one: one[1].mean, reverse=is_greater)
+
+
+def verdict(best_first: Sequence[tuple[Configuration, Measured]], measure: Measure) -> list[str]:
     """Says which configuration is best, and whether seeds alone may make its lead."""
-    if measure is None:
-        return [f"{unknown([run for one in found for run in one.runs])} Training losses depend on the mixture."]
-    results = {one.name: _of(one, measure) for one in found}
-    results = {name: result for name, result in results.items() if result.num_runs}
-    ranked = sorted(results, key=lambda name: results[name].mean, reverse=measure.greater_is_better)
-    ends = [f"{results[name].text()} in {name}{_seeds(results[name])}" for name in ranked]
+    ends = [f"{result.text()} in {one.name}{_seeds(result)}" for one, result in best_first]
     subject = f"{measure.words[0].upper()}{measure.words[1:]}"
-    if len(ranked) == 1:
+    if len(ends) == 1:
         return [f"{subject} ended at {ends[0]}."]
     direction = "greater" if measure.greater_is_better else "lower"
-    lead = _lead(ranked[0], ranked[1], results[ranked[0]], results[ranked[1]])
+    (best, of_best), (other, of_other), *_ = best_first
+    lead = _lead(best.name, other.name, of_best, of_other)
     return [lead, f"{subject} ended at {listed(ends)}; {direction} is better."]
 
 
@@ -120,21 +123,18 @@ def compare(found: Sequence[Configuration], measure: Measure | None) -> pd.DataF
     """Tabulates the measure by configuration, the best first; see `Answer`."""
     if measure is None:
         return pd.DataFrame()
-    results = {one.name: _of(one, measure) for one in found}
-    base = results[found[0].name].mean
-    rows = [
-        {
-            "run": one.name,
-            "runs": len(one.runs),
-            "value": results[one.name].mean,
-            "spread": results[one.name].spread,
-            "difference": results[one.name].mean - base,
-            "change": results[one.name].mean / base - 1.0 if base else math.nan,
-            "samples": int(np.mean([run.clock["samples"].iloc[-1] for run in one.runs])),
-        }
-        for one in found
-    ]
-    return pd.DataFrame(rows).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
+    results = [_of(one, measure) for one in found]
+    base = results[0].mean
+    columns = {
+        "run": [one.name for one in found],
+        "runs": [len(one.runs) for one in found],
+        "value": [result.mean for result in results],
+        "spread": [result.spread for result in results],
+        "difference": [result.mean - base for result in results],
+        "change": [result.mean / base - 1.0 if base else math.nan for result in results],
+        "samples": [int(np.mean([run.clock["samples"].iloc[-1] for run in one.runs])) for one in found],
+    }
+    return pd.DataFrame(columns).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
 
 
 def differences(found: Sequence[Configuration], objective: Objective | None) -> pd.DataFrame:
@@ -172,32 +172,33 @@ def _measures(run: Run, name: str, units: Sequence[Unit]) -> dict[str, float]:
     return values | shares | {f"share of {unit}": shares_of(run, unit)[name] for unit in units}
 
 
-def difference_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+def difference_cells(table: pd.DataFrame, best_first: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
     """Formats the differences: a row per stream and measure, a column per configuration.
 
     Args:
         table: The differences; see `Answer`.
+        best_first: The configurations in the order of their columns; empty for that of the table.
 
     Returns:
-        Heads and cells; a configuration after the first has its difference from the first behind its value.
+        Heads and cells; a configuration other than the table's first has its difference from it behind its value.
     """
     if table.empty:
         return [], []
-    runs = list(dict.fromkeys(table["run"]))
+    runs = list(best_first) or list(dict.fromkeys(table["run"]))
     cells: list[list[str]] = []
-    before, num_streams = None, table["stream"].nunique()
+    before, num_streams, base = None, table["stream"].nunique(), table["run"].iloc[0]
     if num_streams > _MOST_STREAMS:
         largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
         table = table[table["stream"].isin(largest.index)]
     for (name, kind), rows in table.groupby(["stream", "measure"], sort=False):
         form, signed = ("{:.1%}", "{:+.1%}") if str(kind).startswith("share of") else ("{:.3f}", "{:+.3f}")
-        texts = []
-        for place, row in enumerate(rows.to_dict("records")):
+        texts = {}
+        for row in rows.to_dict("records"):
             known = not math.isnan(row["value"])
             text = Measured(row["value"], row["spread"], 1).text(form) if known else ""
-            differs = place > 0 and not math.isnan(row["difference"])
-            texts.append(f"{text} ({signed.format(row['difference'])})" if differs else text)
-        cells.append(["" if name == before else str(name), str(kind), *texts])
+            differs = row["run"] != base and not math.isnan(row["difference"])
+            texts[row["run"]] = f"{text} ({signed.format(row['difference'])})" if differs else text
+        cells.append(["" if name == before else str(name), str(kind), *(texts[run] for run in runs)])
         before = name
     if num_streams > _MOST_STREAMS:
         cells.append([f"{num_streams - _MOST_STREAMS} more, with smaller differences", *[""] * (1 + len(runs))])

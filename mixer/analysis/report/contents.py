@@ -7,8 +7,8 @@ from mixer.analysis.report.answer import answer
 from mixer.analysis.report.findings import findings_of
 from mixer.analysis.report.grouping import grouped, main_streams
 from mixer.analysis.report.plots import PLOTS
-from mixer.analysis.report.plots.losses import MOST_METRICS
-from mixer.analysis.report.run import Run, read_runs
+from mixer.analysis.report.plots.losses import MOST_METRICS, objective
+from mixer.analysis.report.run import Run, declared, read_runs
 from mixer.analysis.report.run_kinds import Report, kind_of
 from mixer.analysis.report.tables import differing_streams, summary_rows
 from mixer.ledger.forks import paired_differences, told
@@ -34,9 +34,12 @@ def read_report(folders: Sequence[str | Path]) -> Report:
         return kind.contents(paths)
     runs = read_runs(paths)
     findings = findings_of(runs)
-    main = main_streams(runs, [name for one in findings for name in one.streams])
+    goal = declared(runs)
+    targets = () if goal is None else goal.names
+    main = main_streams(runs, [*targets, *(name for one in findings for name in one.streams)])
     drawn = [grouped(run, main) for run in runs]
     plots = [plot(drawn, points_per_line(drawn)) for plot in PLOTS]
+    plots.insert(0, objective(runs, points_per_line(drawn)))  # of all its targets, those drawn as one too
     notes = (
         *(told(paired_differences(paths)), differing_streams(runs)),
         *(_in_intervals(runs), _drawn_as_one(runs, main)),

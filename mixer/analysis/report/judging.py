@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from mixer.analysis.report.run import Run
 from mixer.ledger.evaluated_losses import mean_loss
@@ -103,6 +104,19 @@ def objective_value(run: Run, objective: Objective, place: int) -> float:
         for name, rows in run.metrics.items()
     }
     return objective.evaluated(losses, metrics)
+
+
+def course_of(run: Run, objective: Objective | None) -> pd.DataFrame:
+    """Follows the measure of a run: a row per evaluation with step, epoch, samples and value; see `measure_of`."""
+    first = min(run.evaluations.values(), key=len)
+    losses = {name: rows["loss"].tolist() for name, rows in run.evaluations.items()}
+    values = [
+        mean_loss({name: own[place] for name, own in losses.items()}, run.eval_weights)
+        if objective is None
+        else objective_value(run, objective, place)
+        for place in range(len(first))
+    ]
+    return first[["step", "epoch", "samples"]].assign(value=values)
 
 
 def shares_of(run: Run, column: str = "count") -> dict[str, float]:

@@ -35,7 +35,9 @@ def smoothed(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return rows.assign(**{name: rows[name].ewm(span=span).mean() for name in columns})
 
 
-def pale_and_smooth(course: Course, column: str, key: str, colour: str, most_points: int) -> list[go.Scatter]:
+def pale_and_smooth(
+    course: Course, column: str, key: str, colour: str, most_points: int, name: str = ""
+) -> list[go.Scatter]:
     """Draws a pale line of all measurements and a smoothed one.
 
     Args:
@@ -44,12 +46,13 @@ def pale_and_smooth(course: Course, column: str, key: str, colour: str, most_poi
         key: Name in the plot's key.
         colour: Colour of both lines.
         most_points: Greatest number of points per line.
+        name: Name of the smoothed line under the pointer; the key, if empty.
     """
     raw, smooth = (thin(rows, column, most_points) for rows in course)
     mode = "lines+markers" if len(smooth) < _FEW else "lines"
     return [
         line(raw, column, key, colour, f"{key}, this step", opacity=0.3, line={"width": 1}),
-        line(smooth, column, key, colour, mode=mode),
+        line(smooth, column, key, colour, name, mode=mode),
     ]
 
 

@@ -3,7 +3,9 @@
 import base64
 import functools
 import gzip
+import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -33,6 +35,31 @@ def write_report(folders: Sequence[str | Path], output: str | Path | None = None
     return write_page(page_path(folders, output), read_report(folders))
 
 
+@dataclass(frozen=True)
+class InlinePage:
+    """A written page, which a notebook shows in its cell.
+
+    Args:
+        path: Path of the page.
+    """
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.path.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 48rem; border: 0"></iframe>'
+
+
+def inline_page(folder: Path, is_writer: bool) -> InlinePage:
+    """Writes the page of a trainer's run; see `MixingMixin.report`.
+
+    Args:
+        folder: The output folder.
+        is_writer: Whether this process writes it, one of all.
+    """
+    return InlinePage(write_report([folder]) if is_writer else page_path([folder], None))
+
+
 def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:
     """Gives the path of the page; see `write_report`.
 
@@ -59,11 +86,13 @@ def write_page(target: Path, report: Report) -> Path:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     figures = ",\n".join(panel.figure.to_json() for plot in report.plots for panel in plot.panels)
+    answer, names = report.answer, list(report.answer.best_first or report.names)
+    order = [report.names.index(name) for name in names]
     page = templates.get_template("template.html").render(
         report=report,
-        comparison=comparison_cells(report.answer.comparison),
-        differences=difference_cells(report.answer.differences),
-        summary=(["Run", *report.names], [[name, *cells] for name, cells in report.summary]),
+        comparison=comparison_cells(answer.comparison),
+        differences=difference_cells(answer.differences, list(answer.comparison.get("run", ()))),
+        summary=(["Run", *names], [[name, *(cells[place] for place in order)] for name, cells in report.summary]),
         tables={run.name: stream_cells(run) for run in report.runs},
         figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
         plotly=_packed_plotly(),

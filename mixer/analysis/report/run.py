@@ -61,6 +61,7 @@ class Run:
         objective: The declared objective, or `None`.
         held_back: By stream that `OverfitGuard` took share from, the least factor on its share and the step of it.
         interval_steps: Number of steps that a row of a stream covers, 1 but for very many streams.
+        folder: The output folder.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Run:
     objective: Objective | None = None
     held_back: dict[str, tuple[float, int]] = field(default_factory=dict)
     interval_steps: int = 1
+    folder: Path = Path()
 
     @functools.cached_property
     def row_clock(self) -> pd.DataFrame:
@@ -103,6 +105,11 @@ class Run:
         """Caps on passes by stream, without streams that have none."""
         caps = {row["name"]: _most_passes(row) for row in self.description.get("streams", [])}
         return {name: cap for name, cap in caps.items() if cap is not None}
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes by number; empty if they are not known, or streams have different ones."""
+        return [str(name) for name in self.description.get("class_names") or ()]
 
     def is_wanted(self, name: str) -> bool:
         """Whether the run is for this stream or evaluation set: for all of them without a declared objective."""
@@ -151,6 +158,11 @@ def stream_names(runs: Sequence[Run]) -> list[str]:
     """Lists the streams of all runs in order of first appearance, `OTHERS` last: each has one place and colour."""
     names = dict.fromkeys(name for run in runs for name in run.streams)
     return sorted(names, key=OTHERS.__eq__)
+
+
+def declared(runs: Sequence[Run]) -> Objective | None:
+    """Returns the objective of the first run that declares one."""
+    return next((run.objective for run in runs if run.objective is not None), None)
 
 
 def last_epoch(runs: Sequence[Run]) -> float:
@@ -206,6 +218,7 @@ def read_run(folder: Path, name: str) -> Run:
         recorded_objective(folder, note),
         _held_back(ledger, description),
         ledger.interval_steps,
+        folder,
     )
 
 

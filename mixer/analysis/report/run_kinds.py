@@ -68,11 +68,13 @@ class Report:
         """Gives the contents as plain data.
 
         Returns:
-            `answer` (sentences), `comparison` and `differences` (see `Answer`), `summary` by run,
-            `findings` (a list of run, kind, streams and text), `streams` (see `stream_figures`) and `note`.
+            `answer` (sentences), `next` (a list of purpose and command), `comparison` and `differences` (see `Answer`),
+            `summary` by run, `findings` (a list of run, kind, streams and text), `streams` (see `stream_figures`) and
+            `note`.
         """
         return {
             "answer": list(self.answer.sentences),
+            "next": [{"purpose": purpose, "command": command} for purpose, command in self.answer.commands],
             **self._comparisons,
             "summary": {
                 run: {name: cells[place] for name, cells in self.summary} for place, run in enumerate(self.names)

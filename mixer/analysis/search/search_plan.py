@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mixer.analysis.fit import Constraints, FittedMixture, fit_mixture
+from mixer.analysis.fit import FittedMixture
 from mixer.analysis.fit.constraints import Region
-from mixer.analysis.fit.runs import RecordedRuns
 from mixer.analysis.search.design import improving, spread
-from mixer.ledger.summary import summarise
 from mixer.utils.arrays import FloatArray
 
 _HALF = 0.5  # of the samples, which a run moves to one stream
@@ -81,40 +77,6 @@ def next_runs(fitted: FittedMixture, count: int) -> tuple[list[ShortRun], float]
     return [
         ShortRun(f"run {number + place}", named(fitted.streams, candidates[own])) for place, own in enumerate(chosen, 1)
     ], gain
-
-
-def fit_folders(folders: Sequence[Path], constraints: Constraints) -> FittedMixture:
-    """Fits runs that declared an objective by the losses of its targets, or by its metric.
-
-    Args:
-        folders: Their output folders.
-        constraints: Bounds of the mixture.
-    """
-    recorded = RecordedRuns(folders, allow_different_recipes=True)
-    options: dict[str, Any] = {"streams": recorded.streams, "runs": recorded.runs, "groups": recorded.groups}
-    if recorded.objective is not None:
-        options |= {"objective": recorded.objective, "loss_names": recorded.loss_names}
-        return fit_mixture(recorded.mixtures, recorded.losses, constraints=constraints, **options)
-    declared = summarise(folders[0]).objective
-    more = declared is not None and declared.greater_is_better
-    values = np.array([[objective_of(folder)] for folder in folders])
-    options |= {"objective": {"objective": 1.0}, "loss_names": ["objective"], "greater_is_better": more}
-    return fit_mixture(recorded.mixtures, values, constraints=constraints, **options)
-
-
-def objective_of(folder: Path, is_start: bool = False) -> float:
-    """Gives the objective of a run at its end, or by its first evaluation.
-
-    Raises:
-        ValueError: If it is not finite.
-    """
-    value = summarise(folder).objectives[0 if is_start else 1]
-    if not np.isfinite(value):
-        raise ValueError(
-            f"The objective of the run {folder.name!r} is {value}: it diverged, declared none, or its metric is none "
-            f"that compute_metrics returns. Its folder is {folder}."
-        )
-    return value
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,12 @@ from mixer.measurements import (
 )
 from mixer.mixture.controller import Mixing
 from mixer.mixture.step_plan import Plan
+from mixer.utils.text import listed
 
 # In columns of the ledger's clock and streams, besides those of `RECORDED`.
 _COLUMNS: dict[Kind, str] = {Loss: "loss", MeanLoss: "loss", GradientNorm: "gradient_norm"}
 _COLUMNS |= {kind: kind.column for kind in RECORDED}
+_TABLES = (Gradients, GradientNoise, EvaluationLoss)  # in tables of their own
 
 
 def _measured(needs: Needs) -> list[Measurement[Any]]:
@@ -51,14 +53,21 @@ class NoLosses:
     def __init__(self, mixing: Mixing):
         policy, schedule = mixing.policy, mixing.schedule
         rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs}
-        needed = {rule: ", ".join(names_of(needs)) for rule, own in rules.items() if (needs := _measured(own))}
-        held = " and ".join(f"{rule} (it needs {needs})" for rule, needs in needed.items())
+        needed = {rule: found for rule, own in rules.items() if (found := _measured(own))}
+        kept = dict(zip(rules, ("the weights of its first step", "its first size"), strict=True))
+        held = [
+            f"{rule} is assumed to keep {kept[rule]} in the whole run (it goes by {listed(names_of(needs))}, which a "
+            "trained run measures)"
+            for rule, needs in needed.items()
+        ]
         if _measured(policy.needs):
             policy.hold()
         if _measured(schedule.needs):
             schedule.is_constant = True
+        kinds = {type(need) for needs in needed.values() for need in needs}
+        hint = " --losses RUN takes what a run recorded." if kinds <= {*_COLUMNS, *_TABLES} else ""
         self.note = (
-            f"Held at its start, as only training shows the losses: {held}. Give those of a run by --losses RUN."
+            f"Held at its start, as only training shows the losses: {'; '.join(held)}.{hint}"
             if held
             else "The plans need no losses: they are those of the trained run."
         )

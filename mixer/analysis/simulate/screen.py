@@ -2,11 +2,15 @@
 
 import math
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
 from mixer.analysis.simulate.simulated import Simulated
+from mixer.utils.arrays import Int64Array
+
+_MOST_SIZES = 3  # of steps, to be counted one by one
 
 
 def screen(simulated: Simulated, every: float) -> RenderableType:
@@ -35,10 +39,20 @@ def _run(simulated: Simulated) -> Table:
         f"{'~' if simulated.estimated_tokens else ''}{simulated.tokens:,}",
         *([f"{simulated.labels:,}"] if labels else []),
         f"{simulated.epochs:.3f}",
-        f"{sizes[0]} → {sizes[-1]} ({sizes.min()} to {sizes.max()})",
+        f"{sizes[0]} → {sizes[-1]} ({_steps(simulated.counts.sum(axis=1))})",
         f"{rates[0]:.3g} → {rates[-1]:.3g} (to {rates.max():.3g}, scheduled over {simulated.planned_steps:,} steps)",
     )
     return table
+
+
+def _steps(totals: Int64Array) -> str:
+    """Says how many samples steps really have: the rest of an epoch is less than a batch."""
+    sizes, numbers = np.unique(totals, return_counts=True)
+    if len(sizes) == 1:
+        return f"{sizes[0]} in each step"
+    if len(sizes) > _MOST_SIZES:
+        return f"{sizes[0]} to {sizes[-1]} in a step"
+    return ", ".join(f"{number:,} of {size}" for size, number in zip(sizes, numbers, strict=True))
 
 
 def _streams(simulated: Simulated) -> Table:
@@ -69,7 +83,7 @@ def _place(step: int, progress: float) -> str:
 
 def _mixture(simulated: Simulated, every: float) -> Table:
     names = [stream.name for stream in simulated.streams]
-    table = _table("Realised mixture, by parts of the run", "to step", "progress", "mean batch", *names)
+    table = _table("Realised mixture, by parts of the run", "to step", "progress", "mean step", *names)
     for step, progress, shares, size in simulated.mixture(every):
         table.add_row(f"{step:,}", f"{progress:.1%}", f"{size:.1f}", *(f"{share:.3f}" for share in shares))
     return table

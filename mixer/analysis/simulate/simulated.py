@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from mixer.analysis.simulate.planned_parts import Parts
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.console import Result
+from mixer.utils.text import first_of, listed
 
 _MOST_PASSES = 4.0
 _LEAST_COVERAGE = 0.1
@@ -65,7 +66,7 @@ class MixturePart(NamedTuple):
         step: Its last step.
         progress: Progress after that step.
         shares: `[num_streams]`: shares of its samples.
-        mean_batch_size: Mean batch size of its steps.
+        mean_batch_size: Mean number of samples of its steps.
     """
 
     step: int
@@ -132,7 +133,7 @@ class Simulated(Result):
         starts = np.append(0, ends[:-1] + 1)
         counts = np.add.reduceat(self.counts, starts)
         shares = counts / counts.sum(axis=1, keepdims=True)
-        sizes = np.add.reduceat(self.batch_sizes, starts) / (ends + 1 - starts)
+        sizes = counts.sum(axis=1) / (ends + 1 - starts)
         columns = (ends + 1).tolist(), self.positions[ends].tolist(), shares, sizes.tolist()
         return [MixturePart(*values) for values in zip(*columns, strict=True)]
 
@@ -144,6 +145,7 @@ class Simulated(Result):
         return {
             **{name: value for name, value in vars(self).items() if name not in arrays},
             "batch_size": _ends(self.batch_sizes),
+            "samples_of_a_step": _ends(self.counts.sum(axis=1)),
             "learning_rate": _ends(self.learning_rates),
             "mixture": [{**part._asdict(), "shares": dict(zip(names, part.shares, strict=True))} for part in parts],
         }
@@ -157,10 +159,18 @@ class Simulated(Result):
                 yield f"{stream.name} gives no sample at all."
             elif stream.passes > _MOST_PASSES:
                 yield f"{stream.name} is passed over {stream.passes:.1f} times, more than {_MOST_PASSES:g}."
-            elif stream.coverage < _LEAST_COVERAGE:
-                yield f"Only {stream.coverage:.2%} of the samples of {stream.name} are seen."
             if stream.runs_out:
                 yield f"{stream.name} runs out in step {stream.last_step}, at {stream.last_progress:.1%} of the run."
+        little = [one for one in self.streams if self._is_left_behind(one)]
+        if texts := first_of([f"{one.coverage:.2%} of the samples of {one.name}" for one in little]):
+            yield f"Only {listed(texts)} are seen, far less than of the whole mixture."
+
+    def _is_left_behind(self, stream: StreamPlan) -> bool:
+        """Whether little of a stream is seen, beside what is seen of all: in a short run that is little of each."""
+        whole = min(
+            1.0, sum(one.samples for one in self.streams) / max(1, sum(one.num_samples for one in self.streams))
+        )
+        return bool(stream.samples > 0 and stream.coverage < _LEAST_COVERAGE * whole)
 
     def _assumptions(self, parts: Parts) -> Iterator[str]:
         if iterable := [stream.name for stream in parts.streams if stream.is_iterable]:

@@ -116,7 +116,7 @@ def take_bars(
         elif type(callback) is getattr(sys.modules.get("transformers.utils.notebook"), "NotebookProgressCallback", ""):
             from mixer.ledger.progress.notebook import NotebookMixtureProgress  # it imports IPython
 
-            callbacks[place] = NotebookMixtureProgress(line)
+            callbacks[place] = NotebookMixtureProgress(line, text)
     callbacks.insert(0, line)  # before the bars that show it
 
 

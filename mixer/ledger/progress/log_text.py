@@ -58,7 +58,7 @@ class LogText:
         if is_step:
             self._last = logs
             self._num_lines += 1
-        others = [f"{_called(key)} {_number(value)}" for key, value in self._others(logs).items()]
+        others = [f"{_called(key)} {_shown(key, value)}" for key, value in self._others(logs).items()]
         if is_evaluation:
             others = [" ".join(["evaluation:", *others[:1]]), *others[1:]]
         text = "  ".join(
@@ -132,15 +132,18 @@ class LogText:
             "samples": {name: f"{count:,}" for name, count in seen.items() if total},
         }
         for key in list(dict.fromkeys(key for results in evaluated.values() for key in results))[:_MOST_METRICS]:
-            cells = {name: _number(results[key]) for name, results in evaluated.items() if key in results}
+            cells = {name: _shown(key, results[key]) for name, results in evaluated.items() if key in results}
             columns[f"eval {_called(key)}"] = cells
         lines = _aligned([name for name in names if name in shown], columns)
         return [*lines, f"  and {len(names) - len(shown)} more"] if len(names) > len(shown) else lines
 
 
 def _results(logs: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    """Returns the numbers of an entry that are worth a place on a terminal, by name without the prefix."""
-    names = {key: key.removeprefix(prefix) for key in logs if key not in _SILENT}
+    """Returns the numbers of an entry that are worth a place on a terminal, by name without the prefix.
+
+    TRL puts its own prefix before the metrics of a set, which does not name the set.
+    """
+    names = {key: key.removeprefix(prefix).removeprefix(_PREFIX) for key in logs if key not in _SILENT}
     return {name: logs[key] for key, name in names.items() if isinstance(logs[key], Real) and not name.endswith(_TIMES)}
 
 
@@ -158,6 +161,11 @@ def _aligned(names: Sequence[str], columns: Mapping[str, Mapping[str, str]]) -> 
 
 def _called(key: str) -> str:
     return printable(key.replace("_", " "))
+
+
+def _shown(key: str, value: Any) -> str:
+    """Formats the value of an entry: numbers of things, such as TRL's `num_tokens`, without places."""
+    return f"{value:,.0f}" if key.startswith("num_") and isinstance(value, Real) else _number(value)
 
 
 def _number(value: Any) -> str:

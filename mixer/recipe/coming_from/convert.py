@@ -57,14 +57,26 @@ def convert(path: str, kind: str | None = None) -> Conversion:
     keys |= {part: {**shared[part], **tables[chosen][part]} for part in ("training", "reasons")}
     tool, left = importlib.import_module(f"mixer.recipe.coming_from.{chosen}"), dict[str, str]()
     try:
-        made = Conversion(chosen, tool.recipe_of(Source(content, left), keys, Path(path).parent), left)
+        recipe = _padded(tool.recipe_of(Source(content, left), keys, Path(path).parent))
     except TypeError as error:
         raise ValueError(f"{path}: a value is of another type than {KINDS[chosen]} has there: {error}.") from None
+    made = Conversion(chosen, recipe, left)
     try:
         filled_in(made.text)
     except ValueError as error:
         raise ValueError(f"{path}: its recipe would be refused: {error}") from None
     return made
+
+
+def _padded(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Gives the pad token to the tokenizer: as a training argument TRL has deprecated it."""
+    training = dict(recipe["training"])
+    if (token := training.pop("pad_token", None)) is None:
+        return recipe
+    name = recipe.get("tokenizer", recipe["model"]["name_or_path"])
+    arguments = {"pretrained_model_name_or_path": name, "pad_token": token}
+    loaded = {"factory": "transformers.AutoTokenizer.from_pretrained", "arguments": arguments}
+    return {**recipe, "tokenizer": loaded, "training": training}
 
 
 def _kind_of(content: Mapping[str, Any], tables: Mapping[str, Any], path: str) -> str:

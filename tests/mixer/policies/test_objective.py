@@ -60,6 +60,7 @@ def test_short_forms(given: Any, expected: Objective | None) -> None:
         (lambda: Objective("code"), r"must be a list of names, got a text: write \['code'\]"),
         (lambda: Objective([]), "must name at least one evaluation set"),
         (lambda: Objective({"a": -1.0}), "the importance of 'a' must be a number, 0 or more, got -1.0"),
+        (lambda: Objective({"a": True}), "the importance of 'a'"),
         (lambda: Objective({"a": 0.0}), "the importance of all targets is 0"),
         (lambda: Objective(kind="mean"), "kind must be 'average' or 'worst', got 'mean'"),  # type: ignore[arg-type]
         (lambda: Objective(["a", "b", "a"]), r"must name each set once, got \['a', 'b', 'a'\]"),

@@ -90,6 +90,7 @@ STREAMS: list[tuple[str, dict[str, Any], str]] = [
     ("Fixed", {"weights": {"a": 1}}, r"Fixed: .* missing: \['b'\], unknown: \[\]"),
     ("Fixed", {"weights": {"a": 1, "b": 1, "x": 1}}, r"missing: \[\], unknown: \['x'\]"),
     ("Fixed", {"weights": ["one", "two"]}, "Fixed: weights must be numbers"),
+    ("Fixed", {"weights": {"a": True, "b": 1.0}}, "Fixed: weights must be numbers"),
     ("Scheduled", {"points": [(0.0, [1, 1]), (0.5, [1, -1])]}, "Scheduled at 0.5: .* 'b' has -1.0"),
     ("ADO", {"floor": 0.6}, r"ADO: floor 0\.6 for each of 2 streams is more than 1 in all"),
     ("Floor", {"policy": Uniform(), "minimum": 0.51}, r"0\.51 for each of 2 .* more than 1 in all; give min.*=0\.25"),

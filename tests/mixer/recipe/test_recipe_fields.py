@@ -1,5 +1,6 @@
 import copy
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,8 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path.write_text("streams:\n  a: {factory: f}\n  b:\n    weight: 1\n    factory: f\n    weight: 2\n")
     with pytest.raises(ValueError, match="the key 'weight' stands twice, in line 4 and 6"):
         check_recipe(Recipe, ["--recipe", str(path)], OPTIONS)
+    with pytest.raises(ValueError, match=r"--mixing: the key 'a' stands twice"):
+        check_recipe(Recipe, ["--mixing", '{"a": 1, "a": 2}'], OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -210,3 +213,28 @@ def test_parameters_of_the_trainer_are_told_as_the_fields_of_a_recipe() -> None:
     expected = r"to evaluation, a dict, or set training\.eval_strategy='steps'; 'train_"
     with pytest.raises(ValueError, match=expected), in_words_of_recipes():
         raise ValueError(told)
+    told = "Pass Objective(steering_sets={'docs': dataset}) with own rows."
+    with (
+        pytest.raises(ValueError, match=r"^Pass targets: {'docs': {data: {path: PATH}}} with own"),
+        in_words_of_recipes(),
+    ):
+        raise ValueError(told)
+
+
+def test_warnings_are_told_in_the_words_of_recipes_too() -> None:
+    kept: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: kept.append(record.getMessage())  # type: ignore[method-assign]
+    for name in ("mixer.measure.of_a_test", "elsewhere"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        with in_words_of_recipes():
+            logger.warning("Load the model in float32 and set bf16=True, or %s.", "eval_dataset")
+        logger.warning("eval_dataset")
+        logger.removeHandler(handler)
+    assert kept == [
+        "Set model.config.dtype: float32 and set training.bf16: true, or eval_dataset.",
+        "eval_dataset",
+        "Load the model in float32 and set bf16=True, or eval_dataset.",
+        "eval_dataset",
+    ]

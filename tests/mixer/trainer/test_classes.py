@@ -69,6 +69,10 @@ def test_tags_are_classes_too(tmp_path: Path) -> None:
         _build(tmp_path, data, build_model("bert-tokens"))
 
 
+def test_the_run_describes_its_classes_by_name(tmp_path: Path) -> None:
+    assert _build(tmp_path, {"a": _table(None), "b": _table(KNOWN)}).describe_run()["class_names"] == KNOWN
+
+
 def test_the_call_that_is_offered_renumbers_the_labels(tmp_path: Path) -> None:
     other = _table(SWAPPED)
     with pytest.raises(ValueError, match="Stream 'b'") as refused:

@@ -89,10 +89,15 @@ def test_entries_of_others_stand_on_the_line_and_many_streams_are_cut_short() ->
         "grad_norm": 1.0,
     }
     assert text.of(logs, state) == "step  5/10  loss 2.000  rewards/margins 0.250  num tokens 51,200"
+    assert text.of({"num_tokens": 218.0}, state) == "step  5/10  num tokens 218"
     assert text.of({"aux_loss": 0.01}, state) == "step  5/10  aux loss 0.01"
     rows = text.of({"eval_loss": 1.0}, state).splitlines()
     assert rows[-1] == "  and 28 more"
     assert len(rows) == 1 + 1 + 12 + 1
+    by_set = LogText(lambda: mixing, ProgressLine(lambda: mixing), lambda: ("s1",))
+    by_set.of({"eval_s1_loss": 1.5, "eval_entropy": 0.75, "eval_num_tokens": 218.0}, state)  # as TRL logs a set
+    heads = by_set.of({"eval_loss": 1.0}, state).splitlines()[1]
+    assert heads.split("  ")[-3:] == ["eval loss", "eval entropy", "eval num tokens"]
 
 
 def test_an_unknown_style_is_refused(tmp_path: Path) -> None:

@@ -91,3 +91,6 @@ def test_a_notebook_shows_the_data_clock(tmp_path: Path, monkeypatch: pytest.Mon
     assert "100% 2.00/2 epochs [" in last
     assert "coverage a 100%" in last
     assert "B Loss" in last  # the table of evaluations is the Trainer's
+    table = last.partition("<pre>")[2].partition("</pre>")[0].splitlines()
+    assert table[0].split() == ["stream", "share", "loss", "samples", "eval", "loss"]
+    assert [line.split()[0] for line in table[1:]] == ["a", "b", "c"]

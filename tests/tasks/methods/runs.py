@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from mixer.distributed.collectives import RankSync
 from mixer.trainer.method import RunContext
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
-from tasks.methods import ERACE, SI, ICaRL, LwF, OnlineEWC, nearest_mean
+from tasks.methods import CLSER, ERACE, SI, ICaRL, LwF, OnlineEWC, nearest_mean
+from tasks.score import Score
 from tasks.sequences import by_class
 from tasks.sources import Arrays
 from tests.helpers import arguments
@@ -29,6 +31,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "LwF": lambda: {"methods": [LwF(2.0)]},
     "LwF by task": lambda: {"methods": [LwF(2.0)], "scenario": "task"},
     "ERACE": lambda: {"methods": [ERACE()], "memory": ReplayBuffer(12)},
+    "CLSER": lambda: with_copies(CLSER(2.0, decay=0.6, stable_rate=0.4)),
     "ICaRL": lambda: with_nearest_mean(ICaRL()),
 }
 
@@ -36,6 +39,10 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 def with_nearest_mean(method: Any, capacity: int = 12) -> dict[str, Any]:
     memory = ReplayBuffer(capacity, "Herding", is_online=False)
     return {"methods": [method], "memory": memory, "score": nearest_mean(memory)}
+
+
+def with_copies(method: CLSER) -> dict[str, Any]:
+    return {"methods": [method], "memory": ReplayBuffer(12), "score": Score(method.score, metric="accuracy")}
 
 
 @cache
@@ -66,7 +73,7 @@ def build(folder: Path, name: str, instants: Instants | None = None, seed: int =
 def context(runs: Any, world_size: int = 1, streams: Any = ()) -> RunContext:
     """A run as a method sees it, of parts that stand in for its own."""
     ranks: Any = RankSync(1)
-    return RunContext(streams, 0, world_size, True, torch.device("cpu"), ranks, lambda: None, runs)  # type: ignore[arg-type,return-value]
+    return RunContext(streams, 0, world_size, True, torch.device("cpu"), ranks, lambda: SimpleNamespace(seed=0), runs)  # type: ignore[arg-type,return-value]
 
 
 class Softmax(nn.Module):

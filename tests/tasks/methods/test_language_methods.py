@@ -23,6 +23,7 @@ from tasks.methods.pseudo_samples import PseudoRows
 from tasks.methods.shared import load_tensors
 from tests.helpers import arguments, weights_of
 from tests.mixer.checkpoint.test_resume import Instants
+from tests.ranks.warm import some
 from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, run_of
 
@@ -44,7 +45,7 @@ def build_named(folder: Path, name: str, instants: Instants | None = None, seed:
 whole = whole_runs(build_named)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", some(RUNS, ("o-lora", "ties", "pseudo-samples")))
 def test_a_run_killed_in_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
     assert_goes_on(build_named, name, whole, tmp_path, seed=7)
 

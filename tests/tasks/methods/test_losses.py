@@ -1,4 +1,4 @@
-"""Losses of LwF, ER-ACE and iCaRL by hand; the nearest mean."""
+"""Losses of LwF, ER-ACE, iCaRL and CLS-ER by hand; the nearest mean."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from replay import ReplayBuffer
-from tasks.methods import ERACE, ICaRL, LwF, nearest_mean
+from tasks.methods import CLSER, ERACE, ICaRL, LwF, nearest_mean
 from tasks.methods.lwf import softened_divergence
 from tests.tasks.methods.runs import Softmax, build, context, data
 
@@ -22,7 +22,7 @@ LABELS = torch.tensor([2, 1, 3])
 def begun(method: Any, world_size: int = 2) -> Any:
     """A method in its second task, of classes 2 and 3, on one of two ranks."""
     runs = SimpleNamespace(loss_factors=lambda: None, num_skipped=0, prepared=dict, model=None)
-    streams: Any = [SimpleNamespace(name="second", dataset=ReplayBuffer(2))]
+    streams: Any = [SimpleNamespace(name="second", dataset=ReplayBuffer(2), is_memory=True)]
     method.attach(context(runs, world_size, streams))
     task = {"number": 1, "name": "second", "classes": (2, 3), "seen": (0, 1, 2, 3), "earlier": ((0, 1),)}
     method.begin_task(SimpleNamespace(**task, scenario="class"), nn.Linear(1, 1))
@@ -69,6 +69,26 @@ def test_earlier_classes_learn_from_the_model_before_and_new_ones_from_labels() 
     outputs = 1 / (1 + (-LOGITS).exp())
     losses = -(targets * outputs.log() + (1 - targets) * (1 - outputs).log())
     torch.testing.assert_close(begun(ICaRL(temperature=2.0)).term(trained()), losses.sum() / 6 * 2)
+
+
+def test_replayed_samples_are_held_to_the_copy_that_is_surer_of_their_class() -> None:
+    method, stable = begun(CLSER(0.7)), EARLIER.flip(1)
+    method.copies = [lambda **_: {"logits": EARLIER}, lambda **_: {"logits": stable}]
+    step = trained()
+    step.plan.counts = np.array([4, 2])  # rows 0 and 2 are replayed
+    surer = [stable[0], EARLIER[2]]  # 0.31 of class 2 against 0.19, and 0.21 of class 3 against 0.17
+    expected = 0.7 * sum((LOGITS[row] - surer[place]).square().mean() for place, row in enumerate((0, 2))) / 4 * 2
+    torch.testing.assert_close(method.term(step), expected)
+
+
+def test_a_copy_follows_the_model_at_first_wholly_and_then_by_its_decay() -> None:
+    method = begun(CLSER(decay=0.5, plastic_rate=1.0, stable_rate=0.0))
+    before = [own.weight.item() for own in method.copies]
+    method._run.runs.model = model = nn.Linear(1, 1)
+    for weight in (1.0, 3.0, 7.0):
+        nn.init.constant_(model.weight, weight)
+        method.close(None)
+    assert [own.weight.item() for own in method.copies] == [(1.0 + 3.0) / 4 + 7.0 / 2, before[1]]
 
 
 def test_a_sample_is_of_the_class_whose_mean_is_nearest(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from examples.own_methods import HoldWeights, KeepPredictions
 from mixer import MixingTrainer
 from mixer.trainer.method import Method
 from tests.helpers import arguments, mixing_trainer, weights_of
+from tests.ranks.warm import some
 from tests.replay.methods.runs import Classifier, Points, logged, spied
 from tests.tasks.methods.runs import build, context
 
@@ -28,17 +29,16 @@ class Scaled(MixingTrainer):
 OWN: dict[str, Any] = {"HoldWeights": lambda: HoldWeights(30.0), "KeepPredictions": lambda: KeepPredictions(2.0)}
 
 
-@pytest.mark.parametrize("name", ["OnlineEWC", "SI", "LwF", "ERACE", "ICaRL", *OWN])
+@pytest.mark.parametrize("name", some(["OnlineEWC", "SI", "LwF", "ERACE", "ICaRL", *OWN], ("SI", "ICaRL", *OWN)))
 def test_a_gradient_scaler_and_the_size_of_micro_batches_change_nothing(name: str, tmp_path: Path) -> None:
     weights = []
-    for trainer_class, size in ((MixingTrainer, 4), (Scaled, 4), (Scaled, 1)):
+    for trainer_class, size in ((MixingTrainer, 4), (Scaled, 1)):
         own = {"methods": [OWN[name]()]} if name in OWN else {}
         changes = {"trainer_class": trainer_class, "per_device_train_batch_size": size, **own}
         run = build(tmp_path / f"{trainer_class.__name__}-{size}", "LwF" if own else name, **changes)
         run.run()
         weights.append(weights_of(run.model))
-    torch.testing.assert_close(weights[1], weights[0], rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(weights[2], weights[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-4, atol=1e-5)
 
 
 class Penalty(Method):

@@ -60,7 +60,7 @@ def test_classes_of_domains_are_numbered_anew(kind: str) -> None:
         assert [list(labels_of(getattr(task, part))) for task in sequence] == [[1, 0, 0, 1], [0, 1]]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.sampled_from(["de", "en", "fr"]), min_size=1, max_size=30))
 def test_each_value_is_a_task(languages: list[str]) -> None:
     table = numbered_table([0] * len(languages), language=languages)
@@ -72,7 +72,7 @@ def test_each_value_is_a_task(languages: list[str]) -> None:
     assert by_column(table, table, "language", order=order).names == tuple(order)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=40, unique=True), st.integers(1, 6))
 def test_periods_hold_as_many_samples_each(moments: list[int], num_tasks: int) -> None:
     table, num_tasks = numbered_table([0] * len(moments), when=moments), min(num_tasks, len(moments))
@@ -133,7 +133,7 @@ def test_rotated_tasks() -> None:
     assert_columns_are_samples(sequence[2].train)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(st.integers(1, 4), st.floats(0, 0.99), st.integers(0, 50))
 def test_a_share_of_each_class_is_spread_evenly(num_tasks: int, overlap: float, seed: int) -> None:
     labels = np.repeat(np.arange(5), 24)

@@ -38,7 +38,7 @@ def test_columns_are_stacked_samples_whatever_part_they_are_of() -> None:
     assert together.read_columns(np.zeros(0, np.int64))["labels"].shape == (0,)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(GROUPS, st.sampled_from(["arrays", "table"]))
 def test_labels_tell_task_and_class(groups: list[list[int]], kind: str) -> None:
     data = {f"task {number}": data_of(kind, labels) for number, labels in enumerate(groups)}

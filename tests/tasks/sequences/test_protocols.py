@@ -27,7 +27,7 @@ def assert_used_once(sequence: TaskSequence, num_samples: int) -> None:
     assert all(set(task.evaluation.labels) == set(task.classes or ()) for task in sequence)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.data(), st.integers(1, 6), st.integers(1, 8), SEEDS)
 def test_slots_are_shared_out_evenly(data: Any, num_classes: int, num_tasks: int, seed: int) -> None:
     per_task = data.draw(st.integers(-(-num_classes // num_tasks), num_classes))
@@ -44,7 +44,7 @@ def test_slots_are_shared_out_evenly(data: Any, num_classes: int, num_tasks: int
         assert set(own) <= {size // len(own), -(-size // len(own))}
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(1, 6), st.integers(1, 7), st.floats(0.05, 1.0), st.floats(0.0, 1.0), SEEDS)
 def test_classes_come_back_at_random(num_classes: int, num_tasks: int, first: float, again: float, seed: int) -> None:
     arrays = numbered_arrays(np.repeat(np.arange(num_classes), 10))
@@ -57,7 +57,7 @@ def test_classes_come_back_at_random(num_classes: int, num_tasks: int, first: fl
         assert all((np.diff((own > 0).astype(int)) >= 0).all() for own in counts.T)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(1, 5), st.floats(0, 0.99), st.floats(0, 1), st.booleans(), SEEDS)
 def test_disjoint_classes_stay(num_tasks: int, overlap: float, disjoint: float, at_random: bool, seed: int) -> None:
     arrays = numbered_arrays(np.repeat(np.arange(7), 24))
@@ -73,7 +73,7 @@ def test_disjoint_classes_stay(num_tasks: int, overlap: float, disjoint: float, 
         assert set(of_others) <= {0, num_spread // (num_tasks - 1), -(-num_spread // (num_tasks - 1))}
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.lists(st.integers(1, 15), min_size=1, max_size=4), st.floats(0.05, 3), st.integers(1, 6), SEEDS)
 def test_a_stream_has_the_shares_of_its_gaussians(sizes: list[int], width: float, num_parts: int, seed: int) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes)

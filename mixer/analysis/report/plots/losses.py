@@ -6,9 +6,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mixer.analysis.report.clocked import last_in_words, thin
-from mixer.analysis.report.measurements import Course, axis_with_zero, course_panels
+from mixer.analysis.report.judging import course_of
+from mixer.analysis.report.measurements import Course, axis_with_zero, course_panels, pale_and_smooth
 from mixer.analysis.report.plot import Plot, colours_of, line, panel
-from mixer.analysis.report.run import Run, last_epoch, stream_names
+from mixer.analysis.report.run import Run, declared, last_epoch, stream_names
 
 # The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05
@@ -17,10 +18,27 @@ MOST_METRICS = 12
 _COMPARED = {"excess_loss": "above the reference", "fall": "fall by the step"}
 
 
+def objective(runs: Sequence[Run], most_points: int) -> Plot:
+    """Plots the declared objective at each evaluation, one line per run; without panels if there is none."""
+    goal, colours = declared(runs), colours_of([run.name for run in runs])
+    if goal is None:
+        return Plot("Objective", "", [])
+    courses = {run.name: course_of(run, goal) for run in runs if run.evaluations}
+    lines = [
+        line(thin(rows, "value", most_points), "value", name, colours[name], mode="lines+markers")
+        for name, rows in courses.items()
+        if rows["value"].notna().any()
+    ]
+    caption = f"The {goal.in_words}, at each evaluation; {'greater' if goal.greater_is_better else 'lower'} is better."
+    return Plot("Objective", caption, [panel("Objective", lines, last_epoch(runs))] if lines else [], colours)
+
+
 def losses(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the losses, one panel per stream, three lines per run."""
     colours = colours_of([run.name for run in runs])
-    names = dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)])
+    goal = declared(runs)
+    targets = () if goal is None else goal.names
+    names = dict.fromkeys([*targets, *stream_names(runs), *(name for run in runs for name in run.evaluations)])
     panels = [
         panel(
             name, [one for run in runs for one in _lines(run, name, colours[run.name], most_points)], last_epoch(runs)
@@ -63,9 +81,8 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
     lines = []
     if stream in run.streams:
         rows = run.streams[stream]
-        raw, smooth = (thin(one, "loss", most_points) for one in (rows, smoothed_to_last(rows)))
-        lines.append(line(raw, "loss", run.name, colour, f"{run.name}, this step", opacity=0.4, line={"width": 1}))
-        lines.append(line(smooth, "loss", run.name, colour, f"{run.name}, training"))
+        course = rows, smoothed_to_last(rows)
+        lines += pale_and_smooth(course, "loss", run.name, colour, most_points, f"{run.name}, training")
     if stream in run.evaluations:
         rows = thin(run.evaluations[stream], "loss", most_points)
         style = {"mode": "lines+markers", "line": {"dash": "dot"}}

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mixer.analysis.report.clocked import buckets, thin
-from mixer.analysis.report.plot import Panel, Plot, colours_of, heat_map, line, panel
+from mixer.analysis.report.plot import Panel, Plot, colours_of, heat_map, label, line, panel
 from mixer.analysis.report.run import Run, last_epoch, stream_names
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
@@ -32,8 +32,10 @@ def mixture(runs: Sequence[Run], most_points: int) -> Plot:
                 for name, rows in by_stream.items()
             ]
             panels.append(panel(f"{run.name}: {title}", lines, end, range=[0, 1], tickformat=".0%"))
+    on_top = any((run.clock["total"] > run.clock["batch_size"]).any() for run in runs)
+    why = "a memory was replayed on top of the weights (additional samples, beyond the batch size), or " * on_top
     caption = (
-        "Left: the weights that were requested; right: what was drawn. Where the two differ, a stream "
+        f"Left: the weights that were requested; right: what was drawn. Where the two differ, {why}a stream "
         "could not give what was asked for; a band that narrows to nothing is starved."
     )
     return Plot("Mixture", caption, panels, colours, columns=2)
@@ -139,20 +141,23 @@ def _held(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
 
 def memory_classes(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the entries of each replay buffer by class as a heat map, one panel per buffer with known classes."""
-    buffers = [(run.name, name, rows) for run in runs for name, rows in run.memory_classes.items()]
+    buffers = [(run, name, rows) for run in runs for name, rows in run.memory_classes.items()]
     greatest = max((int(rows["entries"].max()) for _, _, rows in buffers), default=0)
     panels = [
-        _of_classes(f"{run}: {name}", rows, last_epoch(runs), greatest, most_points) for run, name, rows in buffers
+        _of_classes(f"{run.name}: {name}", rows, run.class_names, last_epoch(runs), greatest, most_points)
+        for run, name, rows in buffers
     ]
     caption = "Entries of each buffer by class, a row each: brighter is more, blank is a class that cannot be replayed."
     return Plot("Classes in the memory", caption, panels, columns=2)
 
 
-def _of_classes(title: str, rows: pd.DataFrame, end: float, greatest: int, most_points: int) -> Panel:
+def _of_classes(
+    title: str, rows: pd.DataFrame, called: Sequence[str], end: float, greatest: int, most_points: int
+) -> Panel:
     most = max(2, min(most_points - 1, _MOST_CELLS // rows["label"].nunique()))  # there is an edge more
     table = _held(rows, "label", most).sort_index(axis=1)
     epochs = table.index.get_level_values("epoch").to_numpy(dtype=np.float64)
-    names = [_called(int(label)) for label in table.columns]
+    names = [_called(int(label), called) for label in table.columns]
     trace = heat_map(
         table.where(table > 0).to_numpy(dtype=np.float32).T,  # none is blank
         "class %{customdata}: %{z:,} entries",
@@ -171,5 +176,5 @@ def _of_classes(title: str, rows: pd.DataFrame, end: float, greatest: int, most_
     return made
 
 
-def _called(label: int) -> str:
-    return "unknown" if label == _UNKNOWN else str(label)
+def _called(number: int, names: Sequence[str]) -> str:
+    return "unknown" if number == _UNKNOWN else label(names[number]) if 0 <= number < len(names) else str(number)

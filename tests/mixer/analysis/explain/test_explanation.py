@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -253,6 +254,15 @@ def test_groups_are_named_where_they_moved_weights_and_the_size_is_explained_too
 def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = explain(plain, 9)
     text = drawn(found)
+    # The policy's own decisions, after steps 6 and 8.
+    own, before = (explain(plain, step).weights["policy_weight"] for step in (9, 8))
+    moved = (own - before).abs().idxmax()
+    assert found.sentence in " ".join(text.split())
+    assert found.sentence.startswith(f"{moved} {before[moved]:.1%} → {own[moved]:.1%} of the samples: ")
+    np.testing.assert_array_equal(found.weights["before"], before)
+    terms = found.levels[0].terms["progress"]
+    rank = sorted(terms, reverse=True).index(terms["abc".index(moved)])
+    assert f"the change of its loss is the {['largest of 3', '2nd largest of 3', 'least of 3'][rank]}" in found.sentence
     for said in ("Step 9", "The policy decided", "LossChange decides", "changed by wrappers", "Batch size 8"):
         assert said in text
     print_json(as_json(found))
@@ -260,6 +270,19 @@ def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.Captu
     assert content["is_decided"]
     assert [row["stream"] for row in content["counts"]] == ["a", "b", "c"]
     assert content["levels"][0]["policy"] == "LossChange"
+
+
+def test_a_large_stream_is_never_hidden(plain: Path) -> None:
+    found = explain(plain, 9)
+    shares = [0.12, 0.11, 0.1, 0.1, 0.1, 0.1, *[0.37 / 20] * 20]  # a fair share of 26 is 3.8 %
+    names = [f"s{place}" for place in range(26)]
+    columns = {"before": 1 / 26, "policy_weight": shares, "weight": shares, "active": True, "loss_weight": 1.0}
+    found.weights = pd.DataFrame({**columns, "tokens_per_sample": np.nan}, index=names)
+    found.counts = pd.DataFrame(1.0, index=names, columns=found.counts.columns)
+    found.observed, found.levels = pd.DataFrame(index=names), []
+    text = drawn(found)
+    assert all(f"\n{name} " in text for name in names[:6])
+    assert "20 more streams, 37.0% of the samples together, are in --json." in text
 
 
 @pytest.mark.parametrize(

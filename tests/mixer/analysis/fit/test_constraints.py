@@ -79,7 +79,12 @@ def test_bounds_out_of_range_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("divergence", -1.0), ("passes", 0.0), ("budget", -5.0), ("prior", {"a": -1.0, "b": 2.0}), ("prior", {"a": 0.0})],
+    [
+        *(("divergence", -1.0), ("passes", 0.0), ("budget", -5.0), ("bounds", {"x": np.nan}), ("least", {"a": True})),
+        *(("prior", own) for own in ({"a": -1.0, "b": 2.0}, dict.fromkeys(STREAMS, 0.0), {"a": 1.0}, [1.0, 2.0])),
+        *(("groups", own) for own in (["a", "b"], {"old": ["a"]}, {"old": {}})),
+        *(("groups", {"old": {"a": own}}) for own in ("x", np.nan, True)),
+    ],
 )
 def test_a_bound_out_of_its_range_is_refused_by_name(name: str, value: object) -> None:
     others = {"sizes": {"a": 1.0}, "budget": 1.0, "passes": 1.0} if name in ("passes", "budget") else {}

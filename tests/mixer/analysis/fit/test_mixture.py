@@ -174,6 +174,8 @@ PAIRS = [[0.1, 0.9], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]]
         ({"objective": "best"}, "must be 'average', 'worst' or 'NAME=number,...', got 'best'"),
         ({"objective": "math=1"}, r"there is no loss of \['math'\]; there are losses of \['stream 1', 'stream 2'\]"),
         ({"objective": "stream 1=-1"}, "'stream 1' has -1"),
+        ({"objective": {"stream 1": True}}, "objective"),
+        ({"objective": {}}, "objective"),
         ({"objective": "stream 1=0"}, "the weights of all streams are 0"),
         ({"objective": "stream 1=1,stream 1=2"}, "'stream 1' is given twice"),
         ({"objective": "stream 1=much"}, "'stream 1=much' is no NAME=number"),

@@ -47,6 +47,21 @@ def test_tables_are_joined_by_their_first_column_or_stacked(tmp_path: Path) -> N
     assert found.loss_names == ("x",)
 
 
+def test_columns_of_one_name_and_order_of_columns_do_not_matter(tmp_path: Path) -> None:
+    whole = table()
+    assert read(tmp_path, whole.rename(columns=lambda name: f" {name} ")).streams == ("a", "b")
+    found = read(tmp_path, whole, whole[whole.columns[::-1]].assign(run=["four", "five", "six"]))
+    assert found.losses.tolist() == [[3.0], [2.0], [1.0]] * 2
+
+
+def test_rows_that_stand_twice_and_runs_of_one_table_are_told(tmp_path: Path) -> None:
+    whole = table()
+    twice = read(tmp_path, whole, whole)
+    parts = read(tmp_path, whole[["run", "share/a", "share/b"]], whole[["run", "loss/x"]].iloc[1:])
+    assert (twice.runs, parts.runs) == (["one", "two", "three"], ["two", "three"])
+    assert ("3 rows" in twice.notes[0], "one" in parts.notes[0]) == (True, True)
+
+
 def test_amounts_rounding_and_missing_losses_are_handled_with_a_word(tmp_path: Path) -> None:
     amounts = read(tmp_path, table(**{"share/a": [20, 50, 80], "share/b": [80, 50, 20]}))
     assert amounts.mixtures[0] == pytest.approx([0.2, 0.8])
@@ -66,6 +81,8 @@ def test_amounts_rounding_and_missing_losses_are_handled_with_a_word(tmp_path: P
         ({"share/a": ["much", 0.5, 0.8]}, "share/a of run one is 'much'"),
         ({"share/a": [np.nan, 0.5, 0.8]}, "share/a of run one"),
         ({"loss/x": [1.0, "bad", 2.0]}, "loss/x of run two is 'bad'"),
+        ({"loss/x": [True, False, True]}, "loss/x of run one"),
+        ({"share/a": [np.inf, 0.5, 0.8]}, "share of a in run one"),
     ],
 )
 def test_cells_that_are_no_shares_are_refused_by_name(columns: dict[str, object], named: str, tmp_path: Path) -> None:
@@ -79,5 +96,15 @@ def test_missing_columns_files_and_sizes_are_refused_by_name(tmp_path: Path) -> 
             read(tmp_path, table(), **options)
     with pytest.raises(ValueError, match=r"nothing\.csv"):
         RunTable([tmp_path / "nothing.csv"])
+    with pytest.raises(ValueError, match="share/b"):
+        read(tmp_path, table(), losses="share/b")
+    with pytest.raises(ValueError, match="loss/x"):
+        read(tmp_path, table(), table(more=1.0))
+    (tmp_path / "twice.csv").write_text("run,share/a,share/a,loss/x\none,0.5,0.5,1.0\n")
+    with pytest.raises(ValueError, match="share/a"):
+        RunTable([tmp_path / "twice.csv"])
+    table(**{"loss/x": pd.to_datetime(["2026"] * 3)}).to_parquet(tmp_path / "times.parquet")
+    with pytest.raises(ValueError, match="loss/x"):
+        RunTable([tmp_path / "times.parquet"])
     with pytest.raises(ValueError, match="names a run twice"):
         read(tmp_path, table(run=["one", "one", "two"]), table()[["run", "loss/x"]])

@@ -1,6 +1,7 @@
 """What a report says first."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -102,3 +103,63 @@ def test_what_cannot_be_judged_says_so(objective: Objective | None) -> None:
     assert answer([run]).sentences[0].startswith("The last evaluation cannot be judged")
     assert answer([run, replace(run, name="other")]).sentences[0].startswith("The last evaluation cannot be judged")
     assert answer([replace(run, evaluations={})]).sentences[0] == "The run was not evaluated."
+
+
+def with_shares(run: Run, **counts: int) -> Run:
+    """Gives each step so many samples of each stream."""
+    rows = {name: run.streams[name].assign(count=count) for name, count in counts.items()}
+    return replace(run, streams=rows)
+
+
+def test_a_lead_has_a_reason_a_price_and_commands_that_come_next(tmp_path: Path) -> None:
+    objective = Objective(["math"], bounds={"code": 1.2})
+    plain = with_shares(ended("uniform", objective, 0, math=2.5, code=3.0, chat=3.0), math=10, code=10, chat=12)
+    best = with_shares(ended("auto", objective, 0, math=2.0, code=3.3, chat=3.0), math=24, code=2, chat=6)
+    runs = [replace(run, folder=tmp_path / run.name) for run in (plain, best)]
+    for run in runs:
+        run.folder.mkdir()
+        (run.folder / "recipe.yaml").touch()
+        run.timings["probe_seconds"] = 0.1 if run.name == "auto" else 0.0
+    found = answer(runs)
+    # 10 of 32 samples, then 24; 10, then 2; 12, then 6.
+    assert found.sentences[2] == (
+        "Why: from uniform to auto the shares of the samples went: math 31% → 75%, code 31% → 6% and chat 38% → 19%."
+    )
+    assert (
+        found.sentences[3]
+        == "The price: worse than in uniform ended the validation loss of code (3.000 → 3.300, +0.300)."
+    )
+    # 240 steps of 0.51 and 0.61 s.
+    assert found.sentences[4] == "It took 2 min 26 s, uniform 2 min 2 s; 24.0 s went into measuring."
+    assert found.has_price
+    folder = tmp_path / "auto"
+    assert [command for _, command in found.commands] == [
+        f"mixer train {folder} --training.seed 1 --training.output_dir {folder}-seed-1",
+        f"mixer train {tmp_path / 'uniform'} --training.seed 1 --training.output_dir {tmp_path / 'uniform'}-seed-1",
+        # The first evaluations have a loss of 5; uniform ends at 3.
+        f"mixer train {folder} --objective.bounds '{{\"code\": 0.6}}' --training.output_dir {folder}-bounded",
+    ]
+    assert found.best_first == ["auto", "uniform"]
+    assert difference_cells(found.differences, ["auto", "uniform"])[1][0] == [
+        *("math", "validation loss", "2.000 (-0.500)", "2.500"),
+    ]
+
+
+def test_a_price_is_told_in_the_measure_of_the_objective() -> None:
+    objective = Objective(["math"], metric="accuracy", greater_is_better=True)
+    runs = [ended("plain", objective, 0), ended("auto", objective, 0, code=9.0)]
+    for run, values in zip(runs, ((0.5, 0.8, 0.7), (0.6, 0.7, 0.9)), strict=True):
+        for stream, value in zip(("math", "code", "chat"), values, strict=True):
+            run.metrics[stream] = pd.DataFrame({"step": [6], "metric": ["accuracy"], "value": [value]})
+    found = answer(runs)
+    assert "the accuracy of code (0.800 → 0.700, -0.100)." in found.sentences[3]
+    assert "chat" not in found.sentences[3]
+    assert "nearly the same share" in found.sentences[2]
+
+
+def test_a_set_that_ends_above_its_first_evaluation_is_a_price_of_one_run() -> None:
+    run = ended("run", Objective(["math"]), math=2.0, code=5.5)
+    found = answer([run])
+    assert "worse than at the first evaluation ended the loss of code (5.000 → 5.500)." in found.sentences[-1]
+    assert found.has_price
+    assert not answer([ended("run", Objective(["math"]), math=2.0)]).has_price

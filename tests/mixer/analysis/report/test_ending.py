@@ -1,6 +1,7 @@
 """Losses that end with what is no number, wherever a report tells the last ones."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from mixer.analysis.report.clocked import not_finite_since
 from mixer.analysis.report.tables import stream_cells, stream_figures
-from mixer.ledger.summary import comparison_table, summarise
+from mixer.ledger.summary import comparison_table, metrics_table, summarise
+from mixer.policies.objective import Objective
 from mixer.utils.console import print_json
 from tests.mixer.analysis.report.ledgers import write_run
 from tests.mixer.analysis.report.runs import calm_run
@@ -24,6 +26,26 @@ def test_the_worst_is_what_is_no_number(tmp_path: Path) -> None:
     table = comparison_table([summary])
     course = dict(zip(table.columns[0].cells, table.columns[1].cells, strict=True))
     assert (course["worst"], course["average"], course["code"][-5:]) == ("10.000 → nan", "9.500 → nan", "→ nan")
+
+
+def test_a_number_stands_once_where_one_target_is_the_objective(tmp_path: Path) -> None:
+    summaries = []
+    for name, last in (("plain", 4.0), ("auto", 3.0)):
+        ledger = write_run(tmp_path / name)
+        ledger.record_evaluation(6, {"math": last, "code": 7.0}, {"math": {"f1": 1 / last, "num_tokens": 218.0}})
+        ledger.finish()
+        summaries.append(replace(summarise(tmp_path / name), objective=Objective(["math"])))
+    table = comparison_table(summaries)
+    names, plain, auto = ([*table.columns[place].cells] for place in (0, 1, 5))
+    assert names == ["objective:\nmath", "code", "average", "worst"]
+    assert (plain[0], auto[0]) == ("9.000 → 4.000", "9.000 → 3.000\n-25.0 %")
+    assert [*metrics_table(summaries).columns[2].cells] == ["0.250 → 0.250", "218 → 218"]
+    by_metric = [replace(one, objective=Objective(["math"], metric="f1", greater_is_better=True)) for one in summaries]
+    assert [*comparison_table(by_metric).columns[0].cells][:3] == ["objective:\nmath, f1", "math", "code"]
+    assert [*metrics_table(by_metric).columns[1].cells] == ["num_tokens"]
+    alone = replace(summaries[0], evaluated=frozenset({"math"}))
+    (names, losses, samples) = ([*comparison_table([alone]).columns[place].cells] for place in range(3))
+    assert (names[-1], losses[-1], samples[-1]) == ("all", "", "(84)")
 
 
 @pytest.mark.parametrize(

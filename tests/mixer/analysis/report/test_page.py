@@ -4,9 +4,14 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+from IPython.core.formatters import HTMLFormatter
+
+from mixer import MixingTrainer
 from mixer.analysis.report import write_report
 from mixer.analysis.report.plots import PLOTS
 from mixer.analysis.report.run import read_runs
+from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 from tests.mixer.analysis.report.ledgers import write_run
 
 
@@ -103,3 +108,40 @@ def test_what_stands_out_comes_first_and_of_many_streams_the_main_ones_are_drawn
     assert "11 streams separately" in text
     assert text[text.index("<details>") :].count('<th scope="row">stream-') == 38
     assert "29 more, with smaller differences" in text
+
+
+def test_a_trainer_shows_its_page_in_a_notebook(tmp_path: Path) -> None:
+    data = {name: Tokens(8, 8) for name in ("a", "b")}
+    trainer = mixing_trainer(MixingTrainer, build_model("llama"), arguments(tmp_path, max_steps=2), train_dataset=data)
+    with pytest.raises(ValueError, match="not the folder of a run"):
+        trainer.report()
+    trainer.train()
+    page = trainer.report()
+    shown = HTMLFormatter()(page)  # as a kernel displays the value of a cell
+    assert page.path == tmp_path / "report.html"
+    (inside,) = re.findall(r'<iframe srcdoc="([^"]*)"', shown)
+    assert html.unescape(inside) == page.path.read_text()
+    assert "What next" in html.unescape(inside)
+
+
+def test_a_price_leaves_no_green_word_and_the_objective_and_the_best_run_come_first(tmp_path: Path) -> None:
+    for name, last in (("plain", {"math": 5.0, "code": 4.0}), ("auto", {"math": 4.0, "code": 5.0})):
+        ledger = write_run(tmp_path / name, is_done=False)
+        ledger.record_evaluation(6, last)
+        ledger.finish()
+        note = json.loads((path := tmp_path / name / "ledger" / "ledger.json").read_text())
+        described = {"objective": {"targets": {"math": 1.0}}, "data_seed": 0, "mixing": name}
+        path.write_text(json.dumps({**note, "run": described}))
+    text = write_report([tmp_path / "plain", tmp_path / "auto"]).read_text()
+    assert "worse than in plain ended the validation loss of code (4.000 → 5.000, +1.000)" in text
+    assert "No problems found" not in text
+    assert 'class="calm"' not in text
+    assert text.index("auto</th>") < text.index("plain</th>", text.index("Differences by stream"))
+    for heading in ("Differences by stream", "<h2>Summary</h2>"):
+        heads = text[text.index(heading) :]
+        assert heads.index(">auto</th>") < heads.index(">plain</th>")
+    page = Page(tmp_path / "plain" / "report.html")
+    assert page.texts["heading-1"].strip() == "Objective"
+    lines = {line["name"]: line for line in page.figures()[0]["data"]}
+    assert lines.keys() == {"plain", "auto"}
+    assert html.unescape(text).index("<h3>math</h3>") < html.unescape(text).index("<h3>code</h3>")

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,5 +139,8 @@ def test_the_memory_is_stacked_by_source_and_its_classes_are_a_row_each(tmp_path
     figure = by_class.panels[0].figure
     (trace,) = figure.data
     assert figure.layout.yaxis.ticktext == ("unknown", "3", "7")
+    named = replace(run, description={"class_names": ["no", "yes", "<maybe>", "so so"]})
+    called = of.memory_classes([named], 100).panels[0].figure.layout.yaxis.ticktext
+    assert called == ("unknown", "so so", "7")  # of seven nothing is known
     np.testing.assert_array_equal(trace.z, [[np.nan, np.nan, 1], [4, 2, np.nan], [np.nan, 2, 3]])
     assert trace.x.tolist() == [0.0, *run.clock["epoch"][[1, 3, 5]]]  # what a log entry says was held up to it

@@ -23,6 +23,18 @@ from tests.helpers import Tokens
 from tests.mixer.analysis.simulate.runs import HERE, recipe, stream, three
 
 
+def test_steps_have_their_real_samples_and_large_streams_of_a_short_budget_are_no_problem(tmp_path: Path) -> None:
+    streams = {"a": stream(200, 1), "b": stream(200, 2)}
+    short = simulate(recipe(tmp_path, streams, mixing="Uniform", budget=Budget(samples=28), epoch_size=7, batch_size=4))
+    assert short.counts.sum(axis=1).tolist() == [4, 3] * 4  # epochs of 7
+    assert [part.mean_batch_size for part in short.mixture(0.5)] == [3.5, 3.5]
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(screen(short, 0.5))
+    assert "4 of 3, 4 of 4" in capture.get()
+    assert short.warnings == []  # 7 % of each
+
+
 @pytest.fixture(scope="module")
 def capped(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     streams = three(b={"max_epochs": 1.0}, c={"enters_at": 0.5}) | {"d": stream(100, 4, enters_at=0.98)}
@@ -44,7 +56,7 @@ def test_each_stream_is_summed_up_warned_of_and_shown(capped: Simulated, capsys:
     said = "\n".join(capped.warnings)
     assert f"a is passed over {capped.streams[0].passes:.1f} times, more than 4." in said
     assert "b runs out in step" in said
-    assert "of the samples of d are seen" in said
+    assert "Only 2.00% of the samples of d are seen, far less than of the whole mixture." in said
     assert "budget" not in said
     console = Console(width=120)
     with console.capture() as capture:

@@ -1,0 +1,80 @@
+"""The first sentence of an explanation: which share changed most, and what the policy saw of that stream."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from mixer.ledger.decisions import Level
+
+# What terms of policies say of a stream; others are told by their names.
+_SAID = {
+    "scores": "one more of its samples lowers the objective{goal} by the {rank} estimates",
+    "last loss": "its last loss is the {rank}",
+    "progress": "the change of its loss is the {rank}",
+    "reward": "its mean loss, the reward, is the {rank}",
+    "squared_norm": "its mean gradient is the {rank}",
+}
+_LEAST_CHANGE = 0.0005  # of a share
+_LEAST_CHANGED = 0.01  # by a wrapper
+_NOT_SAID = ("weights", "own weight", "mean weight", "kept weight")
+
+
+def sentence(weights: pd.DataFrame, levels: Sequence[Level], unit: str, objective: str) -> str:
+    """Says which share changed most since the decision before, and why.
+
+    Args:
+        weights: One row a stream: before, policy_weight.
+        levels: The decision, level by level, the innermost first; empty if these weights are not decided.
+        unit: What the weights are shares of.
+        objective: The declared objective in words; empty without one.
+    """
+    after, before = weights["policy_weight"], weights["before"]
+    change = (after - before).abs().fillna(0.0)
+    name = str(change.idxmax() if change.max() >= _LEAST_CHANGE else after.idxmax())
+    if change.max() >= _LEAST_CHANGE:
+        begins = f"{name} {before[name]:.1%} → {after[name]:.1%} of the {unit}"
+    else:
+        begins = f"{name} has the largest share, {after[name]:.1%} of the {unit}, "
+        begins += "as at the start" if before.isna().all() else "as before"
+    parts = [reason for reason in (_reason(name, levels, objective), _wrapped(name, after[name], levels)) if reason]
+    return f"{begins}: {'. '.join(parts)}." if parts else f"{begins}."
+
+
+def _reason(name: str, levels: Sequence[Level], objective: str) -> str:
+    """Says what the innermost policy saw of a stream, beside the others; empty if it has no such term."""
+    if not levels or name not in levels[0].names:
+        return ""
+    inner, place = levels[0], levels[0].names.index(name)
+    terms = {
+        key: np.asarray(term, dtype=np.float64)
+        for key, term in inner.terms.items()
+        if np.shape(term) == (len(inner.names),) and key not in _NOT_SAID
+    }
+    terms = {key: term for key, term in terms.items() if np.isfinite(term[place])}
+    key = next((key for key in _SAID if key in terms), next(iter(terms), None))
+    if key is None:
+        return ""
+    known = terms[key][np.isfinite(terms[key])]
+    rank = _ranked(int((known > terms[key][place]).sum()) + 1, len(known))
+    goal = f", {objective}," if objective else ""
+    said = _SAID.get(key, f"its {key} is the {{rank}}").format(rank=rank, goal=goal)
+    return f"{said} ({key} {terms[key][place]:.3g})"
+
+
+def _ranked(place: int, number: int) -> str:
+    if place == number > 1:
+        return f"least of {number}"
+    ending = {1: "", 2: "2nd ", 3: "3rd "}.get(place, f"{place}th ")
+    return f"{ending}largest of {number}"
+
+
+def _wrapped(name: str, share: float, levels: Sequence[Level]) -> str:
+    """Says what wrappers made of the innermost policy's share; empty if they changed little."""
+    if len(levels) < 2 or name not in levels[0].names:
+        return ""
+    decided = levels[0].decision.weights
+    inner = float(decided[levels[0].names.index(name)] / decided.sum())
+    if abs(inner - share) < _LEAST_CHANGED:
+        return ""
+    return f"{levels[0].name} alone gives it {inner:.1%}, {levels[-1].name} makes that {share:.1%}"

@@ -1,0 +1,64 @@
+"""`mixer value RUN --at STEP`: what each source was worth, by short forks that leave one out."""
+
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from mixer.analysis.value import source_values
+from mixer.cli.command import Command, build_recipe, recipe_command
+from mixer.cli.fork import recorded_run
+from mixer.policies import Fixed
+from mixer.recipe.recipe import Recipe
+from mixer.trainer.trainer import MixingTrainer
+from mixer.utils.console import only_json, show
+
+
+def value() -> Command:
+    """Measure what each source is worth."""
+    return recipe_command(
+        Recipe,
+        _value,
+        description="Goes on from a checkpoint of a run for some steps, with its mixture and without one source after "
+        "the other, on other rows in each repeat. Says for each source and evaluation set how much the source "
+        "lowered the loss in the place of the others, with a 95 % interval.",
+        usage="--at N [--steps N] [--repeats N] [--json]",
+        example="mixer value runs/demo/uniform --at 96 --steps 16",
+        options={
+            "--at": {"type": int, "metavar": "N", "help": "A step of the run that has a checkpoint."},
+            "--steps": {"type": int, "metavar": "N", "help": "Steps of each fork. Default: a tenth of the run."},
+            "--repeats": {"type": int, "default": 3, "metavar": "N", "help": "Repeats on other rows, 2 or more."},
+        },
+    )
+
+
+def _value(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
+    run = recorded_run(config, own.at)
+    with only_json(own.json):
+        values = source_values(partial(_built, parser, config), run, own.at, own.steps, own.repeats)
+    show(lambda: {"run": run, "at": own.at, "values": values}, lambda: _view(values, own.at), own.json)
+
+
+def _built(parser: ArgumentParser, config: Namespace, policy: Fixed, folder: Path) -> MixingTrainer:
+    own = config.clone()
+    training = own.training
+    training.output_dir, training.resume_from_checkpoint = str(folder), None
+    training.save_strategy = training.eval_strategy = "no"
+    training.load_best_model_at_end = training.eval_on_start = training.push_to_hub = False
+    recipe = build_recipe(Recipe, parser, own)
+    recipe.mixing = policy
+    return recipe.build()
+
+
+def _view(values: pd.DataFrame, at: int) -> Table:
+    unit = "by_thousand_samples" if values["by_million_tokens"].isna().all() else "by_million_tokens"
+    table = Table(title=f"Change of the loss from step {at} by each source, in the place of the others (95 %)")
+    for column in ("source", "samples", "of the loss of", "change", unit.replace("_", " "), "it"):
+        table.add_column(column, justify="left" if column in ("source", "of the loss of", "it") else "right")
+    for row in values.to_dict("records"):
+        half = row["high"] - row["change"]
+        cells = [f"{row['change']:+.4f} ± {half:.4f}", f"{row[unit]:+.3g}", str(row["verdict"])]
+        table.add_row(str(row["source"]), f"{row['samples']:,.0f}", str(row["target"]), *cells)
+    return table
