@@ -54,7 +54,7 @@ class Budget:
                 raise ValueError(f"budget: {name} must be above 0 and finite, got {value}.")
 
     @property
-    def limits(self) -> dict[str, float]:
+    def limits(self) -> dict[str, Any]:
         """The limits that are set, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 

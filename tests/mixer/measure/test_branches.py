@@ -15,9 +15,16 @@ from transformers import default_data_collator
 
 import mixer
 from mixer import MixingTrainer
+from mixer.loading.loaded_step import StepCounts
+from mixer.loading.result import StepResult
 from mixer.measure.branch_losses import BranchProbe
 from mixer.measurements import Branches, BranchStatistics
+from mixer.mixture.clock import Budget, Clock
+from mixer.mixture.controller import Mixing
+from mixer.mixture.planner import Planner
+from mixer.mixture.stream import Stream
 from mixer.models.model_branches import AdapterBranches, WeightBranches
+from mixer.policies import Uniform
 from tests.helpers import Tokens, weights_of
 from tests.mixer.comparing import Tagger, Watching, build
 from tests.mixer.measure.test_targets import OUTSIDE, train
@@ -142,6 +149,20 @@ def test_every_stage_comes_once_where_the_batch_grows(tmp_path: Path) -> None:
     assert trainer.state.global_step < 120 // 4
     for stage, progress in zip(PLAN.stages, branched, strict=True):
         assert stage <= progress < stage + 24 / 120
+
+
+def test_stages_follow_a_budget_of_labels() -> None:
+    mixing = Mixing(
+        Planner([Stream(name, range(40)) for name in "ab"], 0),
+        Uniform(),
+        Clock(4, 80, Budget(labels=100), is_constant=False),
+    )
+    plan = mixing.next_plan()
+    assert plan is not None
+    contents = StepCounts(plan.counts, plan.counts, labels=np.array([10, 15]))
+    result = StepResult(plan, contents, torch.zeros(3), 0.1, 1.0)
+    runs: Any = None
+    assert BranchProbe([], mixing, runs, runs, Branches())._progress(result) == (0.0, 0.25)
 
 
 def test_what_has_no_branches_is_refused(tmp_path: Path) -> None:
