@@ -16,6 +16,7 @@ from mixer.ledger.folder import open_ledger, read_description
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.policies import Fixed
 from mixer.report.judging import over_seeds, paired_bound
+from mixer.report.values import write_values
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.ranges import check_count
 from mixer.utils.text import mixing_unit
@@ -47,6 +48,7 @@ def source_values(
         (of the loss by them, below 0 if they lower it), low and high (95 % interval), by_thousand_samples and
         by_million_tokens (the change in proportion; NaN where tokens are not known), verdict (`"helps"`, `"harms"` or
         `"cannot tell"`), changes (that of each repeat). Of several ranks only the first has rows.
+        The run's folder keeps them for its report.
 
     Raises:
         ValueError: If there is no such checkpoint, the mixture has one source, a number is out of range, or a fork has
@@ -73,7 +75,10 @@ def source_values(
             logging.disable(logging.WARNING)  # all forks warn alike
     finally:
         logging.disable(level)
-    return _table(losses, pd.concat(amounts).groupby(level=0, sort=False).mean())
+    values = _table(losses, pd.concat(amounts).groupby(level=0, sort=False).mean())
+    if len(values):
+        write_values(path, at, values)
+    return values
 
 
 def mixture_at(run: Path, step: int) -> tuple[dict[str, float], Any]:

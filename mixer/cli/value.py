@@ -12,6 +12,7 @@ from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.fork import recorded_run
 from mixer.policies import Fixed
 from mixer.recipe.recipe import Recipe
+from mixer.report.values import value_cells
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.console import only_json, show
 
@@ -60,12 +61,10 @@ def view(values: pd.DataFrame, at: int) -> Table:
         values: Result of `source_values`.
         at: The step.
     """
-    unit = "by_thousand_samples" if values["by_million_tokens"].isna().all() else "by_million_tokens"
+    heads, rows = value_cells(values)
     table = Table(title=f"Change of the loss from step {at} by each source, in the place of the others (95 %)")
-    for column in ("source", "samples", "of the loss of", "change", unit.replace("_", " "), "it"):
-        table.add_column(column, justify="left" if column in ("source", "of the loss of", "it") else "right")
-    for row in values.to_dict("records"):
-        half = row["high"] - row["change"]
-        cells = [f"{row['change']:+.4f} ± {half:.4f}", f"{row[unit]:+.3g}", str(row["verdict"])]
-        table.add_row(str(row["source"]), f"{row['samples']:,.0f}", str(row["target"]), *cells)
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("Source", "Loss of", "It") else "right")
+    for row in rows:
+        table.add_row(*row)
     return table

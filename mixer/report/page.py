@@ -15,6 +15,7 @@ from mixer.report.comparing import comparison_cells, difference_cells
 from mixer.report.contents import read_report
 from mixer.report.run_kinds import Report
 from mixer.report.tables import stream_cells
+from mixer.report.values import read_values, value_cells
 from mixer.utils.files import new_file
 
 
@@ -94,6 +95,9 @@ def write_page(target: Path, report: Report) -> Path:
         differences=difference_cells(answer.differences, list(answer.comparison.get("run", ()))),
         summary=(["Run", *names], [[name, *(cells[place] for place in order)] for name, cells in report.summary]),
         tables={run.name: stream_cells(run) for run in report.runs},
+        values={
+            run.name: (found[0], value_cells(found[1])) for run in report.runs if (found := read_values(run.folder))
+        },
         figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
         plotly=_packed_plotly(),
     )

@@ -1,5 +1,6 @@
 """What a source is worth: a linear model, whose forks are computed by hand."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 
 from mixer import Fixed, MixingTrainer
 from mixer.analysis.value import source_values
+from mixer.report import write_report
 from tests.helpers import arguments
 
 AIMS = {"good": 1.0, "copy": 1.0, "junk": -1.0}  # what the rows of each source ask for
@@ -70,7 +72,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_values_of_a_linear_model_are_those_by_hand(parent: Path) -> None:
+def test_values_of_a_linear_model_are_those_by_hand(parent: Path, tmp_path: Path) -> None:
     before = sorted(parent.iterdir())
     table = source_values(build, parent, AT, STEPS, repeats=2)
     values = table.set_index(["source", "target"])
@@ -85,7 +87,14 @@ def test_values_of_a_linear_model_are_those_by_hand(parent: Path) -> None:
     assert set(values["samples"]) == {4.0}
     assert values["by_thousand_samples"].tolist() == pytest.approx((values["change"] / 4 * 1e3).tolist())
     assert values["by_million_tokens"].isna().all()
-    assert sorted(parent.iterdir()) == before
+    assert sorted(parent.iterdir()) == sorted([*before, parent / "value.json"])
+    # The report of the run shows them.
+    page = write_report([parent], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"in forks from step {AT}" in page
+    change = by_hand("junk", "near")
+    row = re.search(r"junk</th><td>4</td><td>near</td><td>(\S+) ± 0.0000</td><td>(\S+)</td><td>(\w+)</td>", page)
+    assert row is not None
+    assert row.groups() == (f"{change:+.4f}", f"{change / 4 * 1e3:+.3g}", "harms")
 
 
 def test_an_interval_is_that_of_the_repeats(parent: Path) -> None:

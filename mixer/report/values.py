@@ -1,0 +1,57 @@
+"""What sources are worth for evaluation sets, as `mixer value` leaves it in the folder of a run."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from mixer.utils.files import write_text
+
+_FILE = "value.json"
+
+
+def write_values(run: Path, at: int, values: pd.DataFrame) -> None:
+    """Writes what sources are worth, for reports.
+
+    Args:
+        run: Output folder of the run.
+        at: The step.
+        values: Result of `mixer.source_values`.
+    """
+    rows = json.loads(values.to_json(orient="records", double_precision=15))
+    write_text(run / _FILE, json.dumps({"at": at, "values": rows}, indent=1))
+
+
+def read_values(run: Path) -> tuple[int, pd.DataFrame] | None:
+    """Reads what was measured last.
+
+    Args:
+        run: Output folder of a run.
+
+    Returns:
+        The step and the table; `None` if nothing was measured.
+    """
+    path = run / _FILE
+    if not path.is_file():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return int(found["at"]), pd.DataFrame(found["values"])
+
+
+def value_cells(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Formats the table.
+
+    Args:
+        values: Result of `mixer.source_values`.
+
+    Returns:
+        The heads of the columns and the cells, one row per source and evaluation set.
+    """
+    unit = "by_thousand_samples" if values["by_million_tokens"].isna().all() else "by_million_tokens"
+    heads = ["Source", "Samples", "Loss of", "Change", unit.replace("_", " ").capitalize(), "It"]
+    rows = []
+    for row in values.to_dict("records"):
+        change = f"{row['change']:+.4f} ± {row['high'] - row['change']:.4f}"
+        amount = f"{row['samples']:,.0f}"
+        rows.append([str(row["source"]), amount, str(row["target"]), change, f"{row[unit]:+.3g}", str(row["verdict"])])
+    return heads, rows
