@@ -99,7 +99,7 @@ def _first(rows: Texts, count: int) -> Texts:
 
 def _sequence(tasks: Mapping[str, Sequence[Texts]], seed: int, scenario: Scenario) -> TaskSequence:
     order = np.random.default_rng(seed).permutation(sorted(tasks)).tolist()
-    return from_data_sets({name: tuple(map(_encoded, tasks[name])) for name in order}, scenario)
+    return from_data_sets({name: [*map(_encoded, tasks[name])] for name in order}, scenario)
 
 
 def _encoded(rows: Texts) -> InMemory:

@@ -115,8 +115,8 @@ class CLSER(TaskMethod):
             if RandomNumbers(self._run.seed, number).uniforms(step)[0] < rate:
                 for slow, fast in zip(own.parameters(), model.parameters(), strict=True):
                     slow.lerp_(fast, 1.0 - alpha)
-                for slow, fast in zip(own.buffers(), model.buffers(), strict=True):
-                    slow.copy_(fast)
+                for kept, now in zip(own.buffers(), model.buffers(), strict=True):
+                    kept.copy_(now)
         self._num_steps += 1
 
     def settings(self) -> str:

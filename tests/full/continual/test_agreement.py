@@ -55,7 +55,7 @@ class Loop:
         for pixels, labels in zip(*(columns[name].split(BATCH) for name in ("pixel_values", "labels")), strict=True):
             logits = self.model(pixels)["logits"]
             self.optimizer.zero_grad()
-            self.loss(pixels, labels, logits, task).backward()
+            self.loss(pixels, labels, logits, task).backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             for sample in zip(pixels, labels, logits.detach(), strict=True):
                 place = len(self.memory) if len(self.memory) < CAPACITY else self.random.integers(self.num_seen + 1)
@@ -89,7 +89,8 @@ class Keeping(Loop):
         with torch.no_grad():
             target = (self.before(pixels)["logits"] / 2).softmax(dim=1)
         own = (logits / 2).softmax(dim=1)
-        return loss + (target * (target / own).log()).sum(dim=1).mean()
+        divergence: Tensor = (target * (target / own).log()).sum(dim=1).mean()
+        return loss + divergence
 
 
 CASES: dict[str, tuple[type[Loop], Callable[[], dict[str, Any]]]] = {
@@ -129,7 +130,13 @@ def test_a_run_is_as_good_as_a_loop_in_plain_pytorch(name: str, tmp_path: Path) 
     tasks = permuted(*digits(), 3, seed=1, samples_per_task=400)
     own = []
     for seed in SEEDS:
-        training = {"num_train_epochs": 1, "max_steps": -1, "learning_rate": RATE, "seed": seed, "max_grad_norm": 0.0}
+        training: dict[str, Any] = {
+            "num_train_epochs": 1,
+            "max_steps": -1,
+            "learning_rate": RATE,
+            "seed": seed,
+            "max_grad_norm": 0.0,
+        }
         training |= {"optim": "adamw_torch", "lr_scheduler_type": "constant", "per_device_train_batch_size": 64}
         args = arguments(tmp_path / str(seed), **training)
         run = ContinualRun(model_of(seed), tasks, args, batch_size=BATCH, scores_before=False, **options())
