@@ -1,6 +1,8 @@
 """Short runs of recipes that a command trains once."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,6 +19,21 @@ FINISHED_FILE = "finished"
 RECIPE_FILE = "recipe.yaml"
 _MOST_NAMED = 4
 _Result = TypeVar("_Result")
+
+
+@contextmanager
+def without_warnings(is_quiet: bool) -> Iterator[None]:
+    """Leaves out the warnings of a run whose like has shown them before.
+
+    Args:
+        is_quiet: Whether one has.
+    """
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING if is_quiet else level)
+    try:
+        yield
+    finally:
+        logging.disable(level)
 
 
 @dataclass(frozen=True)

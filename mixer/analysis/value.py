@@ -1,6 +1,5 @@
 """What each source is worth for each evaluation set, by short forks of a run that leave one source out."""
 
-import logging
 import math
 import shutil
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 import pandas as pd
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from mixer.analysis.short_runs import without_warnings
 from mixer.checkpoint.choose import checkpoint_at
 from mixer.ledger.folder import open_ledger, read_description
 from mixer.mixture.cursors import ShuffledCursor
@@ -66,15 +66,12 @@ def source_values(
     if len(without) < 3:
         raise ValueError(f"value: a source is left out for the others, but at step {at} the mixture is {weights}.")
     losses: list[dict[str, Any]] = [{} for _ in range(repeats)]
-    amounts, level = [], logging.root.manager.disable
-    try:
-        for repeat, (name, own) in product(range(repeats), without.items()):
+    amounts: list[pd.DataFrame] = []
+    for repeat, (name, own) in product(range(repeats), without.items()):
+        with without_warnings(is_quiet=bool(amounts)):  # all forks warn alike
             trainer = new_trainer(Fixed(own, unit=unit), path / f"value-{at}")
             losses[repeat][name], amount = _forked(trainer, path, at, steps, repeat)
-            amounts += [amount] * (not name)
-            logging.disable(logging.WARNING)  # all forks warn alike
-    finally:
-        logging.disable(level)
+        amounts += [amount] * (not name)
     values = _table(losses, pd.concat(amounts).groupby(level=0, sort=False).mean())
     if len(values):
         write_values(path, at, values)

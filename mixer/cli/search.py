@@ -1,7 +1,6 @@
 """`mixer search RECIPE.yaml`, and `mixer headroom`, its short form: the best mixture by short runs."""
 
 import json
-import logging
 import math
 import multiprocessing
 import sys
@@ -30,7 +29,7 @@ from mixer.analysis.search.search_plan import (
     named,
     next_runs,
 )
-from mixer.analysis.short_runs import RECIPE_FILE, Step, finish
+from mixer.analysis.short_runs import RECIPE_FILE, Step, finish, without_warnings
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.fit import show
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
@@ -329,12 +328,8 @@ def _trained(text: str, is_quiet: bool) -> None:
     """Trains a recipe; warnings of the first run are shown, those of others are the same."""
     parser = _parser(load_yaml(text).get("trainer"))
     recipe = build_recipe(Recipe, parser, parser.parse_string(text))
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING if is_quiet else level)
-    try:
+    with without_warnings(is_quiet):
         finish(Step(recipe, without_credentials(text)))
-    finally:
-        logging.disable(level)
 
 
 def _say(sentence: str) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from mixer.utils.files import write_text
+from mixer.utils.files import write_json
+from mixer.utils.validation import load_json
 
 _FILE = "value.json"
 
@@ -19,7 +20,7 @@ def write_values(run: Path, at: int, values: pd.DataFrame) -> None:
         values: Result of `mixer.source_values`.
     """
     rows = json.loads(values.to_json(orient="records", double_precision=15))
-    write_text(run / _FILE, json.dumps({"at": at, "values": rows}, indent=1))
+    write_json(run / _FILE, {"at": at, "values": rows})
 
 
 def read_values(run: Path) -> tuple[int, pd.DataFrame] | None:
@@ -34,7 +35,7 @@ def read_values(run: Path) -> tuple[int, pd.DataFrame] | None:
     path = run / _FILE
     if not path.is_file():
         return None
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = load_json(path)
     return int(found["at"]), pd.DataFrame(found["values"])
 
 
