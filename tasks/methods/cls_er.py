@@ -1,6 +1,5 @@
 """CLS-ER: replayed samples are held to two averaged copies of the model, a quick and a slow one."""
 
-import copy
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.ranges import check_decay, check_range
 from replay.shared.random_numbers import RandomNumbers
-from tasks.methods.shared import TaskMethod, Tensors, class_logits, load_tensors, save_tensors
+from tasks.methods.shared import TaskMethod, Tensors, class_logits, frozen_copy, load_tensors, save_tensors
 from tasks.score import accuracy
 from tasks.task import Task
 
@@ -77,7 +76,7 @@ class CLSER(TaskMethod):
             raise ValueError(f"{self.name} compares all logits, but a task-incremental sequence masks some. Use LwF.")
         super().begin_task(task, model)
         if not task.number or not self.copies:
-            self.copies = [copy.deepcopy(model).eval().requires_grad_(requires_grad=False) for _ in _COPIES]
+            self.copies = [frozen_copy(model) for _ in _COPIES]
             self._num_steps = 0
 
     def prepare(self, model: nn.Module) -> None:

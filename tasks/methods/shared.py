@@ -132,6 +132,11 @@ def _part(smaller: Tensor) -> tuple[slice, ...]:
     return tuple(map(slice, smaller.shape))
 
 
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """Copies a model as it is now; the copy is in evaluation mode and is not trained."""
+    return copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
+
+
 class FrozenModel:
     """A copy of the model as it is now, which is not trained.
 
@@ -141,7 +146,7 @@ class FrozenModel:
     """
 
     def __init__(self, model: nn.Module, runs: AuxiliaryPasses):
-        self._model, self._runs = copy.deepcopy(model).eval().requires_grad_(requires_grad=False), runs
+        self._model, self._runs = frozen_copy(model), runs
 
     def logits(self, trained: ForwardResult, asked_by: str) -> Tensor:
         """Returns its logits of a micro-batch, `[num_rows, num_classes]`, without a graph."""
