@@ -80,9 +80,9 @@ def _bytes(folder: Path, memory: str) -> float:
     return float(sum(path.stat().st_size for path in ends[-1].rglob("*") if path.is_file())) if ends else 0.0
 
 
-def costs(folders: Mapping[str, Path]) -> list[str]:
-    """Says how long each run took, by task."""
-    return [_cost(name, found) for name, folder in folders.items() if (found := paces_in(folder)) and all(found)]
+def costs(paces: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Says how long each run took, by task; see `paces_in`."""
+    return [_cost(name, found) for name, found in paces.items() if found and all(found)]
 
 
 def _cost(name: str, paces: Sequence[Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mixer.report.answer import Answer
 from mixer.report.contents import points_per_line
@@ -51,8 +52,9 @@ def contents(folders: Sequence[Path]) -> Report:
         _on_seeds(scores),
         differing_streams(runs),
     ]
-    rows = [*metric_rows(scores), *training_rows(joined.values()), *cost_rows(folders)]
-    said = [*verdict(scores), *lost(scores), *held(joined), *costs(dict(zip(scores, folders, strict=True)))]
+    paces = {name: paces_in(folder) for name, folder in zip(scores, folders, strict=True)}
+    rows = [*metric_rows(scores), *training_rows(joined.values()), *cost_rows([*paces.values()])]
+    said = [*verdict(scores), *lost(scores), *held(joined), *costs(paces)]
     return Report(list(scores), rows, plots, " ".join(filter(None, notes)), answer=Answer(said))
 
 
@@ -130,9 +132,8 @@ def _ends(scores: SeedScores, name: str) -> str:
     return " → ".join(cell(over_seeds([table.iloc[end] for table in tables]), scores) for end in (0, -1))
 
 
-def cost_rows(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
-    """Returns the rows about time, by task, and what the last finished one's state takes: a cell for each folder."""
-    paces = [paces_in(folder) for folder in folders]
+def cost_rows(paces: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[str, list[str]]]:
+    """Returns the rows about time, by task, and what the last finished one's state takes: a cell for each run."""
     costs: list[dict[str, int]] = [next(iter(reversed(pace.values())), {}) for pace, *_ in paces]
     made: dict[str, Callable[[dict[str, int]], str]] = {
         "Parameters (trained)": lambda cost: f"{cost['parameters']:,} ({cost['trainable_parameters']:,})",
