@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -87,14 +88,19 @@ def reviews(folder: Path, seed: int, num_train: int = 150, num_test: int = 75) -
     for name in _REVIEWS:
         rows = _first(labelled(folder, name), num_train + num_test)
         train = _first(rows, num_train)
-        tasks[name] = [train, [row for row in rows if row not in set(train)]]
+        taken = set(train)
+        tasks[name] = [train, [row for row in rows if row not in taken]]
     return _sequence(tasks, seed, "domain")
 
 
 def _first(rows: Texts, count: int) -> Texts:
     """Takes the first rows of each class."""
-    seen: dict[int, int] = {}
-    return [row for row in rows if seen.setdefault(row[0], 0) < count and not seen.update({row[0]: seen[row[0]] + 1})]
+    seen, found = Counter[int](), []
+    for row in rows:
+        if seen[row[0]] < count:
+            found.append(row)
+        seen[row[0]] += 1
+    return found
 
 
 def _sequence(tasks: Mapping[str, Sequence[Texts]], seed: int, scenario: Scenario) -> TaskSequence:

@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,9 @@ from mixer.trainer.parts import Parts
 from mixer.trainer.training import Training
 from mixer.trainer.trl import StreamPreparation
 from mixer.utils.text import safe_names
+
+if TYPE_CHECKING:
+    from mixer.report.page import InlinePage
 
 logger = logging.get_logger(__name__)
 
@@ -216,7 +219,7 @@ class MixingMixin(Trainer):
         if self._built is not None:
             self._built.methods.note_memories()
 
-    def report(self) -> Any:
+    def report(self) -> "InlinePage":
         """Writes `report.html` into the output folder: what the run says of itself, with tables and plots.
 
         Returns:

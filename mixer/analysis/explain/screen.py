@@ -72,7 +72,7 @@ def screen(explanation: Explanation) -> RenderableType:
 
 def _chosen(explanation: Explanation) -> list[str]:
     """Names of the streams to show: the largest ones."""
-    shares = explanation.weights[["before", "policy_weight", "weight"]].max(axis=1).fillna(0.0)
+    shares = explanation.weights[[*_SHARES]].max(axis=1).fillna(0.0)
     number = max(_MAX_STREAMS, int((shares >= _LARGE).sum()))
     largest = set(shares.sort_values(ascending=False, kind="stable").index[:number])
     return [name for name in shares.index if name in largest]
