@@ -1,11 +1,10 @@
 """A recipe's model: loaded or new, with heads or adapters, and with the names of its classes."""
 
-import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import huggingface_hub
 import torch
@@ -85,8 +84,7 @@ class ModelRecipe:
             ValueError: If neither a model nor the type of a new one is named, or two of them are, the function fails,
                 heads and task do not fit, or the arguments of the adapters are wrong.
         """
-        with contextlib.nullcontext() if has_weights else torch.device("meta"):
-            model = self._with_heads(has_weights)
+        model = self._with_heads(True) if has_weights else self._weightless()
         if self.lora is None or not (has_weights and adapts):
             return model
         # The heads of several tasks are trained fully, beside the adapters.
@@ -100,6 +98,17 @@ class ModelRecipe:
             ValueError: If peft is not installed, or an argument is wrong.
         """
         return lora_config(self.lora or {}, self.task)
+
+    def _weightless(self) -> PreTrainedModel:
+        """Creates the model on the meta device, or takes it there where its function reads values of its tensors."""
+        try:
+            with torch.device("meta"):
+                return self._with_heads(False)
+        except Exception:
+            if self.factory is None:
+                raise
+        model: nn.Module = self._with_heads(False)
+        return cast(PreTrainedModel, model.to("meta"))
 
     def _with_heads(self, has_weights: bool) -> PreTrainedModel:
         if self.heads and self.task != "encoder":

@@ -1,8 +1,11 @@
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from mixer.recipe.model import ModelRecipe
+from tests.helpers import build_model
 
 FACTORY = "tests.helpers.build_model"
 
@@ -10,6 +13,16 @@ FACTORY = "tests.helpers.build_model"
 def test_a_function_gives_the_model() -> None:
     assert type(ModelRecipe(factory=FACTORY, arguments={"name": "gpt2"}).build()).__name__ == "GPT2LMHeadModel"
     assert ModelRecipe(factory=FACTORY, arguments={"name": "gpt2"}).build(has_weights=False).device.type == "meta"
+
+
+def model_of_values() -> nn.Module:
+    """A function that needs the values of a tensor, which the meta device has not."""
+    return build_model(["gpt2"][int(torch.zeros(1).item())])
+
+
+def test_a_function_that_reads_values_gives_a_model_without_weights_too() -> None:
+    model = ModelRecipe(factory=f"{__name__}.model_of_values").build(has_weights=False)
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize(
