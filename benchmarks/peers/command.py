@@ -1,11 +1,10 @@
 """This toolkit beside others, on the same work: `python -m benchmarks peers [PART ...]`.
 
 `mixing`: the plain Trainer on `datasets.interleave_datasets`, torchdata's weighted sampler and Grain's mix. `gramian`:
-the streams' gradient Gramian with TorchJD. (Replay beside Avalanche is a method of `python -m benchmarks continual`:
-`avalanche-er-reservoir`.) Each run is in a fresh process of the same interpreter with the same number of threads;
-contestants take turns, in another order in every round, which has a seed of its own. Ratios are taken round by round;
-beside the wall time stands that of the processor, which other work on the machine changes less. Memory is the peak of
-the resident set over what was there after all imports, until the training or the measuring is done. What is not
+the streams' gradient Gramian with TorchJD. Each run is in a fresh process of the same interpreter with the same number
+of threads; contestants take turns, in another order in every round, which has a seed of its own. Ratios are taken round
+by round; beside the wall time stands that of the processor, which other work on the machine changes less. Memory is the
+peak of the resident set over what was there after all imports, until the training or the measuring is done. What is not
 installed is said so; the peers' environment is made as `benchmarks/peers/requirements.txt` says.
 """
 

@@ -13,20 +13,6 @@ from typing import Any
 _TIMEOUT_SECONDS = 900
 
 
-def version_of(package: str, folder: Path | None = None) -> str | None:
-    """Looks for a distribution.
-
-    Args:
-        package: Its name.
-        folder: Where it may be installed apart.
-
-    Returns:
-        Its version; `None` if it is not installed.
-    """
-    found = list(importlib.metadata.distributions(name=package, path=[*sys.path, str(folder or "")]))
-    return found[0].version if found else None
-
-
 @dataclass(frozen=True)
 class Contestant:
     """One side of a contest.
@@ -44,7 +30,8 @@ class Contestant:
     @property
     def version(self) -> str | None:
         """Version of its package; `None` if that is not installed."""
-        return version_of(self.package or "torch")
+        found = next(iter(importlib.metadata.distributions(name=self.package or "torch")), None)
+        return found and found.version
 
 
 MIXING = (
