@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from benchmarks.quality.cache import Run, write_whole
 from benchmarks.quality.data import PARTS, Splits
 from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, make
+from benchmarks.quality.scenarios import Scenario
 from mixer import MixingTrainer, Objective, Policy, Stream
 from mixer.measurements import EvaluationLoss, ExcessLoss, asked
 
@@ -129,6 +130,39 @@ def _reference(run: Run, folder: Path, data_dir: Path | None, session: str) -> t
     return result, model
 
 
+def new_trainer(
+    scenario: Scenario,
+    model: nn.Module,
+    arguments: TrainingArguments,
+    parts: Mapping[str, Splits],
+    mixing: Policy,
+    **options: Any,
+) -> MixingTrainer:
+    """Builds the trainer of a scenario's run, which prints nothing.
+
+    Args:
+        scenario: The scenario.
+        model: The model.
+        arguments: Its training arguments.
+        parts: What `Scenario.read` gave.
+        mixing: The policy.
+        **options: Other options of `MixingTrainer`.
+
+    Returns:
+        The trainer.
+    """
+    trainer = MixingTrainer(
+        model,
+        arguments,
+        train_dataset=[Stream(name, parts[name]["train"], **scenario.options_of(name)) for name in scenario.streams],
+        mixing=mixing,
+        batch_size=scenario.content["batch_size"],
+        **options,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
 def _train(
     run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Splits], options: dict[str, Any]
 ) -> dict[str, Any]:
@@ -136,20 +170,10 @@ def _train(
     course = _Course(partial(_value, objective, parts), scenario.num_steps)
     first = _metrics(model, {name: parts[name] for name in objective.bounds})
     with tempfile.TemporaryDirectory() as output:
-        trainer = MixingTrainer(
-            model,
-            scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss))),
-            train_dataset=[
-                Stream(name, parts[name]["train"], **scenario.options_of(name)) for name in scenario.streams
-            ],
-            eval_dataset={name: own["validation"] for name, own in parts.items()},
-            mixing=policy,
-            objective=objective,
-            batch_size=scenario.content["batch_size"],
-            callbacks=[course],
-            **options,
-        )
-        trainer.remove_callback(PrinterCallback)
+        arguments = scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss)))
+        held = {name: own["validation"] for name, own in parts.items()}
+        options |= {"eval_dataset": held, "objective": objective, "callbacks": [course]}
+        trainer = new_trainer(scenario, model, arguments, parts, policy, **options)
         trainer.train()
         counts = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
     return {
