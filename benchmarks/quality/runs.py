@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from benchmarks.quality.cache import Run, write_whole
 from benchmarks.quality.data import PARTS, Splits
-from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, make
+from benchmarks.quality.policies import BY_SIMILARITY, NUM_SAMPLES, REFERENCE_LOSSES, UNIFORM, make, similar_shares
 from benchmarks.quality.scenarios import Scenario
 from mixer import MixingTrainer, Objective, Policy, Stream
 from mixer.measurements import EvaluationLoss, ExcessLoss, asked
@@ -98,14 +98,16 @@ def _run(run: Run, folder: Path, data_dir: Path | None, session: str) -> None:
     torch.set_num_threads(1)
     parts = run.scenario.read(data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
-    num_samples = run.scenario.num_steps * int(run.scenario.content["batch_size"])
-    policy = None if needs_reference else make(run.class_name, run.settings, num_samples)
+    known: dict[str, Any] = {NUM_SAMPLES: run.scenario.num_steps * int(run.scenario.content["batch_size"])}
+    if BY_SIMILARITY in run.settings.values():
+        known[BY_SIMILARITY] = similar_shares(run.scenario, parts)
+    policy = None if needs_reference else make(run.class_name, run.settings, known)
     reference: Mapping[str, Any] = {}
     options = {}
     if policy is None or asked(policy.needs, ExcessLoss):
         reference, trained = _reference(run, folder, data_dir, session)
-        losses = {name: reference["validation"][name]["loss"] for name in run.scenario.streams}
-        policy = policy or make(run.class_name, run.settings, num_samples, losses)
+        known[REFERENCE_LOSSES] = {name: reference["validation"][name]["loss"] for name in run.scenario.streams}
+        policy = policy or make(run.class_name, run.settings, known)
         if asked(policy.needs, ExcessLoss):
             options["reference_model"] = trained
     model = run.scenario.new_model(run.seed)
