@@ -43,12 +43,10 @@ $(DOCS_STAMP): pyproject.toml constraints.txt
 	$(DOCS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --requirement $(DOCS_VENV)/requirements.txt
 	touch $(DOCS_STAMP)
 
-$(PEERS_STAMP): pyproject.toml $(CONSTRAINTS) benchmarks/peers/requirements.txt benchmarks/peers/requirements-avalanche.txt
+$(PEERS_STAMP): pyproject.toml $(CONSTRAINTS) benchmarks/peers/requirements.txt
 	test -x $(PEERS_VENV)/bin/python || $(PYTHON) -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable . --requirement benchmarks/peers/requirements.txt
-	@# Apart: torchvision's wheels cannot be imported beside a torch for CPUs, and transformers would try to.
-	$(PEERS_VENV)/bin/python -m pip install --quiet --no-deps --upgrade --target $(PEERS_VENV)/avalanche --requirement benchmarks/peers/requirements-avalanche.txt
 	touch $(PEERS_STAMP)
 
 demo: $(STAMP)

@@ -72,7 +72,7 @@ COMMANDS = {
         "peers.command",
         "How does the same work go with other toolkits?",
         None,
-        ("mixing", *_QUICK, "--only", "interleave, map"),
+        (*_QUICK, "--only", "interleave, map"),
     ),
     "fuzz": Command("tools.fuzz.command", "Does hostile input end in a documented error?", 2, ("--cases", "200")),
 }

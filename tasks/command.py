@@ -17,12 +17,11 @@ from mixer.utils.text import print_lines
 from tasks.continual.continual import ContinualRun
 from tasks.continual.seeds import seed_folders
 from tasks.continual.task_checkpoints import checkpoints_in, read_pace, remove_run
-from tasks.metrics.metrics import title_of
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.recipe import ContinualRecipe
-from tasks.report.matrices import read_scores
+from tasks.report.matrices import metric_rows, read_scores, titled
 from tasks.report.results import write_page
-from tasks.report.seeds import SeedScores, as_seed_scores, cell, difference_rows, runs_in
+from tasks.report.seeds import SeedScores, as_seed_scores, runs_in
 from tasks.task_folders import PAGE_FILE, RUN_STATE_FILE
 
 
@@ -144,7 +143,7 @@ def _show(scores: Mapping[str, SeedScores], page: Path | None, prints_json: bool
         runs = [_as_data(name, one, None if name == first else scores[first]) for name, one in scores.items()]
         print_json({"runs": runs, "page": page})
         return
-    for table in (*tables, *_metrics_tables(scores)):
+    for table in (*tables, _metrics_table(scores)):
         console().print(table)
     if page is not None:
         print_lines(page)
@@ -190,21 +189,11 @@ def _on(scores: SeedScores) -> str:
     return "" if number == 1 else f", mean ± standard deviation of {number} seeds"
 
 
-def _metrics_tables(scores: Mapping[str, SeedScores]) -> list[Table]:
-    names = [f"{name} ({len(one.by_seed)} seeds)" if len(one.by_seed) > 1 else name for name, one in scores.items()]
-    has_seeds = any(len(one.by_seed) > 1 for one in scores.values())
-    table = Table("", *names, title="Metrics, mean ± standard deviation" if has_seeds else "Metrics")
-    columns = {name: one.metrics() for name, one in scores.items()}
-    metric = next(iter(scores.values())).mean.metric
-    for name in dict.fromkeys(name for column in columns.values() for name in column):
-        cells = [cell(column.get(name), scores[run], "-") for run, column in columns.items()]
-        table.add_row(title_of(name, metric), *cells)
-    if not (rows := difference_rows(scores)):
-        return [table]
-    against = Table("", *names[1:], title=f"Difference from {names[0]}, ± half of the 95 % interval")
-    for name, differences in rows:
-        against.add_row(title_of(name, metric), *differences[1:])
-    return [table, against]
+def _metrics_table(scores: Mapping[str, SeedScores]) -> Table:
+    table = Table("", *titled(scores), title="Metrics; over seeds mean ± deviation, for differences the 95 % interval")
+    for name, cells in metric_rows(scores):
+        table.add_row(name, *cells)
+    return table
 
 
 def _written(score: float, spread: float) -> str:

@@ -6,7 +6,7 @@ loss, at the end, forgetting, time of the processor, peak memory in training abo
 kept from task to task beside the model (remembered samples and logits, weights and their importances, projections, a
 copy of the model), and how fast the last task is trained compared with the first. `all` stands for every protocol, or
 for every method. A method that does not fit a protocol is left out of it, and refused with the reason where it fits
-none of those named. Where Avalanche is installed, three methods run with it too, on images (`avalanche-er-reservoir`).
+none of those named.
 
 A run has a process of its own, and its result a file in `--folder`, so that nothing is run twice; `--report` runs
 nothing. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on two ranks. What each protocol is, and what
@@ -32,7 +32,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, set_seed
 from transformers.utils import logging
 
-from benchmarks.continual import pretrained, with_avalanche
+from benchmarks.continual import pretrained
 from benchmarks.continual.methods import METHODS, WITHOUT_MEMORY, why_unfit
 from benchmarks.continual.protocols import PROTOCOLS, Protocol
 from benchmarks.continual.results import Run, report
@@ -45,7 +45,7 @@ from tasks.metrics.metrics import all_metrics
 from tasks.task_folders import folder_of_task
 
 _ALL = "all"
-_METHODS = (*METHODS, pretrained.RANDOM_PROJECTIONS, *with_avalanche.NAMES)
+_METHODS = (*METHODS, pretrained.RANDOM_PROJECTIONS)
 _WITHOUT_MEMORY = {*WITHOUT_MEMORY, pretrained.RANDOM_PROJECTIONS}
 
 
@@ -138,13 +138,11 @@ def _run_and_write(run: Run, folder: Path, data_dir: Path, threads: int) -> str:
     torch.set_num_threads(threads)
     state = PartialState(cpu=True)
     try:
-        asked = PROTOCOLS[run.protocol], run.method, run.memory, run.seed, data_dir
-        if run.method in with_avalanche.NAMES:
-            found = with_avalanche.run_with_avalanche(*asked)
-        elif run.method == pretrained.RANDOM_PROJECTIONS:
-            found = pretrained.run_random_projections(PROTOCOLS[run.protocol].sequence(data_dir, run.seed), run.seed)
+        protocol = PROTOCOLS[run.protocol]
+        if run.method == pretrained.RANDOM_PROJECTIONS:
+            found = pretrained.run_random_projections(protocol.sequence(data_dir, run.seed), run.seed)
         else:
-            found = run_once(*asked, folder)
+            found = run_once(protocol, run.method, run.memory, run.seed, data_dir, folder)
     except (ValueError, FileNotFoundError) as error:
         return f"{run}: {error}"
     if state.is_main_process:
@@ -153,18 +151,14 @@ def _run_and_write(run: Run, folder: Path, data_dir: Path, threads: int) -> str:
     return ""
 
 
-def _why_unfit(method: str, protocol: Protocol) -> str | None:
-    return (with_avalanche.why_unfit if method in with_avalanche.NAMES else why_unfit)(method, protocol)
-
-
 def _planned(args: argparse.Namespace, ranks: int) -> Iterable[Run]:
     """Gives the runs of all methods that fit, seed by seed."""
     for seed in range(1, args.seeds + 1):
         for name in args.protocol:
             protocol = PROTOCOLS[name]
             for method in args.method:
-                if not _why_unfit(method, protocol):
-                    has_memory = method.removeprefix(with_avalanche.PREFIX) not in _WITHOUT_MEMORY
+                if not why_unfit(method, protocol):
+                    has_memory = method not in _WITHOUT_MEMORY
                     yield Run(name, method, has_memory * (args.memory or protocol.memory), seed, ranks)
 
 
@@ -214,7 +208,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         os.environ[pretrained.FOLDER] = args.model
     args.protocol = [*PROTOCOLS] if _ALL in args.protocol else args.protocol
     for method in () if _ALL in args.method or args.report else args.method:
-        reasons = [f"{name}: {why}" for name in args.protocol if (why := _why_unfit(method, PROTOCOLS[name]))]
+        reasons = [f"{name}: {why}" for name in args.protocol if (why := why_unfit(method, PROTOCOLS[name]))]
         if len(reasons) == len(args.protocol):
             parser.error("\n".join(reasons))
         print(*reasons, sep="\n", end="\n" if reasons else "")

@@ -76,7 +76,6 @@ class Protocol:
         is_online: Whether the memory is filled as samples are trained on; else at a task's end.
         scenario: What the model is told; see `TaskSequence`.
         is_text: Whether a language model is trained, by blocks without a class.
-        is_of_digits: Whether a perceptron is trained on images.
         strengths: Strengths of methods that have another one than on `split-mnist-task`.
         learning_rates: Learning rates of methods that have another one.
         is_pretrained: Whether an encoder is trained on that was trained before.
@@ -93,7 +92,6 @@ class Protocol:
     is_online: bool
     scenario: Scenario
     is_text: bool = False
-    is_of_digits: bool = False
     strengths: Mapping[str, float] = field(default_factory=dict)
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     is_pretrained: bool = False
@@ -168,7 +166,6 @@ def _permuted_mnist(num_tasks: int, published: dict[tuple[str, int], str]) -> Pr
         is_per_class=False,
         is_online=True,
         scenario="domain",
-        is_of_digits=True,
         learning_rates={"der++": 0.1},
         strengths={"online-ewc": 1.0, "si": 0.1},
         published=published,
@@ -185,7 +182,6 @@ def _split(scenario: Scenario, published: dict[tuple[str, int], str], num_epochs
         is_per_class=False,
         is_online=False,
         scenario=scenario,
-        is_of_digits=True,
         published=published,
     )
 
@@ -251,7 +247,6 @@ PROTOCOLS = {
         is_per_class=True,
         is_online=True,
         scenario="domain",
-        is_of_digits=True,
         strengths={"online-ewc": 1.0, "si": 0.1},
         published={
             ("fine-tune", 0): "53.5 ± 1.5",

@@ -9,7 +9,6 @@ from statistics import fmean, median, stdev
 
 from benchmarks.common import hardware
 from benchmarks.continual.protocols import PROTOCOLS
-from benchmarks.continual.with_avalanche import PREFIX
 from benchmarks.presenting import markdown
 from benchmarks.quality.cache import write_whole
 
@@ -91,7 +90,7 @@ def _cells(row: Run, runs: Sequence[Figures]) -> list[str]:
         f"{row.memory:,}" if row.memory else "",
         str(len(runs)),
         f"{fmean(scores):.{digits}f}{spread}",
-        protocol.published.get((row.method.removeprefix(PREFIX), row.memory), ""),
+        protocol.published.get((row.method, row.memory), ""),
         "" if isnan(fmean(of["forgetting"])) else f"{fmean(of['forgetting']):.{digits}f}",
         f"{fmean(of['seconds']):.0f}",
         *(f"{fmean(of[name]) / unit:,.0f}" if name in of else "" for name, unit in _BYTES.items()),

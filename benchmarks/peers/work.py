@@ -4,6 +4,7 @@ Every contestant gets the same Arrow data sets of the package datasets, the same
 and the same model. Samples carry their stream and row, which the model's counter takes out of the inputs again.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from transformers import LlamaForCausalLM, PrinterCallback, Trainer, TrainingArg
 from benchmarks.common import QUIET
 from benchmarks.domains import new_model, read_domains
 from benchmarks.peak import Peak
-from benchmarks.peers.clock import Clock
 from benchmarks.peers.counted import ROW, SOURCE, Counter, largest_deviation, realised_shares
 
 NAMES = ("python", "cpp", "english")
@@ -153,13 +153,15 @@ def train(new_trainer: NewTrainer, options: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(options["threads"])
     datasets = read_datasets(options["data"])
     model, counter = build_model(options)
-    clock = Clock()
+    wall, processor = time.perf_counter(), time.process_time()
     trainer = new_trainer(model, datasets, options)
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    times, samples = {**clock.stop(), **peak.figures()}, counter.samples()
+    times = {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+    memory, samples = peak.figures(), counter.samples()
     return {
         **times,
+        **memory,
         "loss": evaluate(model, options["data"]),
         "shares": realised_shares(samples, len(SHARES)),
         "deviation": largest_deviation(counter.batches, SHARES),

@@ -26,12 +26,13 @@ from typing import Any, Literal
 
 from benchmarks.common import write_json
 from benchmarks.quality.cache import keep
+from benchmarks.quality.family import DRAWN, kind_of
 from benchmarks.quality.family import names as drawn_names
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise
 from benchmarks.quality.scenarios import SCENARIOS, TUNING, Scenario, Size
-from benchmarks.quality.tables import headroom, report
+from benchmarks.quality.tables import by_kind, headroom, report
 
 _NUM_LARGE, _SEEDS_OF_LARGE = 4, 3
 _TITLES: dict[Size, str] = {
@@ -145,6 +146,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for size in args.model:
         if found[size]:
             print(report(_TITLES[size], found[size]))
+            kinds = {name: kind_of(Scenario(name).content) for name in args.scenario if name.startswith(DRAWN)}
+            print(by_kind(found[size], kinds))
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     write_json(args.json, {"arguments": arguments, "failed": failed, "sizes": found})
     if failed:

@@ -6,6 +6,7 @@ some of them garbled, junk, mislabelled, near-duplicates, scarce, late, or with 
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +65,14 @@ def drawn(seed: int) -> dict[str, Any]:
         "batch_size": 32,
         "training": {**_TRAINING, "output_dir": f"runs/quality/{name}", "learning_rate": rate},
     }
+
+
+def kind_of(content: Mapping[str, Any]) -> str:
+    """Says what a drawn scenario is made of and aims at, for tables."""
+    objective = content["objective"]
+    aim = {"average": "the average", "worst": "the worst of all"}.get(str(objective))
+    aim = aim or ("the worst of two targets" if isinstance(objective, Mapping) else "one target")
+    return f"{'tasks' if 'task' in content['model'] else 'texts'}, {aim}"
 
 
 def _of_texts(random: np.random.Generator) -> tuple[Any, ...]:

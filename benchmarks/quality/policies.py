@@ -14,6 +14,10 @@ follows these; else `N`):
 - `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
 
 Evaluations come at the same interval.
+
+*most similar source* is what a practitioner tries first: constant shares, the whole batch for the stream whose text is
+most like the target's validation rows, by the cosine of the logarithms of counts of pairs of neighbouring tokens.
+Several targets have equal parts of the batch. Where that stream is not there, or used up, all others take its place.
 """
 
 import inspect
@@ -22,19 +26,26 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
+from torch.utils.data import Dataset
+
+from benchmarks.quality.data import Splits
 from benchmarks.quality.scenarios import Scenario, Size
 from mixer.measurements import EvaluationLoss, Needs, asked
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy, built_in_policies
 
-UNIFORM, AUTO = "Uniform", "auto"
-# In settings, replaced when a policy is made: validation losses by stream, and samples of the run.
-REFERENCE_LOSSES, NUM_SAMPLES = "the reference's validation losses", "the run's samples"
+UNIFORM, AUTO, MOST_SIMILAR = "Uniform", "auto", "most similar source"
+# In settings, replaced when a policy is made: validation losses by stream, samples of the run, and shares by text.
+REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY = "the reference's validation losses", "the run's samples", "by similarity"
+_KNOWN_IN_A_RUN = {REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY}
+_REST = 1e-9  # weight of a stream that gets samples only where no other is there
 # The grid stands for `Fixed`, users write `Scheduled` and `Function`, the others are wrappers.
 _WRAPPERS = {"Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", "OverfitGuard"}
 _NO_COMPETITORS = {"Fixed", "Scheduled", "Function"} | _WRAPPERS
 _WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
-_OF_LLAMA = (UNIFORM, "Proportional", AUTO, "MarginalValue", "OPMix", "DGA", "DoGE", "GRAPE")
+_OF_LLAMA = (UNIFORM, MOST_SIMILAR, "Proportional", AUTO, "MarginalValue", "OPMix", "DGA", "DoGE", "GRAPE")
 
 
 class Entry(NamedTuple):
@@ -47,6 +58,7 @@ class Entry(NamedTuple):
 # Beside every policy by the rule alone.
 _ENTRIES: dict[str, Entry] = {
     UNIFORM: Entry("Uniform"),
+    MOST_SIMILAR: Entry("Fixed", {"weights": BY_SIMILARITY}),
     "UniMax": Entry("UniMax", {"budget": NUM_SAMPLES, "max_epochs": 2}),
     "GroupDRO, sampling": Entry("GroupDRO", {"acts_on": "sampling"}),
     "TargetLoss": Entry("TargetLoss", {"target_losses": REFERENCE_LOSSES}),
@@ -119,26 +131,47 @@ def _by_objective(class_name: str, parameters: Mapping[str, inspect.Parameter], 
     return found
 
 
-def make(
-    class_name: str,
-    settings: Mapping[str, Any],
-    num_samples: int,
-    reference_losses: Mapping[str, float] | None = None,
-) -> Policy:
+def similar_shares(scenario: Scenario, parts: Mapping[str, Splits]) -> list[float]:
+    """Finds the stream that is most like each target, by the text that it is trained on; see the module.
+
+    Args:
+        scenario: The scenario.
+        parts: What `Scenario.read` gave.
+
+    Returns:
+        A weight for each stream.
+    """
+    weights = pd.Series(_REST, scenario.streams)
+    for target in scenario.objective.importance:
+        wanted = _pairs(parts[target]["validation"])
+        cosines = {}
+        for name in scenario.streams:
+            own = _pairs(parts[name]["train"])
+            cosines[name] = (own * wanted).sum() / np.sqrt(np.square(own).sum())
+        weights[pd.Series(cosines).idxmax()] += 1.0
+    return [float(weight) for weight in weights]
+
+
+def _pairs(dataset: Dataset[Any]) -> "pd.Series[float]":
+    """Gives log(1 + count) of pairs of neighbouring tokens, bytes or words; 0 is padding."""
+    assert hasattr(dataset, "read_columns")
+    ids = dataset.read_columns(np.arange(len(dataset)))["input_ids"].numpy()
+    return np.log1p(pd.Series((ids[:, :-1] * 2**20 + ids[:, 1:])[ids[:, 1:] > 0]).value_counts())
+
+
+def make(class_name: str, settings: Mapping[str, Any], known: Mapping[str, Any]) -> Policy:
     """Makes a policy.
 
     Args:
         class_name: Its class, among the built-in policies, or `"auto"`.
         settings: Its arguments.
-        num_samples: Samples of the run, for settings that name them.
-        reference_losses: Validation losses of the reference, by stream, for settings that name them.
+        known: What stands in the place of settings that are only known in a run.
 
     Returns:
         The policy.
     """
     if class_name == AUTO:
         return as_policy(AUTO)
-    known: dict[str, Any] = {REFERENCE_LOSSES: reference_losses, NUM_SAMPLES: num_samples}
     given = {name: known.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
     return built_in_policies()[class_name](**given)
 
@@ -176,6 +209,6 @@ def _parameters_of(policy_class: type[Policy]) -> dict[str, inspect.Parameter]:
 
 def _needs(policy_class: type[Policy], settings: Mapping[str, Any]) -> Needs:
     """What a policy observes; a setting may change it, but for one that is only known in a run."""
-    if {REFERENCE_LOSSES, NUM_SAMPLES} & {value for value in settings.values() if isinstance(value, str)}:
+    if _KNOWN_IN_A_RUN & {value for value in settings.values() if isinstance(value, str)}:
         return policy_class.needs
     return policy_class(**settings).needs

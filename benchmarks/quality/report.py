@@ -7,6 +7,7 @@ import numpy as np
 
 from benchmarks.quality.policies import UNIFORM
 from mixer import Objective
+from mixer.report.judging import paired_bound
 
 Result = Mapping[str, Any]
 Results = Mapping[str, Mapping[int, Result]]  # by competitor and seed
@@ -15,8 +16,6 @@ Results = Mapping[str, Mapping[int, Result]]  # by competitor and seed
 GRID, NEAR, CLOCK = "grid ", "near uniform ", "clock "
 BEST = "best fixed mixture"
 LEAST_HEADROOM = 3.0  # per cent of uniform mixing's objective; below it a share of the headroom says nothing
-# Two-sided 95 % points of Student's t, by degrees of freedom from 1 on; the last one is taken for more.
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def paired(own: Mapping[int, float], base: Mapping[int, float] | None) -> dict[str, Any]:
@@ -37,10 +36,7 @@ def paired(own: Mapping[int, float], base: Mapping[int, float] | None) -> dict[s
 
 
 def _half_width(values: Any) -> float:
-    count = len(values)
-    if count < 2:
-        return float("inf")
-    return float(_STUDENT[min(count - 1, len(_STUDENT)) - 1] * np.std(values, ddof=1) / count**0.5)
+    return paired_bound(values) if len(values) > 1 else float("inf")
 
 
 def headroom_share(

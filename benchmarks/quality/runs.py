@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from benchmarks.quality.cache import Run, write_whole
 from benchmarks.quality.data import PARTS, Splits
-from benchmarks.quality.policies import REFERENCE_LOSSES, UNIFORM, make
+from benchmarks.quality.policies import BY_SIMILARITY, NUM_SAMPLES, REFERENCE_LOSSES, UNIFORM, make, similar_shares
+from benchmarks.quality.scenarios import Scenario
 from mixer import MixingTrainer, Objective, Policy, Stream
 from mixer.measurements import EvaluationLoss, ExcessLoss, asked
 
@@ -97,14 +98,16 @@ def _run(run: Run, folder: Path, data_dir: Path | None, session: str) -> None:
     torch.set_num_threads(1)
     parts = run.scenario.read(data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
-    num_samples = run.scenario.num_steps * int(run.scenario.content["batch_size"])
-    policy = None if needs_reference else make(run.class_name, run.settings, num_samples)
+    known: dict[str, Any] = {NUM_SAMPLES: run.scenario.num_steps * int(run.scenario.content["batch_size"])}
+    if BY_SIMILARITY in run.settings.values():
+        known[BY_SIMILARITY] = similar_shares(run.scenario, parts)
+    policy = None if needs_reference else make(run.class_name, run.settings, known)
     reference: Mapping[str, Any] = {}
     options = {}
     if policy is None or asked(policy.needs, ExcessLoss):
         reference, trained = _reference(run, folder, data_dir, session)
-        losses = {name: reference["validation"][name]["loss"] for name in run.scenario.streams}
-        policy = policy or make(run.class_name, run.settings, num_samples, losses)
+        known[REFERENCE_LOSSES] = {name: reference["validation"][name]["loss"] for name in run.scenario.streams}
+        policy = policy or make(run.class_name, run.settings, known)
         if asked(policy.needs, ExcessLoss):
             options["reference_model"] = trained
     model = run.scenario.new_model(run.seed)
@@ -129,6 +132,39 @@ def _reference(run: Run, folder: Path, data_dir: Path | None, session: str) -> t
     return result, model
 
 
+def new_trainer(
+    scenario: Scenario,
+    model: nn.Module,
+    arguments: TrainingArguments,
+    parts: Mapping[str, Splits],
+    mixing: Policy,
+    **options: Any,
+) -> MixingTrainer:
+    """Builds the trainer of a scenario's run, which prints nothing.
+
+    Args:
+        scenario: The scenario.
+        model: The model.
+        arguments: Its training arguments.
+        parts: What `Scenario.read` gave.
+        mixing: The policy.
+        **options: Other options of `MixingTrainer`.
+
+    Returns:
+        The trainer.
+    """
+    trainer = MixingTrainer(
+        model,
+        arguments,
+        train_dataset=[Stream(name, parts[name]["train"], **scenario.options_of(name)) for name in scenario.streams],
+        mixing=mixing,
+        batch_size=scenario.content["batch_size"],
+        **options,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
 def _train(
     run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Splits], options: dict[str, Any]
 ) -> dict[str, Any]:
@@ -136,20 +172,10 @@ def _train(
     course = _Course(partial(_value, objective, parts), scenario.num_steps)
     first = _metrics(model, {name: parts[name] for name in objective.bounds})
     with tempfile.TemporaryDirectory() as output:
-        trainer = MixingTrainer(
-            model,
-            scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss))),
-            train_dataset=[
-                Stream(name, parts[name]["train"], **scenario.options_of(name)) for name in scenario.streams
-            ],
-            eval_dataset={name: own["validation"] for name, own in parts.items()},
-            mixing=policy,
-            objective=objective,
-            batch_size=scenario.content["batch_size"],
-            callbacks=[course],
-            **options,
-        )
-        trainer.remove_callback(PrinterCallback)
+        arguments = scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss)))
+        held = {name: own["validation"] for name, own in parts.items()}
+        options |= {"eval_dataset": held, "objective": objective, "callbacks": [course]}
+        trainer = new_trainer(scenario, model, arguments, parts, policy, **options)
         trainer.train()
         counts = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
     return {

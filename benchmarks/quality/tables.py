@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.presenting import markdown
-from benchmarks.quality.policies import UNIFORM
+from benchmarks.quality.policies import AUTO, MOST_SIMILAR, UNIFORM
 from benchmarks.quality.report import BEST, LEAST_HEADROOM
 
 Summaries = Mapping[str, Mapping[str, Any]]  # by scenario, what `summarise` gave
@@ -39,6 +40,40 @@ def headroom(summary: Mapping[str, Any]) -> float:
         By how many per cent the best fixed mixture is better than the uniform one; NaN if it is not known.
     """
     return -float(summary["policies"][BEST]["over_uniform"]["mean"]) if BEST in summary["policies"] else float("nan")
+
+
+def by_kind(summaries: Summaries, kinds: Mapping[str, str]) -> str:
+    """Sums up scenarios of a kind; a policy that was not run on all of them is left out.
+
+    Args:
+        summaries: By scenario, what `summarise` gave.
+        kinds: The kinds of scenarios.
+
+    Returns:
+        A table in Markdown: means over the scenarios, with the least and the greatest, and the worst single run.
+    """
+    found = [
+        {"kind": kind, "scenario": name, "policy": policy, "mean": row["over_uniform"]["mean"], "runs": _runs(row, own)}
+        for name, kind in kinds.items()
+        if (own := summaries.get(name))
+        for policy, row in own["policies"].items()
+    ]
+    table, rows = pd.DataFrame(found), []
+    names = sorted(_names(summaries), key=lambda name: (name != AUTO, name != MOST_SIMILAR))
+    for kind, part in [*table.groupby("kind"), ("all", table)] if found else ():
+        rows.append([str(kind), str(num_scenarios := part["scenario"].nunique())])
+        for policy in (*names, BEST):
+            means, runs = (part[part["policy"] == policy][column] for column in ("mean", "runs"))
+            spread = f"{means.min():+.1f} to {means.max():+.1f}; {runs.max():+.1f})" if len(means) else ""
+            rows[-1].append(f"{means.mean():+.1f} ({spread}" if len(means) == num_scenarios else "")
+    title = "What was drawn: per cent over uniform mixing, mean (least to most of scenarios' means; worst single run)"
+    return _table(title, ["what was drawn", "scenarios", *(f"`{name}`" for name in (*names, BEST))], rows)
+
+
+def _runs(row: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
+    """Finds how far a single run is above uniform mixing at most, in per cent."""
+    own, base = row["objective"], summary["policies"][UNIFORM]["objective"]
+    return max(100.0 * (own[seed] - base[seed]) / abs(base[seed]) for seed in own.keys() & base.keys())
 
 
 def _headroom(summaries: Summaries) -> str:

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
 from benchmarks.common import new_parser, show, write_json
+from benchmarks.quality.runs import new_trainer
 from benchmarks.quality.scenarios import Scenario
-from mixer import Fixed, MixingTrainer, Stream
+from mixer import Fixed, MixingTrainer
 from mixer.analysis.fit.surrogate import rank_correlation
 from mixer.analysis.value import source_values
 from mixer.measurements import Alignment, TargetStatistics
@@ -61,33 +61,18 @@ class _Measuring(Fixed):
         return super().update(observation)
 
 
-class _Rates(TrainerCallback):
-    """Keeps the learning rate of each step."""
-
-    def __init__(self) -> None:
-        self.of: dict[int, float] = {}
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Keeps the rate that the step is about to take."""
-        self.of[state.global_step + 1] = optimizer.param_groups[0]["lr"]
-
-
 def _build(scenario: Scenario, seed: int, mixing: Fixed, folder: Path, **options: Any) -> MixingTrainer:
-    parts = scenario.read(None)
-    args = replace(scenario.arguments(str(folder), seed, False), **options)
-    trainer = MixingTrainer(
+    parts, objective = scenario.read(None), scenario.objective
+    test, steering = ({name: parts[name][part] for name in objective.names} for part in ("test", "validation"))
+    return new_trainer(
+        scenario,
         scenario.new_model(seed),
-        args,
-        train_dataset=[Stream(name, parts[name]["train"]) for name in scenario.streams],
-        eval_dataset={name: parts[name]["test"] for name in scenario.objective.names},
-        objective=replace(
-            scenario.objective, steering_sets={name: parts[name]["validation"] for name in scenario.objective.names}
-        ),
-        mixing=mixing,
-        batch_size=scenario.content["batch_size"],
+        replace(scenario.arguments(str(folder), seed, False), **options),
+        parts,
+        mixing,
+        eval_dataset=test,
+        objective=replace(objective, steering_sets=steering),
     )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
 
 
 def _last(trainer: MixingTrainer) -> float:
@@ -99,10 +84,9 @@ def _of_seed(scenario: Scenario, seed: int, steps: int, repeats: int) -> dict[st
     half, equal = scenario.num_steps // 2, dict.fromkeys(scenario.streams, 1.0)
     ends = {"eval_strategy": "steps", "eval_steps": scenario.num_steps}
     with tempfile.TemporaryDirectory() as root:
-        parent, rates = Path(root) / "parent", _Rates()
+        parent = Path(root) / "parent"
         mixing = _Measuring(equal) if repeats else Fixed(equal)
         trainer = _build(scenario, seed, mixing, parent, save_strategy="steps", save_steps=half, **ends)
-        trainer.add_callback(rates)
         trainer.train()
         found: dict[str, Any] = {"parent": _last(trainer)}
         for name, weight in (("without", 0.0), ("null", 1.01)):
@@ -113,19 +97,20 @@ def _of_seed(scenario: Scenario, seed: int, steps: int, repeats: int) -> dict[st
             assert isinstance(mixing, _Measuring)
             values = source_values(partial(_build, scenario, seed), parent, half, steps, repeats)
             found["changes"] = values["changes"].tolist()
-            predicted = _predicted(mixing.kept, rates.of, half, steps, len(scenario.streams))
+            rates = trainer.ledger.clock().set_index("step")["learning_rate"]
+            predicted = _predicted(mixing.kept, rates, half, steps, len(scenario.streams))
             found["predicted"] = [part.tolist() for part in predicted]
     return found
 
 
 def _predicted(
-    kept: Sequence[tuple[int, TargetStatistics]], rates: Mapping[int, float], at: int, steps: int, num_streams: int
+    kept: Sequence[tuple[int, TargetStatistics]], rates: "pd.Series[float]", at: int, steps: int, num_streams: int
 ) -> tuple[FloatArray, FloatArray]:
     """Predicts the changes of `source_values` from alignments, with standard errors; `[num_streams, num_targets]`."""
     own = [one for step, one in kept if at <= step <= at + steps]
     mean = np.mean([one.alignment for one in own], axis=0).T
     variance = np.sum([one.error**2 for one in own], axis=0).T / len(own) ** 2
-    scale = sum(rates[step] for step in range(at + 1, at + steps + 1)) / num_streams
+    scale = rates.loc[at + 1 : at + steps].sum() / num_streams
     others = (mean.sum(axis=0) - mean) / (num_streams - 1)
     errors = variance + (variance.sum(axis=0) - variance) / (num_streams - 1) ** 2
     return -scale * (mean - others), scale * np.sqrt(errors)

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import wrap
 
 import numpy as np
+import pandas as pd
 
 from mixer.mixture.apportion import apportion
 from mixer.utils.arrays import FloatArray
@@ -58,26 +59,26 @@ def _percent(cell: str) -> float | None:
     return float(found.group(1)) if found else None
 
 
-def scenarios(page: str) -> list[tuple[str, float | None, float | None]]:
-    """Reads the scenarios with a declared objective.
+def drawn(page: str) -> pd.DataFrame:
+    """Reads the table of drawn scenarios.
 
     Args:
         page: The page on measured policies.
 
     Returns:
-        Name, per cent under the best fixed mixture, and under "auto", over uniform mixing; `None` where there is none.
+        A row a kind of scenarios, a column a policy: per cent over uniform mixing, NaN where it was not run.
     """
-    table = page.partition("| scenario |")[2].partition("\n\n")[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
-    return [(row[0], _percent(row[1]), _percent(row[2])) for row in rows]
+    table = page[page.index("| what was drawn |") :].partition("\n\n")[0].splitlines()
+    heads, _, *rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
+    policies = {place: head.split("`")[1].strip('"') for place, head in enumerate(heads) if head.startswith("`")}
+    return pd.DataFrame(
+        {name: {row[0]: _percent(row[at]) for row in rows} for at, name in policies.items()}, dtype=float
+    )
 
 
-def _bar(zero: float, y: float, value: float | None, scale: float, least: float, color: str) -> list[str]:
-    if value is None:
-        return [_text(zero - 5, y + 10, "none found", 12, "end")]
-    length = scale * max(value, least)
+def _bar(zero: float, y: float, value: float, scale: float, color: str) -> list[str]:
+    length = scale * value
     label = f"{value:+.1f}".replace("-", MINUS) if value else "0"
-    label = label if value >= least else f"{label}, cut off"
     end = (
         _text(zero + length - 5, y + 10, label, 12, "end")
         if value <= 0
@@ -87,7 +88,7 @@ def _bar(zero: float, y: float, value: float | None, scale: float, least: float,
 
 
 def gains(page: str) -> str:
-    """Draws the objective's loss over uniform mixing's, by scenario.
+    """Draws the objective's loss over uniform mixing's, by kinds of drawn scenarios.
 
     Args:
         page: The page on measured policies.
@@ -95,20 +96,20 @@ def gains(page: str) -> str:
     Returns:
         The picture.
     """
-    rows, zero, scale, least = scenarios(page), 500, 20, -9.0
-    parts = [
-        _text(16, 28, "Loss of the objective over uniform mixing's, in per cent: less is better", 15),
-        *(_box(16, 40, 12, 12, BLUE), _text(34, 51, 'mixing="auto", one run', 13)),
-        *(_box(200, 40, 12, 12, GREY), _text(218, 51, "the best of 16 fixed mixtures", 13)),
-        _line([(zero, 62), (zero, 66 + 36 * len(rows))], INK),
-    ]
-    for number, (name, fixed, auto) in enumerate(rows):
-        top = 70 + 36 * number
-        lines = wrap(name, 34)
-        parts += [_text(16, top + 17 + 15 * at - 7 * (len(lines) - 1), line, 13) for at, line in enumerate(lines)]
-        for y, value, color in ((top, auto, BLUE), (top + 13, fixed, GREY)):
-            parts += _bar(zero, y, value, scale, least, color)
-    return _picture("Loss of the objective over uniform mixing's, by scenario", 560, 76 + 36 * len(rows), parts)
+    table, zero, scale, colors = drawn(page).dropna(axis=1), 380, 10, (BLUE, ORANGE, GREY)
+    height = 13 * len(table.columns) + 12
+    bottom = 66 + height * len(table)
+    parts = [_text(16, 28, "Loss of the objective over uniform mixing's, in per cent: less is better", 15)]
+    for number, (name, color) in enumerate(zip(table, colors, strict=False)):
+        parts += [_box(16 + 180 * number, 40, 12, 12, color), _text(34 + 180 * number, 51, name, 13)]
+    parts.append(_line([(zero, 62), (zero, bottom)], INK))
+    for number, (kind, values) in enumerate(table.iterrows()):
+        top = 70 + height * number
+        lines = wrap(str(kind), 30)
+        parts += [_text(16, top + height / 2 + 15 * at - 7 * len(lines) + 7, line, 13) for at, line in enumerate(lines)]
+        for at, (value, color) in enumerate(zip(values, colors, strict=False)):
+            parts += _bar(zero, top + 13 * at, value, scale, color)
+    return _picture("Loss of the objective over uniform mixing's, by kinds of scenarios", 560, bottom + 10, parts)
 
 
 # ---- Concepts ----

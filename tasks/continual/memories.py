@@ -29,16 +29,7 @@ class OneMemory:
         if second_draw in (MEMORY, *task_names):
             raise ValueError(f"second_draw must be a name that no other stream has, got {second_draw!r}.")
         self._buffer, self._second_draw = buffer, second_draw
-
-    @property
-    def buffers(self) -> list[ReplayBuffer]:
-        """The buffers that are streams of the next run."""
-        return [self._buffer]
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """By name of a memory's stream: the one task that it holds."""
-        return {}
+        self.buffers, self.sources = [buffer], dict[str, str]()  # as of `TaskMemories`
 
     def new_streams(self) -> list[Stream]:
         """Returns the streams of the memory for a task's trainer."""

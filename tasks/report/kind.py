@@ -12,12 +12,11 @@ from mixer.report.run import Run
 from mixer.report.run_kinds import Report, ReportKind
 from mixer.report.tables import differing_streams
 from mixer.utils.text import listed, short_number
-from tasks.metrics.metrics import title_of
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.report.answer import costs, held, lost, paces_in, time_of, verdict
-from tasks.report.matrices import check_same_metric, read_scores
+from tasks.report.matrices import check_same_metric, metric_rows, read_scores, titled
 from tasks.report.plots import score_plots, task_names
-from tasks.report.seeds import SeedScores, as_seed_scores, cell, difference_rows, runs_in
+from tasks.report.seeds import SeedScores, as_seed_scores, runs_in
 from tasks.report.training import joined_run, training_plots, training_rows
 
 
@@ -39,7 +38,7 @@ def contents(folders: Sequence[Path]) -> Report:
     Raises:
         ValueError: If a folder is given twice, holds no scores, or they are of different metrics.
     """
-    scores = _titled(read_scores(folders))
+    scores = titled(read_scores(folders))
     joined = {name: _joined(name, folder, one) for folder, (name, one) in zip(folders, scores.items(), strict=True)}
     runs = [by_seed[0] for by_seed in joined.values() if by_seed]
     matrices = {name: one.mean for name, one in scores.items()}
@@ -53,7 +52,7 @@ def contents(folders: Sequence[Path]) -> Report:
         differing_streams(runs),
     ]
     paces = {name: paces_in(folder) for name, folder in zip(scores, folders, strict=True)}
-    rows = [*metric_rows(scores), *training_rows(joined.values()), *cost_rows([*paces.values()])]
+    rows = [*_rows(scores), *training_rows(joined.values()), *cost_rows([*paces.values()])]
     said = [*verdict(scores), *lost(scores), *held(joined), *costs(paces)]
     return Report(list(scores), rows, plots, " ".join(filter(None, notes)), answer=Answer(said))
 
@@ -84,18 +83,14 @@ def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Pat
     target = Path(path)
     if target.is_dir():
         raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'scores.html'}, say.")
-    known = _titled(known)
+    known = titled(known)
     plots = score_plots({name: one.mean for name, one in known.items()})
     said = Answer([*verdict(known), *lost(known)])
-    return write_page(target, Report(list(known), metric_rows(known), plots, _on_seeds(known), answer=said))
+    return write_page(target, Report(list(known), _rows(known), plots, _on_seeds(known), answer=said))
 
 
-def _titled(scores: Mapping[str, SeedScores]) -> dict[str, SeedScores]:
-    """Says in the names which runs are means over seeds."""
-    return {
-        name if len(one.by_seed) == 1 else f"{name} (mean of {len(one.by_seed)} seeds)": one
-        for name, one in scores.items()
-    }
+def _rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]:
+    return [(f"{name[0].upper()}{name[1:]}", cells) for name, cells in metric_rows(scores)]
 
 
 def _on_seeds(scores: Mapping[str, SeedScores]) -> str:
@@ -106,30 +101,6 @@ def _on_seeds(scores: Mapping[str, SeedScores]) -> str:
         "a t-test, paired where runs have the same seeds with the same tasks in the same order. Plots of scores show "
         "means; the plots of training are those of the first seed."
     )
-
-
-def metric_rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]:
-    """Returns the rows of the page's table about scores: a name, and a cell for each run."""
-    columns = {name: one.metrics() for name, one in scores.items()}
-    matrices = {name: one.mean for name, one in scores.items()}
-    metric = next(iter(matrices.values())).metric
-    done = [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices.values()]
-    rows = [("Tasks done", done)]
-    for name in dict.fromkeys(name for column in columns.values() for name in column):
-        cells = [cell(column.get(name), scores[run]) for run, column in columns.items()]
-        rows.append((title_of(name, metric).capitalize(), cells))
-    for name, differences in difference_rows(scores):
-        rows.append((f"{title_of(name, metric).capitalize()}, against {next(iter(scores))}", differences))
-    held_out = dict.fromkeys(name for matrix in matrices.values() for name in matrix.held_out_names)
-    for name in held_out:
-        title = f"{metric.capitalize()} on {name} (no task), first → last"
-        rows.append((title, [_ends(one, name) if name in one.mean.held_out_names else "-" for one in scores.values()]))
-    return rows
-
-
-def _ends(scores: SeedScores, name: str) -> str:
-    tables = [matrix.held_out()[name].ffill() for matrix in scores.by_seed.values()]
-    return " → ".join(cell(over_seeds([table.iloc[end] for table in tables]), scores) for end in (0, -1))
 
 
 def cost_rows(paces: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[str, list[str]]]:

@@ -135,23 +135,10 @@ class SeedScores:
         return {name: {seed: metrics.get(name, np.nan) for seed, metrics in found.items()} for name in names}
 
 
-def difference_rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]:
-    """Returns how metrics differ from the first run's, where any has several seeds: a name, and a cell for each run."""
-    first, *others = scores.values()
-    if not others or all(len(one.by_seed) == 1 for one in scores.values()):
-        return []
-    found = [one.against(first) for one in others]
-    names = dict.fromkeys(name for differences in found for name, one in differences.items() if not np.isnan(one.mean))
-    return [
-        (name, ["", *(differences[name].text() if name in differences else "-" for differences in found)])
-        for name in names
-    ]
-
-
-def cell(value: Measured | None, scores: SeedScores, unknown: str = "not known") -> str:
+def cell(value: Measured | None, scores: SeedScores) -> str:
     """Formats a metric."""
     if value is None or not value.num_runs:
-        return unknown
+        return "not known"
     missing = value.num_runs < len(scores.by_seed)
     return value.text() + (f" ({value.num_runs} of {len(scores.by_seed)} seeds)" if missing else "")
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.ranges import check_decay, check_range
 from tasks.sequences.parts import check_between, check_seed, class_labels, class_tasks, in_order, named
 from tasks.task import TaskSequence
 
@@ -47,8 +48,8 @@ def blurry(
         ValueError: If data have no labels, there are more tasks than classes, or a share is outside its range.
     """
     check_seed("blurry: seed", seed)
-    _check_share("overlap", overlap, "at least 0 and below 1", is_below_1=True)
-    _check_share("disjoint", disjoint, "from 0 to 1")
+    check_decay("blurry: overlap", overlap, "it is the share of a class that other tasks have")
+    check_range("blurry: disjoint", disjoint, 0.0, 1.0, "it is a share of the classes")
     labels, evaluated, classes = class_labels(train, evaluation)
     check_between("blurry: num_tasks", num_tasks, len(classes), "classes there are")
     generator = np.random.default_rng((seed, 1))
@@ -86,9 +87,3 @@ def _spread(
         generator.choice(others, num_spread) if at_random and num_spread else np.resize(others, num_spread)
     )
     return generator.permutation(places)
-
-
-def _check_share(name: str, value: Any, expected: str, is_below_1: bool = False) -> None:
-    is_number = isinstance(value, (int, float, np.number))
-    if not is_number or not 0.0 <= value <= 1.0 or (is_below_1 and value == 1.0):
-        raise ValueError(f"blurry: {name} must be a share, {expected}, got {value!r}.")

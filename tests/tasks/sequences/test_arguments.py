@@ -49,7 +49,7 @@ REFUSED: list[tuple[Callable[..., Any], Any, dict[str, Any], str]] = [
     (rotated, DATA, {"degrees": 30}, r"rotated: degrees must be a list, such as \[0, 30, 60\], got 30"),
     (rotated, DATA, {"degrees": ["a"]}, r"rotated: degrees must hold finite numbers.*\['a'\]"),
     (rotated, TWELVE, {"degrees": [30]}, r"12 pixels are no square; say size=\(height, width\)"),
-    (blurry, DATA, {"num_tasks": 2, "overlap": 1.0, "seed": 0}, r"at least 0 and below 1, got 1\.0"),
+    (blurry, DATA, {"num_tasks": 2, "overlap": 1.0, "seed": 0}, r"overlap must be in \[0, 1\), got 1\.0"),
 ]
 
 

@@ -55,7 +55,6 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("permuted-mnist-10", "icarl", "icarl is for new classes .* domain-incremental. Take a class-incremental one"),
         ("split-mnist", "o-lora", "o-lora is for language models, but .* a classifier. Take text-domains"),
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
-        ("split-mnist", "avalanche-a-gem", "needs Avalanche, which is not installed: `make peers`"),
     ],
 )
 def test_methods_without_a_place_are_refused(

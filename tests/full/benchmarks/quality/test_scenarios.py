@@ -1,13 +1,24 @@
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from benchmarks.made_up_data import make_data
 from benchmarks.quality.family import DRAWN, drawn, names
-from benchmarks.quality.policies import UNIFORM, competitors, make, settings_of
+from benchmarks.quality.policies import (
+    BY_SIMILARITY,
+    NUM_SAMPLES,
+    REFERENCE_LOSSES,
+    UNIFORM,
+    competitors,
+    make,
+    settings_of,
+    similar_shares,
+)
 from benchmarks.quality.report import BEST, NEAR, Judge, headroom_share, paired, share_to_reach, summarise
 from benchmarks.quality.scenarios import SCENARIOS, Scenario
 from mixer import Objective
@@ -16,6 +27,7 @@ from mixer.ledger import Ledger
 from mixer.policies.registry import built_in_policies
 from mixer.recipe.fields import check_fields
 from mixer.recipe.recipe import Recipe
+from tasks.text_domains import ByteBlocks
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +84,23 @@ def test_scenarios_of_the_family_are_drawn_by_seed_and_judge_on_others_than_they
 def test_every_policy_can_be_made_and_knows_the_targets(name: str) -> None:
     scenario, entries = Scenario(name), competitors()
     for entry in entries.values():
-        make(entry.class_name, settings_of(entry, scenario), 1_000, dict.fromkeys(scenario.streams, 1.0))
+        losses, shares = dict.fromkeys(scenario.streams, 1.0), [1.0 for _ in scenario.streams]
+        known = {NUM_SAMPLES: 1_000, REFERENCE_LOSSES: losses, BY_SIMILARITY: shares}
+        make(entry.class_name, settings_of(entry, scenario), known)
     wrappers = {"Fixed", "Scheduled", "Function", "Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard"}
     wrappers |= {"OverfitGuard"}
     assert {entry.class_name for entry in entries.values()} | wrappers >= set(built_in_policies())
     targets = settings_of(entries["DoGE"], scenario).get("targets")
     assert targets == {"small_target": "objective", "outside": "objective", "texts": None}.get(name, targets)
+
+
+def test_the_most_similar_source_shares_pairs_of_tokens_with_the_target() -> None:
+    texts = {"abcd": b"abcd", "caca": b"caca", "eeee": b"eeee", "target": b"abca"}
+    blocks = {name: ByteBlocks(np.frombuffer(text, np.uint8)[None].copy()) for name, text in texts.items()}
+    parts = {name: {"train": own, "validation": own} for name, own in blocks.items()}
+    scenario: Any = SimpleNamespace(streams=["abcd", "caca", "eeee"], objective=Objective({"target": 0.5, "eeee": 0.5}))
+    # ab, bc, ca of the target, in log 2 each: abcd has two of them (2 / √3 = 1.2), caca one (log 3 of norm 1.3: 0.8).
+    assert similar_shares(scenario, parts) == pytest.approx([1.0, 0.0, 1.0], abs=1e-6)
 
 
 # ---- Figures ----

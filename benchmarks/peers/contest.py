@@ -1,5 +1,6 @@
-"""Who takes part, what each needs, and how one is run in a process of its own."""
+"""Who takes part, whose turn it is, and how one is run in a process of its own."""
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -10,26 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import rotated
+
+Runs = dict[str, list[dict[str, Any]] | None]  # by contestant, round by round; None if it is not installed
+
+OURS = "mixer"
 _TIMEOUT_SECONDS = 900
-
-
-def version_of(package: str, folder: Path | None = None) -> str | None:
-    """Looks for a distribution.
-
-    Args:
-        package: Its name.
-        folder: Where it may be installed apart.
-
-    Returns:
-        Its version; `None` if it is not installed.
-    """
-    found = list(importlib.metadata.distributions(name=package, path=[*sys.path, str(folder or "")]))
-    return found[0].version if found else None
+_ROWS = (4_000, 2_400, 1_600)  # of each domain: as its share, so that none runs out
+_VALIDATION_ROWS, _LENGTH = 200, 64
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One side of a contest.
+    """One side of the contest.
 
     Args:
         name: Its name, in tables too.
@@ -44,21 +38,42 @@ class Contestant:
     @property
     def version(self) -> str | None:
         """Version of its package; `None` if that is not installed."""
-        return version_of(self.package or "torch")
+        found = next(iter(importlib.metadata.distributions(name=self.package or "torch")), None)
+        return found and found.version
 
 
-MIXING = (
-    Contestant("mixer", "with_mixer:training"),
+CONTESTANTS = (
+    Contestant(OURS, "with_mixer:training"),
     Contestant("interleave, map", "with_interleave:map_training", "datasets"),
     Contestant("interleave, iterable", "with_interleave:iterable_training", "datasets"),
     Contestant("torchdata.nodes", "with_torchdata:training", "torchdata"),
     Contestant("Grain", "with_grain:training", "grain"),
 )
-GRAMIAN = (
-    Contestant("mixer", "with_probe:training"),
-    Contestant("TorchJD, by rows", "with_torchjd:by_rows", "torchjd"),
-    Contestant("TorchJD, by streams", "with_torchjd:by_streams", "torchjd"),
-)
+
+
+def run_all(args: argparse.Namespace) -> Runs:
+    """Has all contestants train on the mixture, in fresh processes and in turns.
+
+    Args:
+        args: The command line.
+
+    Returns:
+        The figures of each.
+    """
+    from benchmarks.peers.work import write_rows
+
+    chosen = {own.name: own for own in CONTESTANTS if args.only in (None, own.name) or own.name == OURS}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name, own in chosen.items() if own.version is not None}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npz"
+        write_rows(path, [count // args.divisor for count in _ROWS], _VALIDATION_ROWS // args.divisor, _LENGTH)
+        shape = {"hidden": 64, "layers": 2, "length": _LENGTH, "batch_size": 16, "steps": args.steps}
+        options = {"data": str(path), **shape, "threads": args.threads}
+        for number in range(args.rounds):
+            for name in rotated(list(found), number):
+                found[name].append(own := run_apart(chosen[name], {**options, "seed": number}))
+                print(f"  {name}, round {number + 1}: {own.get('seconds', own.get('error'))}", flush=True)
+    return {name: found.get(name) for name in chosen}
 
 
 def run_apart(contestant: Contestant, options: dict[str, Any]) -> dict[str, Any]:
