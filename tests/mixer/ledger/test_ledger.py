@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import numpy as np
-from hypothesis import strategies as st
 
 from mixer.ledger.ledger import Ledger
 from tests.mixer.measurements import measured
@@ -10,7 +9,6 @@ NAMES = ("math", "code")
 COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "unique", "coverage", "epoch"]
 COLUMNS += ["staleness", "undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped", "labels"]
 SECONDS = {"load_seconds": 0.5, "train_seconds": 1.5, "probe_seconds": 0.25}
-endings = st.sampled_from(["flush", "finish"])
 
 
 def columns_of(step: int) -> dict[str, np.ndarray]:
