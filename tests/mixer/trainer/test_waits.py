@@ -77,7 +77,9 @@ def test_a_step_waits_once_for_its_gradient_if_the_trainer_filters_no_losses(tmp
     assert own[0] == [count + 1 for count in steps]
 
 
-@pytest.mark.parametrize("mixing", [LossChange(), PiKE(interval_steps=1)], ids=["losses", "gradients"])
+@pytest.mark.parametrize(
+    "mixing", [LossChange(), pytest.param(PiKE(interval_steps=1), marks=pytest.mark.full)], ids=["losses", "gradients"]
+)
 def test_a_decision_waits_no_more_than_a_step_of_the_trainer(tmp_path: Path, plain: list[int], mixing: Any) -> None:
     assert all(one <= other for one, other in zip(_waits_of_ours(tmp_path, mixing=mixing)[0], plain, strict=True))
 
