@@ -52,9 +52,6 @@ def test_one_process_trains_with_another_policy_and_model(tmp_path: Path) -> Non
         (["--streams.python.arguments", '{"num_sample": 3}'], "streams.python.factory: tests.commands.recipes.tokens"),
         (["--batch_size", "LossChange", "--batch_size.maximum", "8", "--batch_size.minimum", "9"], "no batch size"),
         (["--reference_model", "/nowhere/at/all", "--mixing", "DoReMi"], "reference_model: "),
-        (["--mixing", "DoReMi"], "DoReMi needs the losses of a reference model"),
-        (["--conflict", "upgrade"], "no aggregator is called 'upgrade'; choose one of ['pcgrad', "),
-        (["--probe.layers", '["nothing"]', "--probe.interval_steps", "1"], "layers=['nothing'] matches no trainable"),
     ],
 )
 def test_wrong_input_names_the_field(tmp_path: Path, arguments: list[str], message: str, refused: Runs) -> None:

@@ -144,10 +144,7 @@ def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, re
     ("arguments", "message"),
     [
         (["--seeds", "0"], "seeds must be how many"),
-        (["--sequence.arguments", '{"classes_per_task": 11}'], "sequence.factory: tasks.sequences.by_class"),
         (["--memory.factory", "builtins.dict"], "memory.factory: builtins.dict gives a dict, no ReplayBuffer"),
-        (["--memory", "null", "--mixing", "ReplayRatio"], "memory is None"),
-        (["--model.arguments", '{"num_features": 64, "num_labels": 4}'], "the model has 4 outputs"),
         (["--model.name_or_path", "bert"], "model: give a factory"),
         (["--resume", "must"], "--resume must: there is no continual run"),
     ],

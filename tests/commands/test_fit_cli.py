@@ -98,8 +98,6 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
     [
         (["--objective", "java=1"], "objective: there is no loss of ['java']; there are losses of"),
         (["--least", "0.6"], "least"),
-        (["--passes", "4"], "sizes, budget and passes"),
-        (["--fixed_groups", "{old: {java: 1}}"], "groups: old"),
         (["--output", "/proc/nowhere/weights.json"], "/proc/nowhere"),
     ],
 )

@@ -128,8 +128,6 @@ def test_refusals(
     ("words", "named"),
     [
         (["--propose", "0", "--to", "swarm"], "--propose must be 1 or more"),
-        (["--worth", "-1"], "--worth must be 0.0 or more"),
-        (["--runs", "0"], "--runs must be 1 or more"),
         (["--runs", "2"], "--runs must be at least 4"),
         (["--propose", "2", "--to", "swarm", "--most", "2"], "most: python must be in [0.0, 1.0]"),
     ],

@@ -150,6 +150,7 @@ def test_no_two_modules_import_each_other_however_far_apart() -> None:
         visit(name, ())
 
 
+@pytest.mark.full
 def test_examples_in_docstrings_run() -> None:
     needs = {"mixer.trainer.sft": "trl", "mixer.ledger.progress.notebook": "IPython"}  # extras
     failed = []

@@ -125,7 +125,8 @@ def test_room_that_was_made_is_filled_by_rows_that_come_again() -> None:
 def test_entries_are_found_as_a_dict_would() -> None:
     random, entries, model = np.random.default_rng(0), Entries(5_000), {}
     for _ in range(15):
-        new = [int(row) for row in random.choice(20_000, 300, replace=False) if row not in model.values()]
+        held = set(model.values())
+        new = [int(row) for row in random.choice(20_000, 300, replace=False) if row not in held]
         slots = [slot for slot in random.choice(max(entries.size, 1), 100).tolist() if slot < entries.size]
         slots = [*dict.fromkeys(slots), *range(entries.size, min(5_000, entries.size + 120))][: len(new)]
         entries.put(np.array(slots), address=np.array(new[: len(slots)]), row=0, number=0, task=0, label=0)

@@ -38,7 +38,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "mixing": lambda: ReplayRatio("tasks", "Uniform"),
     },
 }
-SLOW = ("on top", "losses", "memory", "classes")  # and much like others
+SLOW = ("on top", "losses", "memory", "classes", "workers")  # and much like others
 
 
 def build(folder: Path, name: str, callbacks: Any = (), **changes: Any) -> MixingTrainer:

@@ -224,11 +224,11 @@ def images_of(task: Task) -> torch.Tensor:
 KILLS = [
     pytest.param("none, kept", "score task_1", 0, marks=pytest.mark.full),
     ("reservoir, kept", "step 7", 1),
-    ("herding, kept", "before end 1", 0),
+    pytest.param("herding, kept", "before end 1", 0, marks=pytest.mark.full),
     ("disk, fresh", "after end 1", 0),
     pytest.param("a method, fresh", "step 6", 2, marks=pytest.mark.full),
     pytest.param("no checkpoints", "step 2", 2, marks=pytest.mark.full),
-    ("curves", "step 7", 1),
+    pytest.param("curves", "step 7", 1, marks=pytest.mark.full),
     ("growing, kept", "step 2", 1),
     ("masked, payloads", "step 3", 1),
 ]

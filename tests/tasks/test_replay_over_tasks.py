@@ -67,7 +67,7 @@ def replayed(table: pd.DataFrame) -> pd.Series:
 whole = whole_runs(run_of)
 
 
-@pytest.mark.parametrize("name", some(POLICIES, ("samples", "ReplayBound")))
+@pytest.mark.parametrize("name", some(POLICIES, ("samples",)))
 def test_a_run_resumed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
     run = assert_goes_on(run_of, name, whole, tmp_path)
     for found, own in zip(counts(run), counts(whole(name)[0]), strict=True):

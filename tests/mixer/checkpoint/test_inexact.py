@@ -8,46 +8,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from mixer import MixingTrainer, Stream, Uniform
-from mixer.mixture.clock import Budget, Clock
-from mixer.mixture.controller import Mixing
-from mixer.mixture.planner import Planner
+from mixer import MixingTrainer
 from tests.helpers import Tokens, weights_of
 from tests.mixer.trainer import runs
-
-
-def _mixing(lengths: dict[str, int], num_steps: int = 0) -> Mixing:
-    """The mixture of streams of such lengths after so many steps."""
-    streams = [Stream(name, range(length), shuffle=False) for name, length in lengths.items()]
-    clock = Clock(batch_size=6, epoch_size=sum(lengths.values()), budget=Budget(epochs=4))
-    mixing = Mixing(Planner(streams, seed=0), Uniform(), clock)
-    for _ in range(num_steps):
-        plan = mixing.next_plan()
-        assert plan is not None
-        mixing.observe(plan, plan.counts * 10)
-    return mixing
-
-
-@pytest.mark.parametrize(
-    ("before", "num_steps", "after", "starts", "counts"),
-    [
-        ({"a": 30, "b": 40}, 3, {"new": 20, "b": 40, "a": 30}, [0, 9, 9], [2, 2, 2]),
-        ({"a": 30, "b": 40}, 2, {"b": 40}, [6], [6]),  # one that is gone is forgotten
-        ({"a": 12, "b": 12}, 6, {"a": 12, "b": 40}, [18, 60], [3, 3]),  # one and a half passes
-    ],
-)
-def test_streams_that_stay_go_on_where_they_were(
-    before: dict[str, int], num_steps: int, after: dict[str, int], starts: list[int], counts: list[int]
-) -> None:
-    state, mixing = _mixing(before, num_steps=num_steps).state_dict(), _mixing(after)
-    with pytest.raises(ValueError, match=r"the streams were \['a', 'b'\] when .* now|length was 12"):
-        _mixing(after).load_state_dict(state)
-    mixing.load_state_dict(state, allow_inexact=True)
-    plan = mixing.next_plan()
-    assert plan is not None
-    assert (plan.step, plan.starts.tolist(), plan.counts.tolist()) == (num_steps + 1, starts, counts)
-    assert mixing.num_tokens.tolist() == [30 * num_steps if start else 0 for start in starts]
-
 
 STREAMS = {"a": Tokens(40, 1), "b": Tokens(30, 2)}
 

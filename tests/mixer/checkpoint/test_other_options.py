@@ -126,11 +126,6 @@ def test_what_takes_effect_is_told(
     assert f" {name} (" in _part(line, "These take effect")
 
 
-def test_the_same_options_say_nothing(tmp_path: Path, checkpoint: Path, told: list[str]) -> None:
-    resumed(tmp_path, checkpoint, max_steps=2)
-    assert told == []
-
-
 @pytest.mark.parametrize(
     ("changes", "names"),
     [

@@ -185,9 +185,16 @@ def _kill(folder: Path, name: str, instant: int, callbacks: Any = (), resume: An
 
 
 WRITING = ("within save_pretrained", "after write_json", "before rmtree")
-QUICK = [("steps", 0.25), ("epochs", 0.6), ("saved by epoch", 0.95), ("best", 0.6), ("changing", 0.6)]
+QUICK = [("epochs", 0.6), ("best", 0.6), ("changing", 0.6)]
 RARER = ("within save", "within save_to_json", "before write_json", "before _remove", "after rmtree", 0.95)
-OTHERS = [("steps", 0.95), ("changing", 0.95), ("cut short", 0.6), *(("best", moment) for moment in RARER)]
+OTHERS = [
+    ("steps", 0.25),
+    ("steps", 0.95),
+    ("saved by epoch", 0.95),
+    ("changing", 0.95),
+    ("cut short", 0.6),
+    *(("best", moment) for moment in RARER),
+]
 ALWAYS = [*QUICK, *(("best", moment) for moment in WRITING)]
 
 

@@ -142,7 +142,7 @@ def run(folder: Path, model: Any, data: Any, resume: Any = None, **changes: Any)
     return trainer
 
 
-@pytest.fixture(scope="module", params=some(MODELS, ("vit", "mixtral")))
+@pytest.fixture(scope="module", params=some(MODELS, ("mixtral",)))
 def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path, torch.Tensor]:
     build, data = MODELS[request.param]
     folder = tmp_path_factory.mktemp(request.param)

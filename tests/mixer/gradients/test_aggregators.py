@@ -86,6 +86,7 @@ def test_no_stream_loses(name: str, seed: int, num_streams: int) -> None:
     assert (gramian @ weights >= -slack.get(name, 0.0)).all()
 
 
+@pytest.mark.full
 @given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
 @settings(max_examples=4)
 def test_in_a_bargain_all_gain_alike_however_long_their_gradients(seed: int, num_streams: int) -> None:

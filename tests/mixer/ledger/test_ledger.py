@@ -1,21 +1,14 @@
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from mixer.ledger.ledger import Ledger
-from mixer.measurements.gradients import GradientStatistics
 from tests.mixer.measurements import measured
 
 NAMES = ("math", "code")
 COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "unique", "coverage", "epoch"]
 COLUMNS += ["staleness", "undelivered", "policy_weight", "loss_weight", "owed", "active", "skipped", "labels"]
 SECONDS = {"load_seconds": 0.5, "train_seconds": 1.5, "probe_seconds": 0.25}
-endings = st.sampled_from(["flush", "finish"])
 
 
 def columns_of(step: int) -> dict[str, np.ndarray]:
@@ -90,29 +83,6 @@ class TestRecords:
             assert classes == [[5, "memory", 3, 0], [5, "memory", 7, 1], [5, "memory", 8, 3]]
             ledger.finish()
 
-    @settings(max_examples=20)
-    @given(data=st.data(), num_streams=st.integers(1, 5), ending=endings)
-    def test_gradients_come_back_to_the_bit(
-        self, tmp_path_factory: pytest.TempPathFactory, data: Any, num_streams: int, ending: str
-    ) -> None:
-        def numbers(*shape: int) -> np.ndarray:
-            return np.asarray(data.draw(arrays.arrays(np.float64, shape)))
-
-        square = (num_streams, num_streams)
-        counts = data.draw(arrays.arrays(np.int64, num_streams))
-        vectors = [numbers(num_streams) for _ in range(3)]
-        statistics = GradientStatistics(numbers(*square), *vectors[:2], counts, vectors[2], numbers(*square))
-        names = tuple(f"stream {place}" for place in range(num_streams))
-        ledger = started(tmp_path_factory.mktemp("run") / "ledger")
-        ledger.record_gradients(7, names, statistics)
-        getattr(ledger, ending)()
-        frame = Ledger(ledger.folder).gradients()
-        assert (frame["step"].tolist(), frame["stream"].tolist()) == ([7] * num_streams, list(names))
-        for name, vector in zip(("count", "variance", "squared_norm", "share"), (counts, *vectors), strict=True):
-            np.testing.assert_array_equal(frame[name], vector)
-        np.testing.assert_array_equal(np.stack(frame["gram"]), statistics.gram)
-        np.testing.assert_array_equal(np.stack(frame["gram_error"]), statistics.gram_error)
-
     def test_cosines_are_those_of_the_statistics_a_row_a_pair(self, tmp_path: Path) -> None:
         ledger, names = started(tmp_path / "ledger"), ("math", "code", "chat")
         measurements = [measured(seed=0), measured(seed=1, missing=(1,))]
@@ -162,16 +132,3 @@ class TestBegin:
         assert steps_of(ledger) == [1]
         old = [steps_of(Ledger(tmp_path / f"ledger-{number}")) for number in (1, 2, 3)]
         assert old == [[1], [1, 2], [1, 2, 3]]
-
-    @pytest.mark.parametrize("ending", ["finish", "flush"])
-    def test_a_resumed_run_goes_on_after_its_checkpoint(self, tmp_path: Path, ending: str) -> None:
-        crashed = started(tmp_path / "ledger")
-        record(crashed, *range(1, 9))
-        for step in (3, 6):
-            crashed.record_evaluation(step, {"math": 1.0})
-        getattr(crashed, ending)()
-        resumed = started(tmp_path / "ledger", resume_step=5)
-        record(resumed, 6, 7)
-        assert steps_of(resumed) == resumed.timings()["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
-        assert resumed.evaluations()["step"].tolist() == [3]
-        assert not (tmp_path / "ledger-1").exists()

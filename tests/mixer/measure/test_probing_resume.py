@@ -10,6 +10,7 @@ from tests.helpers import build_model
 from tests.mixer.checkpoint.test_resume import assert_same, end_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
 from tests.mixer.trainer.test_recovery import limit_memory
+from tests.ranks.warm import some
 
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": 7, "logging_steps": 4, "optim": "adamw_torch"}
 SMALL = {**SAVED, "per_device_train_batch_size": 5}
@@ -30,12 +31,7 @@ def probed_end(trainer: MixingTrainer) -> dict[str, Any]:
     return {**end_of(trainer), "gradients": repr(numbers.to_dict("list")), "steps": steps_of(trainer)}
 
 
-QUICK = ("sketched", "norm")
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in RUNS]
-)
+@pytest.mark.parametrize("name", some(RUNS, ("sketched",)))
 def test_a_run_that_is_cut_off_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     def trainer_of() -> MixingTrainer:
         return build(tmp_path / "run", **{"probe": Probing(), "args": SAVED, "epoch_size": 999, **RUNS[name]()})

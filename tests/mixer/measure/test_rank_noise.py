@@ -12,11 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mixer import AdaptiveBatchSampler, MixingTrainer, schedules
+from mixer import schedules
 from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
-from mixer.measurements import GradientNoise
 from mixer.trainer.requirements import check_gradient_noise
-from tests.helpers import Tokens, arguments, build_model
 
 
 def sums_of(parts: list[np.ndarray]) -> list[float]:
@@ -69,25 +67,6 @@ def test_many_values_add_up_exactly_whatever_their_scale(dtype: torch.dtype, tmp
         RankNoise(nn.Linear(2, 2))
 
 
-def test_a_schedule_sees_what_a_probe_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule, shown = schedules.NoiseScale(interval_steps=2, initial=8, maximum=8), []
-    update = schedule.update
-
-    def noted(observation: schedules.BatchObservation) -> schedules.BatchDecision:
-        shown.append(observation[GradientNoise])
-        return update(observation)
-
-    monkeypatch.setattr(schedule, "update", noted)
-    args = arguments(tmp_path, max_steps=4)
-    trainer = MixingTrainer(build_model("llama"), args, train_dataset=Tokens(60, 1), batch_size=schedule)
-    trainer.train()
-    found = trainer.ledger.gradients()
-    assert found["step"].tolist() == [2, 4]
-    assert [seen is not None for seen in shown] == [False, True, False, True]
-    seen = [(noise.squared_norm, noise.variance) for noise in shown[1::2]]
-    np.testing.assert_allclose(seen, found[["squared_norm", "variance"]])
-
-
 def _trainer(world_size: int = 2, strategy: str = "random", **plugin: Any) -> Any:
     return SimpleNamespace(
         args=SimpleNamespace(world_size=world_size, train_sampling_strategy=strategy),
@@ -102,11 +81,3 @@ def test_where_the_ranks_have_no_gradient_of_their_own(schedule: schedules.Sched
     check_gradient_noise(_trainer(), schedule)
     check_gradient_noise(_trainer(world_size=1, sync_each_batch=True), schedule)
     check_gradient_noise(_trainer(sync_each_batch=True), schedules.Constant(4))
-
-
-def test_a_loop_of_one_s_own_is_told_what_it_has_to_report(caplog: pytest.LogCaptureFixture) -> None:
-    sampler = AdaptiveBatchSampler(9, schedules.NoiseScale(initial=2, interval_steps=2))
-    with caplog.at_level("WARNING", logger="mixer"):
-        for _ in sampler:
-            sampler.observe(loss=1.0)
-    assert "depends on ['Gradients']" in caplog.text

@@ -311,13 +311,6 @@ def test_streams_that_are_not_measured_are_told(tmp_path: Path, caplog: pytest.L
     assert caplog.text.count("mixing=MarginalValue does not measure the streams ['flow']") == 1
 
 
-def test_rows_of_their_own_leave_the_evaluation_sets_whole(tmp_path: Path) -> None:
-    trainer = build(
-        tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=Objective(["outside"], steering_sets=OWN)
-    )
-    assert trainer.eval_dataset["outside"] is OUTSIDE["outside"]
-
-
 def test_gradients_are_compared_plainly_where_an_optimizer_has_no_squares_of_them(tmp_path: Path) -> None:
     policy = Aligned()
     train(tmp_path, policy, "adafactor", model=build_model("bert-tokens"), args={"max_steps": 2})

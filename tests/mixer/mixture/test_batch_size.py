@@ -107,17 +107,6 @@ def test_a_step_has_no_more_samples_than_a_list_may() -> None:
         size.update(observation(2, 8))
 
 
-@pytest.mark.parametrize(("said", "notes"), [("lost", 1), ("lost at step 1", 0)])
-def test_who_raised_an_error_and_when_is_said_once(said: str, notes: int) -> None:
-    class Lost(Schedule):
-        def update(self, observation: BatchObservation) -> BatchDecision:
-            raise ValueError(said)
-
-    with pytest.raises(ValueError, match=said) as error:
-        BatchSize(Lost(), 8).update(observation(1, 8))
-    assert getattr(error.value, "__notes__", []) == ["Raised by the batch-size schedule Lost at step 1."] * notes
-
-
 @pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
 def test_the_learning_rate_follows_by_rule(rule: Any, factor: float) -> None:
     size = BatchSize(Constant(8, learning_rate=rule), 8)

@@ -125,17 +125,6 @@ class TestState:
         assert (resumed.step, resumed.epoch) == (clock.step, clock.epoch)
         assert totals_of(resumed, 20) == totals_of(clock, 20)
 
-    @pytest.mark.parametrize(
-        ("other", "message"),
-        [
-            (Clock(5, 30, Budget(epochs=3)), "^batch_size was 4 when the run was saved and is 5 now"),
-            (Clock(4, 31, Budget(epochs=3)), "^epoch_size was 30 when the run was saved and is 31 now"),
-        ],
-    )
-    def test_another_epoch_is_refused(self, other: Clock, message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            other.load_state_dict(Clock(4, 30, Budget(epochs=3)).state_dict())
-
     @pytest.mark.parametrize(("is_constant", "field"), [(True, "step_in_epoch"), (False, "samples_in_epoch")])
     def test_what_is_beyond_the_end_of_an_epoch_is_refused(self, is_constant: bool, field: str) -> None:
         clock = Clock(4, 30, Budget(epochs=3), is_constant=is_constant)

@@ -138,16 +138,3 @@ class TestState:
         clock.load_state_dict(saved.state_dict(), allow_inexact=True)
         assert (clock.step, clock.num_samples, clock.num_tokens) == (7, 24, 21)
         assert (clock.num_epochs_done, clock.step_in_epoch, clock.samples_in_epoch) == (1, 2, 8)
-
-    def test_a_clock_of_data_comes_back_as_one(self) -> None:
-        single = Clock(1, 10, Budget(epochs=9))
-        single.load_state_dict(Clock(1, 10, Budget(epochs=9)).state_dict())
-        assert single.batch_size == 1
-        saved = Clock(4, 10, Budget(epochs=9), drop_unit=4, num_warmup_steps=1)
-        saved.tick()
-        saved.resize(5)
-        clock = Clock(4, 10, Budget(epochs=9), drop_unit=4, num_warmup_steps=1)
-        clock.load_state_dict(saved.state_dict())
-        assert (clock.is_step_based, clock.batch_size, clock.epoch_size) == (False, 5, 10)
-        assert clock.state_dict() == saved.state_dict()
-        assert clock.schedule_position == saved.schedule_position

@@ -20,7 +20,7 @@ from mixer.measurements import (
 from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
-from mixer.mixture.controller import FORMAT_VERSION, Mixing
+from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Fixed, Observation, Policy, Uniform
@@ -98,15 +98,6 @@ class TestSize:
             assert mixing.clock.batch_size == mixing.batch_size
         assert totals[:2] == [8, 20]
         assert mixing.learning_rate_factor == 50 / 8
-
-    def test_without_one_it_is_that_of_the_clock(self) -> None:
-        mixing = make_mixing(batch_size=12)
-        assert isinstance(mixing.schedule, Constant)
-        assert (mixing.batch_size, mixing.initial_batch_size, mixing.learning_rate_factor) == (12, 12, 1.0)
-        assert sized(Sizes(20, initial=16)).clock.batch_size == 16
-        update(scheduled := sized(Sizes(20)))
-        assert scheduled.explain_batch_size() == {"decided batch_size": 20, "requested": 20.0, "initial": 8.0}
-        assert scheduled.scheduled_batch_size == scheduled.size.value == 20
 
     def test_a_schedule_by_epochs_sees_that_one_has_ended(self) -> None:
         for unit, expected in (("epochs", 1), ("samples", 0)):
@@ -293,27 +284,6 @@ class TestDroppedRests:
 
 
 class TestState:
-    def test_everything_comes_back(self) -> None:
-        mixing, resumed = (sized(Sizes(20, 30), Recording([2, 1, 1])) for _ in range(2))
-        update(mixing)
-        state = through_json(mixing.state_dict())
-        assert (state["format"], state["num_tokens"]) == (FORMAT_VERSION, [40, 40, 60])
-        assert set(state) == {
-            "format",
-            "clock",
-            "batch_size",
-            "planner",
-            "weights",
-            "num_tokens",
-            "num_labels",
-            "skipped",
-        }
-        resumed.load_state_dict(state)
-        assert resumed.num_tokens.tolist() == mixing.num_tokens.tolist()
-        assert resumed.num_tokens.dtype == np.int64
-        assert (resumed.batch_size, resumed.clock.batch_size, resumed.clock.step) == (20, 20, 1)
-        assert resumed.state_dict() == mixing.state_dict()
-
     def test_an_inexact_resume_counts_the_tokens_of_the_streams_by_name(self) -> None:
         mixing = make_mixing(Fixed([2, 1, 1]))
         update(mixing)
@@ -333,13 +303,6 @@ class TestState:
         resumed.load_state_dict(mixing.state_dict(), allow_inexact=True)
         assert resumed.weights == {"a": 0.0, "b": 0.5, "c": 0.5}
         assert (resumed.clock.step, resumed.next_plan().staleness) == (1, 0)
-
-    def test_other_weights_of_a_policy_that_never_changes_them_are_refused_or_rule(self) -> None:
-        state, resumed = make_mixing(Fixed([2, 1, 1])).state_dict(), make_mixing(Fixed([1, 2, 1]))
-        with pytest.raises(ValueError, match=r"the weights were \[0\.5, 0\.25, 0\.25\] and are \[0\.25, 0\.5, 0\.25\]"):
-            resumed.load_state_dict(state)
-        resumed.load_state_dict(state, allow_inexact=True)
-        assert resumed.weights == {"a": 0.25, "b": 0.5, "c": 0.25}
 
 
 class TestSkipped:

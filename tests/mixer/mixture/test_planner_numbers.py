@@ -68,15 +68,6 @@ class TestNumbers:
         draw(planner, [5, 3, 2], 2)
         assert planner.deficit == pytest.approx([-0.5, -0.1, 0.6])
 
-    def test_shares_of_ranks_are_balanced_unless_it_is_said_otherwise(self) -> None:
-        planner, plan = Planner(make_streams(9, 9), seed=0), make_plan([1, 1], [0, 1])
-        shares = [
-            planner.rank_share(plan, 0, 2),
-            *(planner.rank_share(plan, 0, 2, balance) for balance in (True, False)),
-        ]
-        found = [[(k, list(positions)) for k, positions, _ in share] for share in shares]
-        assert found[0] == found[1] != found[2]
-
     def test_an_example_is_the_sample_of_its_number(self) -> None:
         planner = Planner(make_streams(9, 50), seed=0)
         for number in range(3):
@@ -161,19 +152,6 @@ class TestInexactState:
         assert resumed.seen.dtype == np.int64
         assert resumed.deficit.tolist() == [0.0, 0.0, 0.0]
         assert [d.state_dict()["position"] for d in resumed.cursors] == resumed.seen.tolist()
-
-    def test_the_state_is_plain_and_by_name(self) -> None:
-        planner = Planner(make_streams(9, 9), seed=3)
-        draw(planner, [1, 1], 3)
-        state = planner.state_dict()
-        assert state["seed"] == 3
-        assert {
-            name: (s["position"], s["seen"], s["deficit"], s["additional_deficit"])
-            for name, s in state["streams"].items()
-        } == {
-            "s0": (int(planner.seen[0]), int(planner.seen[0]), float(planner.deficit[0]), 0.0),
-            "s1": (int(planner.seen[1]), int(planner.seen[1]), float(planner.deficit[1]), 0.0),
-        }
 
 
 def test_a_memory_has_the_key_of_its_stream_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

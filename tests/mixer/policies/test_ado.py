@@ -106,10 +106,3 @@ class TestBoth:
             decision = policy.update(observe(step, [1.5, NAN], [8, 0], weights=OWN, shares=[1.0, 0.0]))
         assert decision.weights.tolist() == pytest.approx(OWN)
         assert policy.state_dict()["credit"][1] == credit
-
-    def test_losses_that_have_no_law_leave_the_own_weights(self, form: str) -> None:
-        assert ADO().laws == {}
-        policy = started(form, 6, 1)
-        assert policy.laws == {"a": None, "b": None}
-        for step in range(1, 12):
-            assert policy.update(observe(step, [-1.0, 0.0])).weights.tolist() == OWN

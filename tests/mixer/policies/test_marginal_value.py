@@ -54,14 +54,6 @@ def test_pure_noise_seldom_gives_a_stream_half_as_much_again_as_its_share() -> N
     assert num_high < 40
 
 
-def test_streams_in_another_order_get_the_same_weights() -> None:
-    random, order = np.random.default_rng(3), [2, 0, 1]
-    scores = np.array([1.0, 0.4, 0.0]) + 0.2 * random.standard_normal((8, 3))
-    found = decided(MarginalValue(), *[measurement(own, 0.2) for own in scores], own=(3, 2, 1))
-    again = decided(MarginalValue(), *[measurement(own[order], 0.2) for own in scores], own=(1, 3, 2))
-    np.testing.assert_allclose(again, found[order], rtol=1e-9)
-
-
 def test_the_mixture_goes_less_far_after_a_rise_of_the_loss() -> None:
     seen = [measurement([1.0, 0.5, 0.0], losses=(loss,)) for loss in (2.0, 1.9, 1.8)]
     calm, risen = (decided(MarginalValue(), *seen, measurement([1.0, 0.5, 0.0], losses=(own,))) for own in (1.8, 2.7))

@@ -60,20 +60,15 @@ def test_short_forms(given: Any, expected: Objective | None) -> None:
         (lambda: Objective("code"), r"must be a list of names, got a text: write \['code'\]"),
         (lambda: Objective([]), "must name at least one evaluation set"),
         (lambda: Objective({"a": -1.0}), "the importance of 'a' must be a number, 0 or more, got -1.0"),
-        (lambda: Objective({"a": True}), "the importance of 'a'"),
         (lambda: Objective({"a": 0.0}), "the importance of all targets is 0"),
         (lambda: Objective(kind="mean"), "kind must be 'average' or 'worst', got 'mean'"),  # type: ignore[arg-type]
         (lambda: Objective(["a", "b", "a"]), r"must name each set once, got \['a', 'b', 'a'\]"),
         (lambda: Objective([["a"]]), r"must be names of evaluation sets, got \[\['a'\]\]"),  # type: ignore[list-item]
         (lambda: Objective(bounds=["old"]), "bounds must be a mapping"),  # type: ignore[arg-type]
         (lambda: Objective(bounds={"old": NAN}), r"bounds\['old'\] must be a multiple of the set's first loss"),
-        (lambda: Objective(bounds={"old": 0.05}), "0.5 or more, got 0.05; 1.05 lets it rise by 5 %"),
-        (lambda: Objective(bounds={"old": True}), "got True; 1.05"),
         (lambda: Objective(["a"], greater_is_better=True), "greater_is_better=True, but its metric is the loss"),
         (lambda: Objective(steering_share="half"), "steering_share must be 0 or more"),  # type: ignore[arg-type]
-        (lambda: Objective(steering_share=1.0), "steering_share must be 0 or more and below 1, got 1.0"),
         (lambda: Objective(["x"]).of_sets(["a", "b"]), r"\['x'\] are none of \['a', 'b'\]"),
-        (lambda: Objective(bounds={"x": 1.1}).of_sets(["a"]), r"\['x'\] are none of \['a'\]"),
     ],
 )
 def test_wrong_ones_are_refused(make: Any, message: str) -> None:

@@ -71,21 +71,5 @@ def test_losses_that_are_not_finite_are_left_out() -> None:
     np.testing.assert_allclose(decided(OPMix(), np.ones_like(losses)), 1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"stages": ()}, "stages must be"),
-        ({"stages": (0.5, 1.5)}, "stages must be"),
-        ({"branch_steps": -1}, "branch_steps must be a whole number, 0 or more"),
-        ({"num_mixtures": 0}, "num_mixtures must be a whole number, 1 or more"),
-        ({"adapter_rank": 0.5}, "adapter_rank must be a whole number"),
-        ({"strength": 0.0}, "strength must be"),
-    ],
-)
-def test_refusals(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        OPMix(**changes)
-
-
 def test_the_plan_passes_through_wrappers() -> None:
     assert Hold(OPMix(branch_steps=7), 2).needs == (Branches(num_steps=7),)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer.policies import BalancedPiKE, DoGE, PiKE
-from tests.mixer.policies.observed import NAN, led, measured, mixture, observe, weights_of
+from tests.mixer.policies.observed import NAN, led, measured, observe, weights_of
 
 # Tenths, so that no scale makes one of them vanish.
 tenths = st.integers(-50, 500).map(lambda number: number / 10)
@@ -182,23 +182,3 @@ class TestStreamsThatComeAndGo:
         weights = weights_of(PiKE(1, decay=0.0, mode=mode, min_samples=0), *course, own=[0.2, 0.4, 0.4])
         assert weights[0] == pytest.approx(0.2)
         assert weights[2] > weights[1]
-
-
-def test_descent_by_the_decided_mixture_ends_lower_where_one_stream_is_noise() -> None:
-    """Losses `½||θ − a_k − ξ||²` with noise ξ of each sample: the gradient of stream k at θ is `θ − a_k`."""
-    optima, deviations = np.array([[3.0, 3.0], [2.8, 3.0], [3.0, 2.8]]), np.array([0.5, 0.5, 30.0])
-    ends = []
-    for adapts in (True, False):
-        random, position, losses = np.random.default_rng(2), np.zeros(2), []
-        policy = PiKE(5, signal_rate=0.3, noise_rate=0.3)
-        weights = policy.start(mixture(THIRDS)).weights
-        for step in range(1, 301):
-            counts, gradients = np.maximum(2, np.round(48 * weights)).astype(np.int64), position - optima
-            norms, gram = (gradients**2).sum(axis=1), gradients @ gradients.T
-            decision = policy.update(measured(norms, deviations**2, counts, gram, step=step))
-            weights = decision.weights if adapts else weights
-            noise = random.normal(size=(3, 2)) * (deviations / np.sqrt(2 * counts))[:, None]
-            position = position - 0.1 * (counts / counts.sum()) @ (gradients - noise)
-            losses.append(0.5 * float(((position - optima) ** 2).sum(axis=1).mean()))
-        ends.append(np.mean(losses[-150:]))
-    assert ends[0] < ends[1]

@@ -19,12 +19,8 @@ def test_the_same_form_is_taken() -> None:
     ("saved", "own", "said"),
     [
         ("1", 1, "it must be a number, but str '1' was saved"),
-        (True, 1, "it must be a number, but bool True was saved"),
-        (None, 1.0, "it must be a number, but nothing was saved"),
         (1, "a", "it must be str 'a', but int 1 was saved"),
-        ("ab", [1.0], "it must be a list, but str 'ab' was saved"),
         ([1.0, "x"], [0.0], r"it\[1\] must be a number, but str 'x'"),
-        ([1], {"a": 1}, r"it has the state \['a'\], but the saved state has list \[1\]"),
         ({"a": 1, "b": 2}, {"a": 1}, r"it has the state \['a'\], but the saved state has \['a', 'b'\]"),
         ({"a": {"b": ["x"]}}, {"a": {"b": [1]}}, r"it: a: b\[0\] must be a number"),
         ("x" * 10_000, 1, "it must be a number, but str 'x{79}… was saved"),

@@ -40,10 +40,8 @@ def parser() -> ArgumentParser:
         ({"mixing.class_path": "Uniform"}, {"mixing.init_args.unit": "samples"}),
         ({"mixing": "Fixed"}, {"mixing.init_args.unit": "samples", "mixing.init_args.weights": None}),
         ({"mixing": "Uniform", "mixing.unit": "tokens"}, {"mixing.init_args.unit": "tokens"}),
-        (
-            {"mixing.unit": "samples"},
-            {"mixing.init_args.weights": {"a": 1.0, "b": 2.0}},
-        ),  # one argument: all else stays
+        # One argument: all else stays.
+        ({"mixing.unit": "samples"}, {"mixing.init_args.weights": {"a": 1.0, "b": 2.0}}),
         (
             {"batch_size": '{"class_path": "AdaBatch", "init_args": {"every": 5}}'},
             {"batch_size.init_args.unit": "epochs", "batch_size.init_args.initial": None},

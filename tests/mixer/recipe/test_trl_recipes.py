@@ -185,6 +185,7 @@ def test_preferences_become_what_trl_takes(shape: Rows, tmp_path: Path, base: Pa
             assert list(ours.streams[0].dataset[column]) == list(stock.train_dataset[column])
 
 
+@pytest.mark.full
 def test_packed_shares_of_tokens_and_a_resumed_run(tmp_path: Path, base: Path) -> None:
     def run(folder: str, **changes: Any) -> Any:
         (tmp_path / folder).mkdir()

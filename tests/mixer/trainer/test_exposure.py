@@ -1,27 +1,16 @@
 """Which rows a run was trained on, against what its collator saw."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import Exposure, Grouping, LossChange, MixingTrainer, Stream, schedules
-from mixer.ledger.ledger import Ledger
-from mixer.ledger.orders import OrderRecorder
-from mixer.ledger.schemas import STREAMS
-from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
@@ -212,53 +201,3 @@ def test_a_billion_rows_cost_no_memory(tmp_path: Path) -> None:
     assert exposure.of("web", seen[-1:])["step"].tolist() == [2]
     missing = next(exposure.never("web"))
     assert missing.tolist() == sorted(set(range(missing[-1] + 1)) - set(seen))
-
-
-@settings(max_examples=8)
-@given(
-    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4),
-    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 12)), min_size=1, max_size=12),
-    resume_at=st.integers(0, 12),
-    seed=st.integers(0, 99),
-)
-def test_any_weights_and_batch_sizes_are_followed(
-    sizes: list[int], steps: list[tuple[int, int]], resume_at: int, seed: int
-) -> None:
-    """Each step has its own weights, by a random key, and its own size; the run resumes once."""
-    streams = [Stream(f"s{k}", range(size), max_samples=3 * size if k % 2 else None) for k, size in enumerate(sizes)]
-    names = tuple(stream.name for stream in streams)
-    planner, expected = Planner(streams, seed), list[list[tuple[str, int]]]()
-    orders: OrderRecorder | None = None
-    with TemporaryDirectory() as folder:
-        ledger = Ledger(Path(folder) / "ledger", is_writer=True)
-        ledger.begin(None, {})
-        for number, (key, total) in enumerate(steps, 1):
-            if number == resume_at + 1 and number > 1:
-                state = json.loads(json.dumps(planner.state_dict()))
-                ledger.finish()
-                planner, ledger = Planner(streams, seed), Ledger(Path(folder) / "ledger", is_writer=True)
-                planner.load_state_dict(state)
-                ledger.begin(resume_at, {})
-                orders = None
-            if orders is None:
-                mixing: Any = SimpleNamespace(names=names, planner=planner, seen=planner.seen)
-                orders = OrderRecorder(mixing, ledger)
-            weights = np.random.default_rng([key, seed]).random(len(sizes)) + 1e-3
-            counts, starts = planner.draw(*planner.shares(weights, 0.0), total, number)
-            plan = Plan(number, counts, starts, weights, weights, None, total, 0)
-            share = planner.rank_share(plan, 0, 1)
-            expected.append([(names[part.stream_id], row) for part in share for row in part.indices.tolist()])
-            columns = {name: np.zeros(len(sizes)) for name in STREAMS.names if name not in ("step", "stream")}
-            ledger.record_streams(number, names, {**columns, "count": counts, "seen": planner.seen.copy()})
-            orders.record(plan, [])
-        ledger.finish()
-        exposure = Exposure(folder)
-        for number, rows in enumerate(expected, 1):
-            found = exposure.at(number)
-            assert sorted(zip(found["stream"], found["row"].tolist(), strict=True)) == sorted(rows)
-        for name, size in zip(names, sizes, strict=True):
-            found = exposure.of(name, range(size))
-            drawn = [(row, number) for number, rows in enumerate(expected, 1) for one, row in rows if one == name]
-            assert sorted(zip(found["row"].tolist(), found["step"].tolist(), strict=True)) == sorted(drawn)
-            never = [row for chunk in exposure.never(name) for row in chunk.tolist()]
-            assert never == sorted(set(range(size)) - {row for row, _ in drawn})

@@ -166,7 +166,6 @@ def test_methods_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         (Entropy(0.5), r"methods must be a list of methods, got a single Entropy. Pass a list: methods=\[Entropy"),
         ([Entropy(0.5), Entropy], r"methods\[1\] must be a method, got the class Entropy. Pass an instance"),
         (["DER"], r"methods\[0\] must be a method, got 'DER'. Methods are instances, such as DER\('memory'\)"),
-        ("DER", r"methods must be a list of methods, got 'DER'"),
         ([ReplayBuffer(4)], r"methods\[0\] must be a method, got a ReplayBuffer. It is a stream: train_dataset="),
     ],
 )

@@ -146,13 +146,6 @@ def test_metrics_are_numbers_by_name(tmp_path: Path, found: Any) -> None:
         trainer.train()
 
 
-@pytest.mark.parametrize("metric", ["b_los", "eval_los", "accuracy"])
-def test_a_metric_that_nobody_computes_is_refused(tmp_path: Path, metric: str) -> None:
-    sets = {"b": Tokens(6, 4, KIND)}
-    with pytest.raises(ValueError, match=f"metric_for_best_model='{metric}'"):
-        _trainer(tmp_path, {"a": Tokens(12, 1, KIND)}, eval_dataset=sets, metric_for_best_model=metric, **SAVES)
-
-
 def test_an_evaluation_on_training_data_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = Tokens(12, 1, KIND)
     _trainer(tmp_path, {"a": data}, eval_dataset={"b": data, "c": Tokens(6, 2, KIND)}, **EVALUATES)

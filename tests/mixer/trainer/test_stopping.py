@@ -108,6 +108,7 @@ def test_a_second_interrupt_ends_the_run_at_once(
     assert read_note(tmp_path)["reason"] == "KeyboardInterrupt"
 
 
+@pytest.mark.full
 def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path) -> None:
     class SignalAll(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:

@@ -10,8 +10,8 @@ from torch.utils.data import Subset
 from transformers import Trainer, TrainerCallback
 
 import mixer
-from mixer import LossChange, MixingTrainer, Policy, Stream
-from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, three_streams, weights_of
+from mixer import MixingTrainer, Policy, Stream
+from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
 from tests.mixer.trainer.runs import gradients_of, make, train
 
 
@@ -180,27 +180,6 @@ def test_evaluation_gives_the_mean_whatever_the_mixture_and_the_worst(
 
 
 SAVED = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-
-
-def test_a_state_of_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
-    train(tmp_path, **SAVED)
-    checkpoint = tmp_path / "checkpoint-2"
-    streams = three_streams()
-    for changes, message in (
-        ({"train_dataset": {"a": streams["a"], "b": streams["b"]}}, r"streams were \['a', 'b', 'c'\]"),
-        ({"train_dataset": {**streams, "b": Tokens(10, 2)}}, r"length was 11"),
-        ({"seed": 1}, r"data seed was 42 when the run was saved and is 1 now"),
-        ({"mixing": LossChange()}, r"policy was Proportional and is LossChange now"),
-        ({"batch_size": 5}, r"batch_size was 8"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            train(tmp_path, resume=checkpoint, **SAVED, **changes)
-    (checkpoint / "mixing.json").write_text("{torn")
-    with pytest.raises(ValueError, match="torn"):
-        train(tmp_path, resume=checkpoint, **SAVED)
-    (checkpoint / "mixing.json").unlink()
-    with pytest.raises(ValueError, match=r"mixing\.json is missing"):
-        train(tmp_path, resume=checkpoint, **SAVED)
 
 
 def test_other_fixed_weights_are_refused_on_resume_unless_they_are_set_on_purpose(tmp_path: Path) -> None:

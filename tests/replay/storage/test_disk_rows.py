@@ -144,13 +144,13 @@ def test_a_torn_or_missing_file_is_named_when_it_is_read(tmp_path):
 def test_memory_does_not_grow_with_the_rows(tmp_path):
     rows, sizes = DiskRows(tmp_path, rows_per_segment=200), []
     tracemalloc.start()
-    for _ in range(14):
+    for _ in range(9):
         numbers = rows.append([Row(bytes(500))] * 200)
         rows.read(numbers)
         rows.drop(numbers[::3])
         sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    assert sizes[-1] - sizes[3] < 200_000  # bytes; 2,000 rows are 1,000,000
+    assert sizes[-1] - sizes[3] < 200_000  # bytes; 1,000 rows are 500,000
 
 
 def append(rows: DiskRows, count: int) -> None:
@@ -264,7 +264,7 @@ def test_no_flipped_byte_gives_another_row(kind: str, tmp_path: Path) -> None:
     refused: list[bool] = []
     for path in files:
         whole = path.read_bytes()
-        for place in range(0, len(whole), 19):
+        for place in range(0, len(whole), 53):
             path.unlink()  # a linked file is another one then
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
             try:
@@ -275,5 +275,5 @@ def test_no_flipped_byte_gives_another_row(kind: str, tmp_path: Path) -> None:
             else:
                 assert found == expected
         path.write_bytes(whole)
-    assert len(refused) > 30
+    assert len(refused) > 10
     assert all(refused)

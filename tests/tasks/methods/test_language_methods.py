@@ -45,7 +45,7 @@ def build_named(folder: Path, name: str, instants: Instants | None = None, seed:
 whole = whole_runs(build_named)
 
 
-@pytest.mark.parametrize("name", some(RUNS, ("o-lora", "ties", "pseudo-samples")))
+@pytest.mark.parametrize("name", some(RUNS, ("o-lora", "ties")))
 def test_a_run_killed_in_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
     assert_goes_on(build_named, name, whole, tmp_path, seed=7)
 

@@ -46,6 +46,7 @@ def test_an_own_selection_keeps_the_largest_losses_of_all(tmp_path: Path, monkey
         run.memory.load(run.folder / "03-task_3" / "end" / "memory")
 
 
+@pytest.mark.full
 def test_an_averaged_copy_is_taken_up_where_a_run_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = run_page("extend_replay", tmp_path, monkeypatch)["SlowCopy"]
     own: dict[str, Any] = {"name": "ERACE", "memory": ReplayBuffer(12)}

@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from benchmarks.tools.fuzz import command
 from benchmarks.tools.fuzz.walk import Walk
-from mixer.mixture.stream import Stream
 
 _NUMBERS = st.sampled_from([0.0, 0.3, 1.0, 1e-9, 1e9])
 
@@ -54,17 +53,3 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = hypothesis.settings(max_examples=25, stateful_step_count=10, deadline=None)
-
-
-def test_a_lowered_max_epochs_ends_a_stream_and_no_plan_hangs() -> None:
-    from mixer.mixture.planner import Planner
-
-    before = Planner([Stream("a", range(10), max_epochs=3), Stream("b", range(10))], 0)
-    before.cursors[0].advance(25)
-    state = before.state_dict()
-    after = Planner([Stream("a", range(10), max_epochs=2), Stream("b", range(10))], 0)
-    after.load_state_dict(state)
-    assert after.cursors[0].available == 0
-    shares, available = after.shares(after.seen * 0 + 0.5, 0.0)
-    counts, _ = after.draw(shares, available, 4, 0, None)
-    assert counts.tolist() == [0, 4]

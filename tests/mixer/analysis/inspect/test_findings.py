@@ -44,18 +44,6 @@ def test_nothing_is_said_of_good_data_for_which_no_weights_are_made(tmp_path: Pa
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 
 
-def test_what_comes_more_than_once_and_what_is_not_evaluated_is_found(tmp_path: Path) -> None:
-    streams = {"a": ("plain", {}, {}), "b": ("leaking", {}, {})}
-    found = look(tmp_path, streams, training={"eval_strategy": "steps", "eval_steps": 2})[1]
-    assert {key: finding.figure for key, finding in found.items()} == {
-        ("repeated_samples", "b"): 4 / 40,
-        ("validation_in_training", "b"): 5 / 10,
-        ("shared_samples", "a", "b"): 3 / 40,
-        ("no_evaluation", "a"): 1,
-    }
-    assert found["validation_in_training", "b"].sentence.startswith("5 of 10 samples (50.0%) of 'b' for validation")
-
-
 def test_faulty_samples_are_counted(tmp_path: Path) -> None:
     found = look(tmp_path, {"faulty": ("faulty", {}, {})})[1]
     figures = {kind: finding.figure for (kind, *_), finding in found.items()}

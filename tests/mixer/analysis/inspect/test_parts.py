@@ -15,7 +15,7 @@ from mixer.analysis.inspect import measures
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.inspect_view import marked
-from mixer.analysis.inspect.measures import Limits, Measures, Truncation, distribution_of, num_learned, truncation_of
+from mixer.analysis.inspect.measures import Limits, Measures, Truncation, num_learned, truncation_of
 from mixer.analysis.inspect.sample_reader import SampleReading
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Chat, Prompt, Text
@@ -70,16 +70,6 @@ def test_different_content_is_different_and_the_kind_of_container_makes_no_diffe
         *({"a": 1}, {"b": 1}, {"a": 1, "b": 2}, [[1, 2], [3]], [[1], [2, 3]], "\ud800", np.zeros((2, 3)), np.zeros(6)),
     ]
     assert len({digest(content) for content in contents}) == len(contents)
-
-
-@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=60))
-def test_quantiles_are_lengths_of_samples(numbers: list[int]) -> None:
-    described = distribution_of(np.array(numbers))
-    assert described is not None
-    assert (described.quantiles[0.0], described.quantiles[1.0]) == (min(numbers), max(numbers))
-    assert described.mean == pytest.approx(sum(numbers) / len(numbers))
-    assert set(described.quantiles.values()) <= set(numbers)
-    assert sum(number <= described.quantiles[0.5] for number in numbers) >= len(numbers) / 2
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ def _drawn(folder: Path, columns: int, rows: int) -> list[str]:
     return captured.get().splitlines()
 
 
+@pytest.mark.full
 def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     ledger = begin(tmp_path / "run", 3, 50)
     ledger.flush()

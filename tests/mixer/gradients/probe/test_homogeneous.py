@@ -79,6 +79,7 @@ def test_the_variance_is_of_the_differences_between_micro_batches_and_of_a_singl
     assert np.isnan(case.probed(exact(case.model, 3), PARTS).variance).tolist() == [False, True, True]
 
 
+@pytest.mark.full
 def test_a_sketch_of_layers_of_any_kind_is_unbiased_and_as_near_as_it_says() -> None:
     case = _odd()
     expected, options = expected_of(case).gram, {"sketch_size": 2, "variance": False}

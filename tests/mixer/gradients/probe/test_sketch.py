@@ -8,6 +8,7 @@ from mixer.gradients.probe import GradientProbe
 from mixer.gradients.probe.sketch import Fold
 from tests.mixer.gradients.probe.cases import build
 from tests.mixer.gradients.probe.reference import Case
+from tests.ranks.warm import some
 
 NUM_SEEDS = 80
 CPU = torch.device("cpu")
@@ -32,7 +33,7 @@ def _trained(name: str) -> Case:
     return case
 
 
-@pytest.mark.parametrize("name", ["mlp", "llama-tied", pytest.param("gpt2", marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", some(["mlp", "llama-tied", "gpt2"], ["mlp"]))
 def test_it_is_unbiased_and_as_near_as_it_says(name: str) -> None:
     case = _trained(name)
     exact = case.probed(GradientProbe(case.model, 3))
