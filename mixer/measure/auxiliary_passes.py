@@ -11,10 +11,8 @@ import torch
 from accelerate.utils import DistributedType
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
-from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import average_gradients, average_whole, obstacle, own_part, reshard, settle
 from mixer.gradients.per_source import product
 from mixer.loading.collate import batch_mapping
@@ -28,8 +26,7 @@ from mixer.models.side_state import checkpointing_kept, gradients_stashed, model
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
 from mixer.run.loading import StreamLoading
-from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.utils.arrays import FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
@@ -42,25 +39,14 @@ class AuxiliaryPasses:
     All ranks have to make the same calls.
 
     Args:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         losses: The losses of the streams.
         loading: Collates samples.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
-        losses: StreamLosses,
-        loading: StreamLoading,
-    ):
-        self._trainer, self._plan, self._run, self._losses, self._loading = trainer, plan, run, losses, loading
-        self.ranks = ranks
+    def __init__(self, basis: Basis, losses: StreamLosses, loading: StreamLoading):
+        self._trainer, self._plan, self._run, self.ranks = basis
+        self._losses, self._loading = losses, loading
         self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
 
     @property

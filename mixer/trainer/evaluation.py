@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import Trainer
 from transformers.utils import logging
@@ -21,8 +21,8 @@ from mixer.models.labels import find_lack_of_labels
 from mixer.models.trl_metrics import name_by_set
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
-from mixer.run.plan import RunPlan, Steering
-from mixer.run.state import Run
+from mixer.run.plan import Steering
+from mixer.run.state import Basis
 from mixer.trainer.best_model import save_best_of_each, stopping_once
 from mixer.trainer.evaluation_sets import checking_metrics
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
@@ -31,12 +31,6 @@ from mixer.utils.attributes import attributes_held
 _PREFIX = "eval_"
 _MOST_LOOKED_AT = 100  # samples of a set in search of a label
 logger = logging.get_logger(__name__)
-
-
-class _Joined(NamedTuple):
-    run: Run
-    plan: RunPlan
-    ranks: RankSync
 
 
 class StreamEvaluation:
@@ -51,7 +45,7 @@ class StreamEvaluation:
         self._trainer, self._metrics_by_set = trainer, metrics_by_set
         self.set_loss = SetLoss(trainer)
         self._streams: Sequence[Stream] = ()
-        self._joined: _Joined | None = None
+        self._joined: Basis | None = None
         self._tasks: tuple[str | None, ...] = ()
         self._agree: Callable[[], None] | None = None
         self.prefix: str | None = None  # of the sets of a dict while they are evaluated
@@ -69,20 +63,12 @@ class StreamEvaluation:
         return self._metrics_by_set is not None or self._trainer.compute_metrics is not None
 
     def join(
-        self,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
-        losses: StreamLosses,
-        differences: StreamDifferences,
-        agree: Callable[[], None],
+        self, basis: Basis, losses: StreamLosses, differences: StreamDifferences, agree: Callable[[], None]
     ) -> None:
         """Joins the runs of a trainer with streams, and refuses sets that cannot be evaluated.
 
         Args:
-            plan: The plan of the run.
-            run: The run.
-            ranks: Collective operations.
+            basis: The trainer, the plan of the run, the run and its ranks.
             losses: The losses of the streams.
             differences: How the streams differ.
             agree: Makes ranks agree on what callbacks ask for.
@@ -90,7 +76,7 @@ class StreamEvaluation:
         Raises:
             ValueError: If a set is empty, the head to evaluate it with is unknown, or a target has no labels.
         """
-        self._joined, self._agree = _Joined(run, plan, ranks), agree
+        self._joined, self._agree, plan = basis, agree, basis.plan
         self._streams, self._tasks = plan.streams, plan.tasks
         self.set_loss.join(losses)
         self._check_targets(plan.steering, losses, differences)
@@ -188,7 +174,7 @@ class StreamEvaluation:
             self._agree()
         return metrics
 
-    def _summarise(self, joined: _Joined, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
+    def _summarise(self, joined: Basis, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
         """Adds the mean and the worst loss of several sets, and the mean of each metric that all of them have."""
         trainer: Any = self._trainer
         run, plan = joined.run, joined.plan

@@ -8,17 +8,16 @@ from math import floor
 from typing import Any
 
 import numpy as np
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.loading.learning_rate import LearningRate, check_scheduler
 from mixer.mixture.controller import Mixing
 from mixer.run.hf_compat import save_checkpoint
-from mixer.run.state import Run
+from mixer.run.state import Basis, Run
 from mixer.trainer.save import Checkpointing, HeldArguments
 from mixer.utils.user_code import is_user_code
 
@@ -35,25 +34,15 @@ class LoopControl:
     callbacks are compared after each step if some callbacks may make them on one rank only: the user's own.
 
     Args:
-        trainer: The trainer.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         checkpoints: Writes checkpoints.
         arguments: The training arguments.
-        handles_signals: Whether a signal saves and ends the run.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        run: Run,
-        ranks: RankSync,
-        checkpoints: Checkpointing,
-        arguments: HeldArguments,
-        handles_signals: bool = True,
-    ):
-        self._trainer, self._run, self._checkpoints, self._arguments = trainer, run, checkpoints, arguments
-        self._ranks, self._handles_signals = ranks, handles_signals
+    def __init__(self, basis: Basis, checkpoints: Checkpointing, arguments: HeldArguments):
+        self._trainer, plan, self._run, self._ranks = basis
+        self._checkpoints, self._arguments = checkpoints, arguments
+        self._handles_signals = plan.config.handle_signals
         self._signals = StopSignals()
         self.stopped_by: signal.Signals | None = None  # the signal that ended the run early
         self.ended_at: int | None = None  # the step after which the clock last ended an epoch

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import StepBatch
@@ -37,8 +36,7 @@ from mixer.models.side_state import model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import prepare_inputs
 from mixer.run.hooks import StepHook
-from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.out_of_memory import Recovery
 from mixer.utils.text import in_words
@@ -56,10 +54,7 @@ class LossTrials:
     """Determines how losses are normalised, together with the other ranks.
 
     Args:
-        trainer: The trainer, which computes losses.
-        plan: The plan of the run.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Loads steps.
@@ -68,18 +63,14 @@ class LossTrials:
 
     def __init__(
         self,
-        trainer: Trainer,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
+        basis: Basis,
         hooks: Sequence[StepHook],
         losses: StreamLosses,
         confirmation: StepConfirmation,
         recovery: Recovery,
     ):
-        self._trainer, self._plan, self._run, self._losses = trainer, plan, run, losses
-        self._ranks, self._hooks = ranks, hooks
-        self._confirmation, self._recovery = confirmation, recovery
+        self._trainer, self._plan, self._run, self._ranks = basis
+        self._hooks, self._losses, self._confirmation, self._recovery = hooks, losses, confirmation, recovery
         self.begin()
         self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
         self._has_recounted = False  # whether the loss shifts labels unlike its model

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from transformers import Trainer, TrainingArguments
 
+from mixer.distributed.collectives import RankSync
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.branch_losses import BranchProbe
@@ -41,6 +42,7 @@ class Means(NamedTuple):
         trainer: The trainer.
         plan: The plan of the run.
         run: The run.
+        ranks: Collective operations.
         runs: Runs of the model outside of training.
         losses: The losses of the streams.
         target_rows: Returns the rows of each target of the objective, from data sets by name.
@@ -49,6 +51,7 @@ class Means(NamedTuple):
     trainer: Trainer
     plan: RunPlan
     run: Run
+    ranks: RankSync
     runs: AuxiliaryPasses
     losses: StreamLosses
     target_rows: Callable[[Mapping[str, Any]], list[TargetRows]]
@@ -126,11 +129,11 @@ def _noise(means: Means, requests: list[Any]) -> StepHook | None:
     args = means.trainer.args
     if not requests or args.world_size == 1:  # where the gradients show it
         return None
-    return NoiseBetweenRanks(means.runs, means.runs.ranks, args.world_size, args.device)
+    return NoiseBetweenRanks(means.runs, means.ranks, args.world_size, args.device)
 
 
 def _excess_loss(means: Means, requests: list[Any]) -> StepHook | None:
-    trainer, plan, ranks = means.trainer, means.plan, means.runs.ranks
+    trainer, plan, ranks = means.trainer, means.plan, means.ranks
     reference = needed_reference(plan.reference_model, trainer.model, plan.policy, bool(requests))
     if (reference := with_fused_head(reference, trainer.model)) is None:
         return None
@@ -144,7 +147,7 @@ def _loss_after(means: Means, requests: list[Any]) -> StepHook | None:
         return None
     # A trial has an accelerator of its own.
     skipped = partial(was_skipped, means.trainer, means.run.step)
-    return LossAfterHook(means.runs, means.runs.ranks, skipped, means.trainer.args.device, means.losses.sum_dtype)
+    return LossAfterHook(means.runs, means.ranks, skipped, means.trainer.args.device, means.losses.sum_dtype)
 
 
 def _alignment(means: Means, requests: list[Any]) -> StepHook | None:

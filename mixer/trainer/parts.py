@@ -26,7 +26,7 @@ from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import Facts, Options, RunPlan, plan_run
-from mixer.run.state import PresentStep, Run
+from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.best_model import check_best_metric, check_best_of_each
 from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
@@ -74,7 +74,7 @@ class Parts:
     ):
         check_options(trainer, streams, options, evaluation, rules.most_samples)
         self.trainer, self._evaluation, self._rules = trainer, evaluation, rules
-        args, config, step = trainer.args, options.config, PresentStep()
+        args, step = trainer.args, PresentStep()
         self.ranks = ranks = RankSync(args.world_size, args.ddp_timeout_delta)
         self.loading = StreamLoading(trainer, streams, options, ranks, rules)
         self.differences = StreamDifferences(trainer, streams, self.loading, rules)
@@ -85,27 +85,27 @@ class Parts:
         self.losses = losses = StreamLosses(trainer, step, plan)
         mixing = _new_mixing(trainer, plan)
         folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
-        ledger = Ledger(folder, is_writer, config.ledger_interval_steps)
+        ledger = Ledger(folder, is_writer, plan.config.ledger_interval_steps)
         self.run = run = Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once), step)
-        self.auxiliary_passes = AuxiliaryPasses(trainer, plan, run, ranks, losses, self.loading)
-        observers = new_hooks(Means(trainer, plan, run, self.auxiliary_passes, losses, self._target_rows))
+        basis = Basis(trainer, plan, run, ranks)
+        self.auxiliary_passes = AuxiliaryPasses(basis, losses, self.loading)
+        observers = new_hooks(Means(*basis, self.auxiliary_passes, losses, self._target_rows))
         self.probe = next((hook for hook in observers if isinstance(hook, RunProbe)), None)
-        self.methods = methods = MethodList(trainer, plan, run, self.auxiliary_passes, losses.sum_dtype)
+        self.methods = methods = MethodList(basis, self.auxiliary_passes, losses.sum_dtype)
         self.hooks = hooks = [*observers, *_trl_metrics(trainer, step), *methods]
         self.arguments = HeldArguments(trainer)
-        guard = WeightGuard(trainer, run, methods, config.nonfinite)
-        self.checkpoints = Checkpointing(trainer, plan, run, ranks, methods, self.arguments, guard)
-        self.loop = loop = LoopControl(trainer, run, ranks, self.checkpoints, self.arguments, config.handle_signals)
-        self.resuming = Resuming(trainer, plan, run, ranks, loop, self.checkpoints)
-        self.search = Search(trainer, plan, run, methods, self._check_again)
-        checks = options.skipping, self.differences.check_classes, lambda: loop.signals
-        confirmation = StepConfirmation(trainer, run, ranks, losses, *checks)
-        self.recovery = Recovery(trainer, run, ranks, hooks, losses, confirmation, rules)
-        together = trainer, plan, run, ranks, hooks, losses, confirmation, self.recovery, methods
-        self.steps = StepRunner(*together, guard, self.arguments, self.probe)
+        guard = WeightGuard(basis, methods)
+        self.checkpoints = Checkpointing(basis, methods, self.arguments, guard)
+        self.loop = loop = LoopControl(basis, self.checkpoints, self.arguments)
+        self.resuming = Resuming(basis, loop, self.checkpoints)
+        self.search = Search(basis, methods, self._check_again)
+        confirmation = StepConfirmation(basis, losses, self.differences.check_classes, lambda: loop.signals)
+        self.recovery = Recovery(basis, hooks, losses, confirmation, rules)
+        together = hooks, losses, confirmation, self.recovery, methods
+        self.steps = StepRunner(basis, *together, guard, self.arguments, self.probe)
         self.reporting = Reporting(trainer)
         self.log = StreamLog(trainer, run, methods, self.reporting)
-        evaluation.join(plan, run, ranks, losses, self.differences, loop.agree)
+        evaluation.join(basis, losses, self.differences, loop.agree)
         self._check_parts()
 
     def _check_parts(self) -> None:

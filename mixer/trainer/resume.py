@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, read_state, supersede
@@ -30,7 +29,6 @@ from mixer.checkpoint.saved_options import (
     same_optimizer,
 )
 from mixer.checkpoint.trainer_files import check_trainer_state, naming_unreadable
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_same, check_shared, shared_options
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
@@ -39,8 +37,7 @@ from mixer.mixture.clock import Clock
 from mixer.mixture.controller import check_format
 from mixer.mixture.planner import Planner
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, output_folder, present_trial, restore_loop
-from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.loop import LoopControl
 from mixer.trainer.methods import MethodList
 from mixer.trainer.save import Checkpointing, Progress
@@ -59,18 +56,13 @@ class Resuming:
     """Chooses a complete checkpoint, the same on all ranks, and continues exactly after it.
 
     Args:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         loop: The Trainer's loop.
         checkpoints: Writes checkpoints.
     """
 
-    def __init__(
-        self, trainer: Trainer, plan: RunPlan, run: Run, ranks: RankSync, loop: LoopControl, checkpoints: Checkpointing
-    ):
-        self._trainer, self._plan, self._run, self._ranks = trainer, plan, run, ranks
+    def __init__(self, basis: Basis, loop: LoopControl, checkpoints: Checkpointing):
+        self._trainer, self._plan, self._run, self._ranks = basis
         self._loop, self._checkpoints = loop, checkpoints
         self._choice: Choice | None = None
         self._progress: Progress | None = None  # of the checkpoint that the run resumes from

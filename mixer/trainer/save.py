@@ -26,12 +26,10 @@ from mixer.checkpoint.checkpoint_files import (
 )
 from mixer.checkpoint.choose import write_error
 from mixer.checkpoint.saved_options import OPTIONS_ENTRY, options_of
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
 from mixer.run.hf_compat import loop_losses, output_folder, push_checkpoint
-from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.methods import MethodList
 from mixer.utils.attributes import attributes_held
@@ -165,26 +163,14 @@ class Checkpointing:
     """Writes checkpoints that contain the mixture and the loop's progress, and a marker once complete.
 
     Args:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         methods: Its methods, which have states of their own.
         arguments: The training arguments.
         guard: Refuses weights that are not finite.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
-        methods: MethodList,
-        arguments: HeldArguments,
-        guard: WeightGuard,
-    ):
-        self._trainer, self._plan, self._run, self._ranks = trainer, plan, run, ranks
+    def __init__(self, basis: Basis, methods: MethodList, arguments: HeldArguments, guard: WeightGuard):
+        self._trainer, self._plan, self._run, self._ranks = basis
         self._methods, self._arguments, self._guard = methods, arguments, guard
         self.started = 0.0  # start time of the run without its interruptions, by the monotonic clock
         self.last: Path | None = None  # the newest checkpoint

@@ -22,7 +22,7 @@ from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.controller import Mixing
 from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import RunPlan
-from mixer.run.state import PresentStep, Run
+from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.guard import WeightGuard
@@ -107,25 +107,24 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     mixing = make(Mixing, planner, plan.policy, clock, size)
     ledger = make(Ledger, folder / "ledger", True)
     run = make(Run, mixing, ledger, make(Recorder, mixing, ledger, plan.reads_losses_at_once), step)
-    runs = make(AuxiliaryPasses, trainer, plan, run, ranks, losses, loading)
-    observers = new_hooks(Means(trainer, plan, run, runs, losses, lambda _: []))
-    methods = make(MethodList, trainer, plan, run, runs, losses.sum_dtype)
+    basis = Basis(trainer, plan, run, ranks)
+    runs = make(AuxiliaryPasses, basis, losses, loading)
+    observers = new_hooks(Means(*basis, runs, losses, lambda _: []))
+    methods = make(MethodList, basis, runs, losses.sum_dtype)
     hooks = [*observers, *methods]
-    arguments, guard = make(HeldArguments, trainer), make(WeightGuard, trainer, run, methods, "warn")
-    checkpoints = make(Checkpointing, trainer, plan, run, ranks, methods, arguments, guard)
-    loop = make(LoopControl, trainer, run, ranks, checkpoints, arguments)
-    resuming = make(Resuming, trainer, plan, run, ranks, loop, checkpoints)
-    search = make(Search, trainer, plan, run, methods, lambda: None)
-    checks = plan.skipping, differences.check_classes, lambda: loop.signals
-    confirmation = make(StepConfirmation, trainer, run, ranks, losses, *checks)
-    recovery = make(Recovery, trainer, run, ranks, hooks, losses, confirmation, rules)
-    make(LossTrials, trainer, plan, run, ranks, hooks, losses, confirmation, recovery)
+    arguments, guard = make(HeldArguments, trainer), make(WeightGuard, basis, methods)
+    checkpoints = make(Checkpointing, basis, methods, arguments, guard)
+    loop = make(LoopControl, basis, checkpoints, arguments)
+    resuming = make(Resuming, basis, loop, checkpoints)
+    search = make(Search, basis, methods, lambda: None)
+    confirmation = make(StepConfirmation, basis, losses, differences.check_classes, lambda: loop.signals)
+    recovery = make(Recovery, basis, hooks, losses, confirmation, rules)
+    make(LossTrials, basis, hooks, losses, confirmation, recovery)
     make(MicroBatchTraining, trainer, run, losses)
-    together = trainer, plan, run, ranks, hooks, losses, confirmation, recovery, methods
-    steps = make(StepRunner, *together, guard, arguments, None)
+    steps = make(StepRunner, basis, hooks, losses, confirmation, recovery, methods, guard, arguments, None)
     reporting = make(Reporting, trainer)
     log = make(StreamLog, trainer, run, methods, reporting)
-    make(StreamEvaluation, trainer).join(plan, run, ranks, losses, differences, loop.agree)
+    make(StreamEvaluation, trainer).join(basis, losses, differences, loop.agree)
     return SimpleNamespace(**locals())
 
 
