@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 
 from mixer.loading.learning_rate import decay_step
 from mixer.loading.preprocessing import preprocessed
-from mixer.mixture.amounts import Amounts, amounts_of, budget_of, check_amounts
+from mixer.mixture.amounts import Amounts, amounts_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
@@ -142,7 +142,7 @@ def resolve_budget(args: TrainingArguments, budget: Budget | None, streams: Sequ
         amounts = amounts_of(streams)
         if steps is None and amounts is not None:
             _check_epochs(args, amounts)
-            return budget_of(amounts)
+            return amounts.budget
         return Budget(epochs=args.num_train_epochs) if steps is None else Budget(steps=steps)
     if not isinstance(budget, Budget):
         raise TypeError(f"budget must be a Budget, such as Budget(tokens=2_000_000_000), got {budget!r}.")

@@ -20,7 +20,7 @@ from mixer.loading.standalone_options import (
     resolve_streams,
 )
 from mixer.measurements import GradientNorm, Gradients, GradientStatistics, LearningRate, Results
-from mixer.mixture.amounts import amounts_of, budget_of, check_amounts
+from mixer.mixture.amounts import amounts_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
@@ -99,10 +99,9 @@ class Standalone:
         """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time."""
         if budget is not None and not isinstance(budget, Budget):
             raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
-        max_samples = total_samples(self.streams)
-        amounts = amounts_of(self.streams)
+        max_samples, amounts = total_samples(self.streams), amounts_of(self.streams)
         if budget is None and amounts is not None:
-            budget = budget_of(amounts)
+            budget = amounts.budget
         elif budget is None:
             budget = _ENDLESS
             if max_samples is None:

@@ -17,7 +17,6 @@ from mixer.loading.result import StepResult
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.target_rows import TargetRows
 from mixer.measurements import Alignment, Results, TargetStatistics
-from mixer.mixture.controller import Mixing
 from mixer.policies.objective import Objective
 from mixer.run.hooks import StepHook
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -60,10 +59,7 @@ class TargetProbe(StepHook):
 
     Args:
         targets: The rows of each target, in order.
-        mixing: The controller of the mixture.
         runs: Runs the model outside of training.
-        rank: This rank.
-        world_size: Number of ranks.
         request: What is asked for.
         objective: The objective, with its targets by name.
         judging: The rows of each target that judge, in order; empty if they are not asked for.
@@ -72,16 +68,14 @@ class TargetProbe(StepHook):
     def __init__(
         self,
         targets: Sequence[TargetRows],
-        mixing: Mixing,
         runs: AuxiliaryPasses,
-        rank: int,
-        world_size: int,
         request: Alignment,
         objective: Objective,
         judging: Sequence[TargetRows] = (),
     ):
-        self._judging = judging
-        self._targets, self._mixing, self._runs, self._rank, self._world_size = targets, mixing, runs, rank, world_size
+        self._targets, self._judging, self._runs, self._mixing = targets, judging, runs, runs.run.mixing
+        self._rank, self._world_size = runs.trainer.args.process_index, runs.ranks.world_size
+        mixing = self._mixing
         self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
         self._objective, self._is_plain = objective, request.metric == "plain"
         is_joined = request.joined and objective.kind == "average" and not objective.bounds

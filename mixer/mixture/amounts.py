@@ -24,6 +24,11 @@ class Amounts(NamedTuple):
         """Their sum."""
         return sum(self.by_stream.values())
 
+    @property
+    def budget(self) -> Budget:
+        """The length of a run that takes all of them."""
+        return Budget(**{self.unit: self.total})
+
 
 def amounts_of(streams: Sequence[Stream]) -> Amounts | None:
     """Returns the amounts of all streams, or `None` unless each stream that is no memory has one of the same unit."""
@@ -34,11 +39,6 @@ def amounts_of(streams: Sequence[Stream]) -> Amounts | None:
         if found and None not in found.values() and not has_other:
             return Amounts(unit, found)
     return None
-
-
-def budget_of(amounts: Amounts) -> Budget:
-    """Returns the length of a run that takes all amounts."""
-    return Budget(**{amounts.unit: amounts.total})
 
 
 def check_amounts(streams: Sequence[Stream], budget: Budget, batch_size: int | None) -> None:
@@ -52,7 +52,7 @@ def check_amounts(streams: Sequence[Stream], budget: Budget, batch_size: int | N
     Raises:
         ValueError: If a stream's amount is more than the budget, or all amounts together are less.
     """
-    if not any(stream.has_amount for stream in streams):
+    if not any(stream.amounts for stream in streams):
         return
     by_steps = None if budget.steps is None or batch_size is None else budget.steps * batch_size
     limits = {"samples": [budget.samples, by_steps], "tokens": [budget.tokens], "labels": [budget.labels]}

@@ -23,6 +23,8 @@ from mixer.utils.text import safe_name, safe_names
 logger = logging.getLogger(__name__)
 # Libraries of datasets, which take seconds to import.
 _LIBRARIES = ("torch.utils.data", "datasets")
+_AMOUNTS = tuple(f"max_{unit}" for unit in UNITS)
+_WHOLE = (int, np.integer)
 
 
 @names_arguments
@@ -137,14 +139,12 @@ class Stream:
             raise self._error("the dataset is empty.")
 
     def _check_types(self) -> None:
-        for name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight"):
-            value = getattr(self, name)
-            if value == "decay" and name in ("enters_at", "leaves_at"):
+        for name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight", "seed", *_AMOUNTS):
+            value, is_whole = getattr(self, name), name in ("seed", *_AMOUNTS)
+            if value is None or (value == "decay" and name in ("enters_at", "leaves_at")):
                 continue
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.number))):
-                raise self._error(f"{name} must be a number, got {value!r}.", TypeError)
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
-            raise self._error(f"seed must be a whole number, got {self.seed!r}.", TypeError)
+            if isinstance(value, bool) or not isinstance(value, _WHOLE if is_whole else (*_WHOLE, float, np.number)):
+                raise self._error(f"{name} must be a {'whole ' * is_whole}number, got {value!r}.", TypeError)
         for name in ("preprocess", "data_collator", "compute_loss_func"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -170,29 +170,20 @@ class Stream:
             )
 
     def _check_amounts(self) -> None:
-        for name in ("max_samples", "max_tokens", "max_labels"):
+        for name in (*_AMOUNTS, "max_epochs"):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise self._error(f"{name} must be a whole number, got {value!r}.", TypeError)
-            if value < 1:
-                raise self._error(f"{name} must be 1 or more, got {value}. Use None for no limit.")
-            if self.is_memory:
+            if value is not None and self.is_memory:
                 raise self._error(
-                    f"{name} is for data that are trained on, not for a memory. Set the amount of replay by the "
-                    "policy, such as ReplayRatio(0.1)."
+                    f"{name}={value} is for data that are trained on, not for a memory. Set the amount of replay by "
+                    "the policy, such as ReplayRatio(0.1)."
                 )
+            if value is not None and value < 1 and name in _AMOUNTS:
+                raise self._error(f"{name} must be 1 or more, got {value}. Use None for no limit.")
 
     def _check_epochs(self) -> None:
         epochs = self.max_epochs
         if epochs is None:
             return
-        if self.is_memory:
-            raise self._error(
-                f"a memory has no epochs, so max_epochs={epochs} is meaningless. Set the amount of replay by the "
-                "policy, such as ReplayRatio(0.1)."
-            )
         if self.is_iterable:
             needs, is_valid = "of an iterable dataset must be a whole number of passes, 1 or more", epochs >= 1
             is_valid = is_valid and float(epochs).is_integer()
@@ -226,14 +217,9 @@ class Stream:
         return min(limits, default=None)
 
     @property
-    def has_amount(self) -> bool:
-        """Whether it has an absolute amount."""
-        return bool(self.amounts)
-
-    @property
     def amounts(self) -> dict[Unit, int]:
         """Its absolute amounts by what they count."""
-        found = {unit: getattr(self, f"max_{unit}") for unit in UNITS}
+        found = {unit: getattr(self, name) for unit, name in zip(UNITS, _AMOUNTS, strict=True)}
         return {unit: amount for unit, amount in found.items() if amount is not None}
 
     def order_key(self, run_seed: int) -> int:

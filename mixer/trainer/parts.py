@@ -1,6 +1,6 @@
 """The parts of a trainer, and the order in which they are built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from mixer.loading.learning_rate import check_schedule
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.stream_gradients import RunProbe
-from mixer.measure.target_rows import TargetRows
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream, describe
@@ -38,7 +37,7 @@ from mixer.trainer.guard import WeightGuard
 from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl
-from mixer.trainer.measuring import Means, check_measured, new_hooks
+from mixer.trainer.measuring import check_measured, new_hooks
 from mixer.trainer.methods import MethodList, methods_of
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
@@ -89,7 +88,7 @@ class Parts:
         self.run = run = Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once), step)
         basis = Basis(trainer, plan, run, ranks)
         self.auxiliary_passes = AuxiliaryPasses(basis, losses, self.loading)
-        observers = new_hooks(Means(*basis, self.auxiliary_passes, losses, self._target_rows))
+        observers = new_hooks(self.auxiliary_passes)
         self.probe = next((hook for hook in observers if isinstance(hook, RunProbe)), None)
         self.methods = methods = MethodList(basis, self.auxiliary_passes, losses.sum_dtype)
         self.hooks = hooks = [*observers, *_trl_metrics(trainer, step), *methods]
@@ -117,11 +116,6 @@ class Parts:
         check_engine(trainer, plan)
         if plan.one_stream_each or mixing.weighs_losses:
             warn_of_forwards(len(plan.streams), mixing.batch_size, trainer.args)
-
-    def _target_rows(self, rows: Mapping[str, Any]) -> list[TargetRows]:
-        """Returns the rows of each target of the objective, from data sets by name."""
-        own = self.trainer, self.plan, self.loading.seed
-        return [TargetRows(name, rows[name], *own) for name in self.plan.aim.objective.names]
 
     @property
     def mixture(self) -> MixtureOptions:

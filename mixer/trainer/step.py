@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.loading.loaded_step import MicroBatch, StepBatch
@@ -32,7 +31,7 @@ from mixer.measurements import GradientNorm, Kind, LearningRate, Loss, MeanLoss,
 from mixer.mixture.step_plan import Plan
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
-from mixer.run.state import Basis, PresentStep
+from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
 from mixer.trainer.guard import WeightGuard
@@ -330,8 +329,3 @@ class StepRunner:
         if rate is not None and asked(needs, LearningRate):
             measured[LearningRate] = rate.at
         return measured
-
-
-def was_skipped(trainer: Trainer, step: PresentStep) -> bool:
-    """Whether the present step moved no parameter."""
-    return step.is_left_out or bool(trainer.accelerator.optimizer_step_was_skipped)

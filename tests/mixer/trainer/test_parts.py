@@ -30,7 +30,7 @@ from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl, MixingCallback
 from mixer.trainer.loss_trials import LossTrials
-from mixer.trainer.measuring import Means, new_hooks
+from mixer.trainer.measuring import new_hooks
 from mixer.trainer.methods import MethodList
 from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
@@ -109,7 +109,7 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     run = make(Run, mixing, ledger, make(Recorder, mixing, ledger, plan.reads_losses_at_once), step)
     basis = Basis(trainer, plan, run, ranks)
     runs = make(AuxiliaryPasses, basis, losses, loading)
-    observers = new_hooks(Means(*basis, runs, losses, lambda _: []))
+    observers = new_hooks(runs)
     methods = make(MethodList, basis, runs, losses.sum_dtype)
     hooks = [*observers, *methods]
     arguments, guard = make(HeldArguments, trainer), make(WeightGuard, basis, methods)
