@@ -154,8 +154,8 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
             raise TypeError("batch_size_scheduler sets the batch size; to pass batch_size, use a MixingTrainer.")
         if callbacks is not None and not isinstance(callbacks, list | tuple):
             raise TypeError(
-                f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Pass the model by "
-                f"name: model=..."
+                f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Pass model=... by "
+                "name."
             )
         options: dict[str, Any] = dict(**dict(zip(("model", "args"), positional, strict=False)), **kwargs)
         args = options.pop("args", None)

@@ -97,8 +97,7 @@ class StreamEvaluation:
         """Refuses an empty set, which would have no loss; warns of one without labels, and says whether it is one."""
         if not len(dataset):
             raise ValueError(
-                f"{called} is empty, so evaluations would return no loss for it. Add samples, leave it out, or set "
-                f"eval_strategy='no'."
+                f"{called} is empty: it has no loss. Add samples, leave it out, or set eval_strategy='no'."
             )
         lack = self._lack_of_labels(called, dataset, stream, losses, differences)
         if lack is not None and self._trainer.is_world_process_zero():
@@ -215,8 +214,7 @@ class StreamEvaluation:
         if objective.metric != "loss" and lacking and objective.importance.keys() <= losses.keys():
             found = {name: sorted(by_set.get(name, {})) for name in lacking}
             logger.warning_once(
-                f"There is no eval_objective: its metric {objective.metric!r} is missing for {lacking}, for which "
-                f"compute_metrics returned {found}."
+                f"No eval_objective: {objective.metric!r} is missing for {lacking}; compute_metrics returned {found}."
             )
 
     def predict(self, predict: Callable[..., Any], test_dataset: Any, *args: Any, **kwargs: Any) -> Any:

@@ -82,9 +82,8 @@ class WeightGuard:
         self._num_in_a_row += 1
         if self._num_in_a_row >= (_MOST_IF_SCALED if self._scales_losses else _MOST_IN_A_ROW):
             raise NonFiniteLossError(
-                f"Step {result.plan.step} is the {self._num_in_a_row}th in a row that had to be skipped: {why}. The "
-                "weights are those before these steps. Find the samples at fault (nonfinite='raise' ends at the first "
-                "step of them), or resume from a checkpoint with a lower learning rate."
+                f"Step {result.plan.step} is the {self._num_in_a_row}th skipped in a row: {why}. The weights are those "
+                "before these steps. Find the samples (nonfinite='raise'), or resume with a lower learning rate."
             )
 
     def _of_gradient(self, result: StepResult) -> str:

@@ -66,9 +66,8 @@ class Search:
         if compute_objective is None and isinstance(sets, dict):
             if self._trainer.compute_metrics is not None:
                 raise ValueError(
-                    "compute_objective is missing: the Trainer's own would add up all losses and metrics of the "
-                    f"evaluation sets {list(sets)}. Choose one, as in compute_objective=lambda metrics: "
-                    'metrics["eval_loss"], their mean.'
+                    f"compute_objective is missing: the Trainer's adds up all metrics of the sets {list(sets)}. Choose "
+                    "one, such as compute_objective=lambda metrics: metrics['eval_loss'], their mean."
                 )
             compute_objective = itemgetter("eval_loss")
         with self._searching():

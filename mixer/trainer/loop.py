@@ -66,9 +66,8 @@ class LoopControl:
         """Returns the length of the run by the mixture's clock; see `Trainer.set_initial_training_values`."""
         if self._trainer.is_in_train and dataloader is not self._run.loader:
             raise TypeError(
-                f"get_train_dataloader of {type(self._trainer).__name__} returns another {type(dataloader).__name__} "
-                f"than the first super().get_train_dataloader() of the run, which yields its steps. Return that one, "
-                f"and change the streams (preprocess, data_collator, weights)."
+                f"get_train_dataloader of {type(self._trainer).__name__} returns a {type(dataloader).__name__}, not "
+                "that of super().get_train_dataloader(): return that, and change the streams (preprocess, weights)."
             )
         clock = self._run.mixing.clock
         max_steps, steps = clock.planned_steps, clock.steps_per_epoch
@@ -259,8 +258,7 @@ class MixingCallback(TrainerCallback):
         if self.mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:
                 logger.warning(
-                    "The streams are exhausted after %d of %d steps; the learning-rate schedule was planned for all of "
-                    "them.",
+                    "The streams are exhausted after %d of the %d steps for which the learning rate was planned.",
                     state.global_step,
                     state.max_steps,
                 )

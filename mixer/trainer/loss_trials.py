@@ -167,9 +167,8 @@ class LossTrials:
         if not self._has_told and self._trainer.is_world_process_zero():
             self._has_told = True
             logger.warning(
-                "In step %d %s. Which row is of which stream cannot be told, so the streams have no losses in such "
-                "steps; the model is trained on all rows. For losses by stream keep the rows that the collator leaves "
-                "out, with labels of -100, or set data_collator on each Stream, whose micro-batches are then its own.",
+                "In step %d %s. Which row is of which stream cannot be told: such steps train all rows, without losses "
+                "by stream. For these keep all rows, with labels of -100, or set data_collator on each Stream.",
                 batch.plan.step,
                 found,
             )
@@ -216,9 +215,8 @@ class LossTrials:
         """Warns of a loss whose gradient on the whole batch cannot be computed from micro-batches."""
         logger.warning(
             "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
-            "%.4g. The gradient of a step is therefore the mean of its micro-batches' gradients, weighted by their "
-            "%s; the Trainer's with gradient accumulation is the same mean with equal weights. For the gradient of "
-            "the whole batch use one micro-batch: per_device_train_batch_size as large as the batch, on one rank.",
+            "%.4g. A step's gradient is the mean of its micro-batches' gradients, weighted by their %s (the Trainer's: "
+            "equally). For that of the whole batch use one micro-batch (per_device_train_batch_size), on one rank.",
             self._losses.name(kind),
             *(seen.loss for seen in self._last_tried),
             "share of num_items_in_batch" if normalization.counts_items else "labels",
@@ -231,9 +229,8 @@ class LossTrials:
             return guess
         if failure is not None and kind not in self._losses.normalizations:
             logger.warning(
-                "How %s is normalised could not be found out, because it cannot be computed for other rows than those "
-                "of a micro-batch (%s). Every row counts alike, as in the Trainer's gradient accumulation. To divide "
-                "by tokens, divide by num_items_in_batch.",
+                "How %s is normalised could not be found out: of other rows than a micro-batch's it fails (%s). Every "
+                "row counts alike, as the Trainer accumulates. To divide by tokens, divide by num_items_in_batch.",
                 *(self._losses.name(kind), in_words(failure)),
             )
         return replace(guess, kind="row mean", has_row_means=guess.rows_known, is_tentative=False)

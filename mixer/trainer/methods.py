@@ -231,8 +231,7 @@ def _check_planned(method: Method, plan: RunPlan) -> None:
     for name, is_planned in {"one_stream_each": plan.one_stream_each, "needs_samples": plan.keeps_samples}.items():
         if getattr(method, name) and not is_planned:
             raise ValueError(
-                f"methods: {method.name}.attach has set {name}, but the run is planned before methods are attached. "
-                "Set it in the class or in __init__."
+                f"methods: {method.name} sets {name} too late, in attach: set it in the class or in __init__."
             )
 
 

@@ -281,9 +281,8 @@ class Resuming:
             return None
         if not is_of_ranks:
             raise ValueError(
-                f"{difference}. To go on with {saved}, set batch_size={saved} (with gradient_accumulation_steps=1; "
-                f"micro-batches have at most per_device_train_batch_size samples). To change it, set "
-                f"allow_inexact=True."
+                f"{difference}. To keep {saved}, set batch_size={saved} (gradient_accumulation_steps=1; "
+                "per_device_train_batch_size caps micro-batches); to change it, allow_inexact=True."
             )
         if self._trainer.is_world_process_zero():
             logger.warning("Resumed on another number of ranks: %s. %d goes on.", difference, saved)
@@ -341,8 +340,7 @@ class Resuming:
             self._check_ledger_rows(progress, step)
         else:
             logger.warning(
-                "%s does not exist: the ledger begins after the checkpoint. Earlier rows are on the node of the "
-                "earlier rank 0.",
+                "%s does not exist: the ledger begins after the checkpoint; the earlier rank 0's node has older rows.",
                 ledger.folder,
             )
 

@@ -286,9 +286,8 @@ class StepRunner:
         run, result = self._run, self._finished
         if result is None:
             raise TypeError(
-                f"training_step of this {type(self._trainer).__name__} was replaced during the run. Replace it before "
-                "train(), or override it in the class: it then gets each micro-batch. Or get_batch_samples returned "
-                "another batch than super().get_batch_samples."
+                f"training_step of this {type(self._trainer).__name__} was replaced during the run: do so before "
+                "train(), or override it. Or get_batch_samples returned another batch than super().get_batch_samples."
             )
         self._finished = None
         self._methods.close_step()

@@ -107,7 +107,7 @@ class StreamDifferences:
                 raise ValueError(
                     f"label_smoothing_factor={self._trainer.args.label_smoothing_factor} needs classes, but stream "
                     f"{self._streams[number].name!r} trains {_head(task)} on other labels ({problem}). Set it to 0, or "
-                    f"set the stream's compute_loss_func."
+                    "set the stream's compute_loss_func."
                 )
 
     def _form(self, stream: Stream, task: str | None) -> StreamSpecifics:
@@ -137,9 +137,8 @@ class StreamDifferences:
         for name in missing if self._rules.removes_columns else ():
             if name in (getattr(stream.dataset, "column_names", None) or ()):
                 raise ValueError(
-                    f"Stream {stream.name!r}: its transform reads the column {name!r}, which the model's forward does "
-                    "not take, so that remove_unused_columns=True removes it. Set remove_unused_columns=False, or pass "
-                    "the function as the stream's preprocess, which sees all columns."
+                    f"Stream {stream.name!r}: its transform reads the column {name!r}, which remove_unused_columns=True "
+                    "removes (not in the model's forward). Set it to False, or pass it as preprocess."
                 )
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
