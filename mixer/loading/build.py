@@ -198,7 +198,6 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
     if steps > 1:
         raise ValueError(
             f"batch_size={batch_size} is the total of a step and conflicts with gradient_accumulation_steps={steps}: "
-            "micro-batches of at most per_device_train_batch_size samples are formed automatically. Set only one of "
-            "the two."
+            "set only one; per_device_train_batch_size caps the micro-batches."
         )
     return batch_size, batch_size

@@ -215,8 +215,7 @@ class Standalone:
         """
         if self._uncounted is None:
             raise RuntimeError(
-                "observe: no batch waits for a report. Report each batch once, before the next batch or the state is "
-                "requested."
+                "observe: no batch waits for a report: report each once, before the next batch or state_dict()."
             )
         names, rate = self.mixing.names, as_number(learning_rate)
         known = {GradientNorm: as_number(gradient_norm), Gradients: gradients, **(measured or {})}

@@ -87,8 +87,7 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
     """
     if not isinstance(reference, nn.Module):
         raise TypeError(
-            f"reference_model must be a model (an nn.Module), got a {type(reference).__name__}: load it first, with "
-            f"AutoModelForCausalLM.from_pretrained(...) or its own class."
+            f"reference_model must be a model, got a {type(reference).__name__}: load it first, with from_pretrained."
         )
     if (sharded := shards_of(reference)) is not None:
         raise ValueError(
@@ -100,8 +99,7 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     if any(id(parameter) in trained for parameter in reference.parameters()):
         raise ValueError(
-            "reference_model shares parameters with the model that is trained, so it would be trained too: pass a "
-            "copy.deepcopy of it."
+            "reference_model shares parameters with the model that is trained: pass a copy.deepcopy of it."
         )
 
 
@@ -142,9 +140,8 @@ class ExcessLossHook(StepHook):
         own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
         if not np.array_equal(self._ranks.all_reduce_min(own), self._ranks.all_reduce_max(own)):
             raise ValueError(
-                "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
-                "from_pretrained loads them on the first rank only: set that to false, or load the reference model "
-                "before TrainingArguments are created."
+                "reference_model: its weights are not the same on all ranks, as with cpu_ram_efficient_loading (FSDP): "
+                "set that to false, or load the model before TrainingArguments are created."
             )
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
@@ -234,16 +231,14 @@ def check_told_apart(sums: FloatArray) -> FloatArray:
     own, reference = sums[_OWN:].tolist()
     if own > 0:
         raise ValueError(
-            "The policy needs the loss of each item (token or row) for the excess over the reference model, but this "
-            "model's loss is not the sum of separate terms. Use a model whose forward computes a cross entropy over "
-            "its labels, or returns logits for them; or pass recorded losses of the reference to the policy "
-            "(reference_losses), for which per-stream losses are enough."
+            "The policy needs the loss of each item (token or row), and this model's is not the sum of separate terms. "
+            "Use one whose forward computes a cross entropy over labels, or returns logits; or pass the reference's "
+            "recorded losses to the policy (reference_losses)."
         )
     if reference > 0:
         raise ValueError(
             "reference_model has no loss on the same items (tokens or rows) as the trained model. Use one with the "
-            "same head and tokenizer, such as a model trained with the same recipe; or pass its recorded losses to the "
-            "policy (reference_losses)."
+            "same head and tokenizer, or pass its recorded losses to the policy (reference_losses)."
         )
     return sums[:_OWN]
 
@@ -341,9 +336,8 @@ def needed_reference(
         check_reference(reference, model)
     if is_needed and reference is None:
         raise ValueError(
-            f"Policy {policy.name} needs the losses of a reference model on the trained samples: pass "
-            f"reference_model=..., a trained model of the same kind, or pass its recorded "
-            f"losses to the policy (reference_losses)."
+            f"Policy {policy.name} needs the losses of a reference model: pass reference_model=..., a trained model of "
+            "the same kind, or its recorded losses to the policy (reference_losses)."
         )
     if reference is not None and not is_needed:
         logger.warning(

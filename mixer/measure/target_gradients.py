@@ -183,8 +183,7 @@ class TargetProbe(StepHook):
         optimizer = "SGD" if metric is None else type(metric.optimizer).__name__
         if name == "plain" and optimizer != "SGD" and not self._has_warned:
             logger.warning(
-                "%s has no running squares of gradients that could be read, so streams are compared by plain products "
-                "of gradients, as for SGD.",
+                "%s has no running squares of gradients to read: streams are compared by plain products, as for SGD.",
                 optimizer,
             )
             self._has_warned = True
@@ -193,10 +192,9 @@ class TargetProbe(StepHook):
         few = sum(parameter.numel() for parameter in parameters if parameter.dtype in (torch.bfloat16, torch.float16))
         if few > sum(parameter.numel() for parameter in parameters) / 2 and not self._has_warned_of_bits:
             logger.warning(
-                "Most trained weights have 16 bits, in which the short steps that measure the targets are rounded away "
-                "for most of them: what streams are worth is measured less well. Load the model in float32 and set "
-                "bf16=True, which computes in 16 bits (with FSDP2 or DDP: DeepSpeed's bf16 stores 16 bits too), or "
-                "train adapters."
+                "Most trained weights have 16 bits, which round away the short steps that measure the targets: streams "
+                "are measured less well. Load the model in float32 with bf16=True (DeepSpeed's bf16 stores 16 bits "
+                "too), or train adapters."
             )
             self._has_warned_of_bits = True
 

@@ -105,9 +105,8 @@ def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
     num_steering = round(share * len(dataset))
     if not 0 < num_steering < len(dataset):
         raise ValueError(
-            f"{called} has {len(dataset)} row{'s' * (len(dataset) != 1)}, of which "
-            f"steering_share={share} sets {num_steering} aside to steer; steering and judging need one or "
-            f"more each. {hint}"
+            f"{called}: steering_share={share} sets {num_steering} of its {len(dataset)} row{'s' * (len(dataset) != 1)}"
+            f" aside to steer; steering and judging need one or more each. {hint}"
         )
     order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
     return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_steering]))

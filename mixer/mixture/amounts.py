@@ -76,7 +76,6 @@ def _check_against(streams: Sequence[Stream], unit: str, limit: int, total: int 
             )
     if total is not None and total < limit:
         raise ValueError(
-            f"The streams give {total:,} {unit} together (max_samples, max_tokens, max_labels, max_epochs), but the "
-            f"run has {limit:,}. Set the budget to {total:,} {unit}, raise an amount, or leave one stream "
-            "without a limit."
+            f"The streams give {total:,} {unit} together (by max_{unit} or max_epochs), but the run has {limit:,}. Set "
+            f"the budget to {total:,} {unit}, raise an amount, or leave one stream without a limit."
         )

@@ -350,8 +350,7 @@ class Mixing:
         if (self.seen[are_without] >= _MOST_UNLABELLED).any() or labels is None:
             raise ValueError(
                 f"{user} needs labels, but no sample of {names} so far has one that the loss learns (all are -100, or "
-                "none were counted). Check the chat template, max_length, and what the rows mark as learned; or count "
-                "in tokens."
+                "none were counted). Check the chat template and max_length, or count in tokens."
             )
         if not self._has_told:
             self._has_told = True

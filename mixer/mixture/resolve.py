@@ -23,8 +23,7 @@ def check_micro_batch(max_samples: int | None, max_tokens: int | None) -> None:
             raise ValueError(f"{name} must be at least 1 {unit}, got {limit}.")
     if max_samples is not None and max_tokens is not None:
         raise ValueError(
-            f"max_samples_per_micro_batch={max_samples} and max_tokens_per_micro_batch={max_tokens} both limit "
-            "micro-batches: set one of them."
+            f"max_samples_per_micro_batch={max_samples} and max_tokens_per_micro_batch={max_tokens}: set one of them."
         )
 
 
@@ -86,9 +85,8 @@ def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
     """
     if num_streams > max(batch_size, 1) and policy.min_samples == 0:
         logger.warning(
-            "batch_size=%d is smaller than the number of streams, %d: no step has all of them. Each stream gets its "
-            "share over many steps, and a policy sees its loss only in steps that contain it. To have all streams in "
-            "every step, use a batch_size of %d or more.",
+            "batch_size=%d is smaller than the number of streams, %d: no step has all of them, and a policy sees a "
+            "stream's loss only in steps that contain it. For all streams in every step use %d or more.",
             *(batch_size, num_streams, num_streams),
         )
     if num_streams > 1 and policy.min_samples > 0 and num_streams * policy.min_samples >= batch_size:

@@ -165,8 +165,7 @@ class Stream:
         at = [share for share in (self.enters_at, self.leaves_at) if not isinstance(share, str)]
         if not (all(0.0 <= share <= 1.0 for share in at) and self.enters_at != self.leaves_at and at == sorted(at)):
             raise self._error(
-                "0 <= enters_at < leaves_at <= 1 must hold (shares of the run, or 'decay'), "
-                f"got {self.enters_at} and {self.leaves_at}."
+                f"0 <= enters_at < leaves_at <= 1 (or 'decay') must hold, got {self.enters_at} and {self.leaves_at}."
             )
 
     def _check_amounts(self) -> None:
@@ -174,8 +173,7 @@ class Stream:
             value = getattr(self, name)
             if value is not None and self.is_memory:
                 raise self._error(
-                    f"{name}={value} is for data that are trained on, not for a memory. Set the amount of replay by "
-                    "the policy, such as ReplayRatio(0.1)."
+                    f"{name}={value} is not for a memory: the policy sets the amount of replay, as ReplayRatio(0.1)."
                 )
             if value is not None and value < 1 and name in _AMOUNTS:
                 raise self._error(f"{name} must be 1 or more, got {value}. Use None for no limit.")

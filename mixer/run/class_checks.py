@@ -86,8 +86,7 @@ def check_one_pass(
     if steps_in_backward(args):
         raise ValueError(
             f"Step {step} has {num_micro_batches} micro-batches, and optim={optimizer_name(args)!r} would update the "
-            f"weights once for each. {_WHY} Use an optimizer that updates once per step; adafactor also needs little "
-            f"memory."
+            f"weights once for each. {_WHY} Use an optimizer that updates once per step, such as adafactor."
         )
     always = accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
     if is_first and args.world_size > 1 and args.ddp_static_graph and not always:
@@ -207,9 +206,8 @@ def check_prepared_elsewhere(trainer_class: type) -> None:
     owner = next((owner for owner in trainer_class.__mro__ if library_of(owner) == "trl"), None)
     if owner is not None:
         raise TypeError(
-            f"{trainer_class.__name__}: TRL's {owner.__name__} has no _prepare_dataset, so the data sets of the "
-            f"streams could not be prepared. Mix them beforehand (datasets.interleave_datasets), or use SFTTrainer, "
-            f"DPOTrainer, RewardTrainer or KTOTrainer."
+            f"{trainer_class.__name__}: TRL's {owner.__name__} has no _prepare_dataset for each stream. Mix the data "
+            "sets first (datasets.interleave_datasets), or use SFTTrainer, DPOTrainer, RewardTrainer or KTOTrainer."
         )
 
 

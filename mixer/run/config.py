@@ -156,9 +156,8 @@ class MixingOptions:
         for name, value in self.own_options().items():
             if now[name] != value:
                 raise ValueError(
-                    f"{name} of the training arguments was {value!r:.100} when the trainer was constructed and is "
-                    f"{now[name]!r:.100} now; options of the mixture are fixed then, in a hyperparameter search, too. "
-                    f"Build a new trainer."
+                    f"{name} of the training arguments was {value!r:.100} at construction and is {now[name]!r:.100} "
+                    "now; the mixture's options are fixed then, in a search too. Build a new trainer."
                 )
 
     # ---- Options that the trainer takes as objects, too ----

@@ -245,9 +245,8 @@ class StreamLoading:
         taken: list[str] = list(signature_columns(self._trainer) or ())
         if self._rules.removes_columns and not set(taken) & set(columns):
             raise ValueError(
-                f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename the "
-                f"columns, set the stream's preprocess, or set remove_unused_columns=False for a data_collator that "
-                f"creates the inputs."
+                f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename them,"
+                " set the stream's preprocess, or remove_unused_columns=False for a collator that creates inputs."
             )
         return without_unused_columns(self._trainer, stream.dataset, f"training stream {stream.name!r}")
 

@@ -137,8 +137,8 @@ class StreamDifferences:
         for name in missing if self._rules.removes_columns else ():
             if name in (getattr(stream.dataset, "column_names", None) or ()):
                 raise ValueError(
-                    f"Stream {stream.name!r}: its transform reads the column {name!r}, which remove_unused_columns=True "
-                    "removes (not in the model's forward). Set it to False, or pass it as preprocess."
+                    f"Stream {stream.name!r}: its transform reads the column {name!r}, which remove_unused_columns=True"
+                    " removes (not in the model's forward). Set it to False, or pass it as preprocess."
                 )
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
