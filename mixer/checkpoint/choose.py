@@ -1,11 +1,11 @@
 """The choice of the checkpoint to resume from, and errors when a file cannot be written."""
 
 import errno
-import json
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from transformers.utils import logging
 
@@ -156,7 +156,7 @@ def choose(
     return Choice(error=f"{failed}: {problem}. {hint}")
 
 
-def agree(choice: Choice | None, gather: Callable[[bytes], list[bytes]]) -> Choice:
+def agree(choice: Choice | None, gather: Callable[[Any], list[Any]]) -> Choice:
     """Makes all ranks use the choice of the ranks that save: rank 0, or one rank per node.
 
     Args:
@@ -169,8 +169,8 @@ def agree(choice: Choice | None, gather: Callable[[bytes], list[bytes]]) -> Choi
     Raises:
         ValueError: On every rank, if the requested checkpoint cannot be used.
     """
-    texts = gather(json.dumps(None if choice is None else asdict(choice)).encode())
-    made = {rank: Choice(**own) for rank, text in enumerate(texts) if (own := json.loads(text)) is not None}
+    choices = gather(None if choice is None else asdict(choice))
+    made = {rank: Choice(**own) for rank, own in enumerate(choices) if own is not None}
     for rank, other in made.items():
         if other.error is not None:
             raise ValueError(other.error if rank == 0 else f"Rank {rank}: {other.error}")

@@ -122,8 +122,7 @@ def _raise_disagreement(ranks: RankSync, plan: Plan | None) -> None:
     if plan is not None:  # shortened: each rank receives every rank's description
         counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
         own = f"step {plan.step}, counts {counts}, weights {weights}"
-    plans = ranks.gather_bytes(own.encode())
-    described = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in enumerate(plans))
+    described = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(ranks.gather(own)))
     raise DisagreementError(
         f"The ranks planned different steps ({described}). All ranks must decide alike: call set_weights on "
         "all ranks, and let no policy or function depend on the rank, the time or global random numbers."

@@ -220,7 +220,7 @@ class AuxiliaryPasses:
 
     def gathered(self, text: str) -> list[str]:
         """Gathers a text of every rank, on all ranks."""
-        return [part.decode() for part in self.ranks.gather_bytes(text.encode())]
+        return self.ranks.gather(text)
 
     def items(self, micro: MicroBatch) -> Tensor:
         """Counts the loss terms in each row of a micro-batch: int64 `[num_rows]`."""

@@ -113,7 +113,8 @@ class Mixing:
     @property
     def amounts(self) -> Int64Array:
         """int64 `[num_streams]`: labels of each stream so far if the policy's unit is labels, else tokens."""
-        return self.num_labels if self.policy.unit == "labels" else self.num_tokens
+        amounts: Int64Array = self.num_labels if self.policy.unit == "labels" else self.num_tokens
+        return amounts
 
     @property
     def coverage(self) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Loading a step, and the agreement of all ranks on it before anything else happens."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -152,8 +151,7 @@ class StepConfirmation:
         if skipped is None or not skipped.any():
             return []
         own = [(stream_id, position) for stream_id, _, position in batch.broken]
-        texts = self._ranks.gather_bytes(json.dumps(own).encode())
-        return [(stream_id, position) for text in texts for stream_id, position in json.loads(text)]
+        return [(stream_id, position) for of_rank in self._ranks.gather(own) for stream_id, position in of_rank]
 
     def _log_skipped_samples(self, batch: StepBatch, skipped: Int64Array | None) -> None:
         """Logs the samples that a step skips, and ends the run on all ranks if there are too many."""

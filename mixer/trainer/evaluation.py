@@ -9,7 +9,6 @@ from typing import Any
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.ledger.evaluated_losses import mean_loss, mean_metrics, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
@@ -295,7 +294,13 @@ class StreamEvaluation:
         """Refuses a set whose length differs between ranks: they would wait for each other forever."""
         if self._joined is not None and self._trainer.args.world_size > 1:
             dataset = getattr(dataloader, "dataset", None)
-            check_same_length(self._joined.ranks, len(dataset) if isinstance(dataset, Sized) else -1)
+            lengths = self._joined.ranks.gather(len(dataset) if isinstance(dataset, Sized) else "no length")
+            if len(set(lengths)) > 1:
+                by_rank = ", ".join(f"{length} on rank {rank}" for rank, length in enumerate(lengths))
+                raise ValueError(
+                    f"The evaluation set has different lengths on the ranks, which would wait for each other: "
+                    f"{by_rank}. Pass the whole set on every rank: the trainer shards it."
+                )
 
     def measured(self, evaluate: Callable[..., Any], dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluates a set, and computes its loss over all ranks; see `Trainer.evaluation_loop`."""
@@ -305,13 +310,9 @@ class StreamEvaluation:
         with self.set_loss.measuring(None if stream is None else self._streams.index(stream)):
             output = evaluate(dataloader, *args, **kwargs)
             self.set_loss.settled(output.metrics, call.arguments.get("metric_key_prefix", "eval"))
-        self._end_set()
-        return output
-
-    def _end_set(self) -> None:
-        """Names what TRL's trainer has measured by the set of a dict, before it logs that."""
-        if self._set is not None and self.prefix == _PREFIX:
+        if self._set is not None and self.prefix == _PREFIX:  # what TRL's trainer has measured, before it logs that
             self._own_metrics |= name_by_set(self._trainer, self._set)
+        return output
 
     def with_task(self, inputs: Any) -> Any:
         """Returns inputs for the head of the set's stream."""
@@ -340,23 +341,3 @@ class StreamEvaluation:
         prepared = getattr(self._trainer.accelerator, "_dataloaders", [])
         prepared[:] = [one for one in prepared if one is not loader]
         return loader
-
-
-def check_same_length(rank_sync: RankSync, length: int) -> None:
-    """Refuses an evaluation set whose length differs between ranks; all ranks have to call it.
-
-    Args:
-        rank_sync: Collective operations.
-        length: Number of samples on this rank; -1 if unknown.
-
-    Raises:
-        ValueError: On all ranks, with the lengths.
-    """
-    lengths = [int(one) for one in rank_sync.gather_bytes(str(length).encode())]
-    if len(set(lengths)) == 1:
-        return
-    by_rank = ", ".join(f"{'no length' if one < 0 else one} on rank {rank}" for rank, one in enumerate(lengths))
-    raise ValueError(
-        f"The evaluation set has different lengths on the ranks, which would wait for each other: {by_rank}. Pass the "
-        f"whole set on every rank: the trainer shards it."
-    )

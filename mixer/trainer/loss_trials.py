@@ -19,14 +19,14 @@ from mixer.loading.micro_batch_caps import is_out_of_memory
 from mixer.losses.normalization import (
     EXACT_SHARE,
     LARGEST_OTHER_SHARE,
+    KindFound,
     LossNormalization,
     Seen,
+    Tried,
     counts_other_items,
     decide,
     find_kind,
-    needs_kind,
     try_normalization,
-    vote_on_kind,
 )
 from mixer.losses.stream_losses import StreamLosses
 from mixer.losses.trial_rows import rows_to_try
@@ -44,7 +44,7 @@ from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
 
-Trial = Callable[[StepBatch, int], Tensor]
+Trial = Callable[[StepBatch, int], Tried | KindFound | None]
 
 # A tentative normalisation is tried again in this many steps whose rows have unequal numbers of items.
 _MOST_UNEVEN = 32
@@ -196,15 +196,16 @@ class LossTrials:
 
     def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossNormalization | None]:
         """Determines how the losses of one kind are normalised."""
-        batch, votes = self._voted(batch, kind, self._try_normalization)
-        of_kind = None
-        if needs_kind(votes):
-            batch, of_kind = self._voted(batch, kind, self._try_kind)
-            if counts_other_items(of_kind) and not (self._has_recounted or self._losses.differ):
+        batch, seen = self._seen_by_ranks(batch, kind, self._try_normalization)
+        tried, found = [Tried(*one) for one in seen], None
+        if any(one.needs_kind for one in tried):
+            batch, seen = self._seen_by_ranks(batch, kind, self._try_kind)
+            found = [KindFound(*one) for one in seen]
+            if counts_other_items(found) and not (self._has_recounted or self._losses.differ):
                 self._has_recounted = True
                 self._losses.count_other_labels()
                 return self._learn_kind(self._confirmation.reconfirmed(batch), kind)
-        normalization = decide(votes, self._trainer.args.world_size, of_kind)
+        normalization = decide(tried, self._trainer.args.world_size, found)
         if normalization is not None and normalization.is_guess and not normalization.counts_items:
             normalization = self._as_by_the_trainer(kind, normalization)
         if normalization is not None and normalization.kind == "other" and self._trainer.is_world_process_zero():
@@ -237,13 +238,13 @@ class LossTrials:
 
     # ---- A trial ----
 
-    def _voted(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, Tensor]:
-        """Adds up the ranks' votes on a normalisation; returns the step too, which may have been split again."""
-        batch, own = self._recovery.tried(lambda split: (split, self._vote(split, kind, trial)), batch)
-        return batch, self._ranks.add_up(own.to(self._trainer.args.device)).cpu()
+    def _seen_by_ranks(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, list[Any]]:
+        """Gathers what ranks see in a trial; returns the step too, which may have been split again."""
+        batch, own = self._recovery.tried(lambda split: (split, self._tried(split, kind, trial)), batch)
+        return batch, [one for one in self._ranks.gather(own) if one is not None]
 
-    def _vote(self, batch: StepBatch, kind: int, trial: Trial) -> Tensor:
-        """Returns this rank's vote on a normalisation.
+    def _tried(self, batch: StepBatch, kind: int, trial: Trial) -> Tried | KindFound | None:
+        """Returns what this rank sees in a trial; `None` if that is nothing.
 
         All ranks run the model equally often in a trial: a forward may be a collective.
         """
@@ -254,8 +255,8 @@ class LossTrials:
         micro = batch.micro_batches[number]
         counts = any(of_kind) and not micro.is_padding
         with losses.function_of(int(micro.stream_ids[0])), losses.naming_streams(micro), self._trying():
-            votes = trial(batch, number)
-        return votes if counts else torch.zeros_like(votes)
+            seen = trial(batch, number)
+        return seen if counts else None
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
@@ -293,7 +294,7 @@ class LossTrials:
         rows = self._losses.reader.heard().rows
         return rows if rows is not None and len(rows) == num_samples else None
 
-    def _try_normalization(self, batch: StepBatch, number: int) -> Tensor:
+    def _try_normalization(self, batch: StepBatch, number: int) -> Tried | None:
         losses, micro = self._losses, batch.micro_batches[number]
         return try_normalization(
             lambda count, averages: self._loss(micro.inputs, count, averages),
@@ -312,7 +313,7 @@ class LossTrials:
         is_known = isinstance(inner, PreTrainedModel) and library_of(type(inner)) == "transformers"
         return is_known and not (self._losses.is_users or self._losses.differ)
 
-    def _try_kind(self, batch: StepBatch, number: int) -> Tensor:
+    def _try_kind(self, batch: StepBatch, number: int) -> KindFound | None:
         micro, loader = batch.micro_batches[number], self._run.present_loader
         inputs, num_samples = batch_mapping(micro.inputs), len(micro.stream_ids)
         if num_samples == 1:
@@ -324,11 +325,11 @@ class LossTrials:
         rows = rows_to_try(inputs, num_samples, self._losses.labels_per_row)
         self._last_tried = seen = [self._see(one) for one in (rows or [inputs] * 3)]
         if rows is None:
-            return vote_on_kind(None)
+            return None
         tolerance = self._losses.tolerance
         best = find_kind(seen[0], seen[1:], tolerance)
         if best is None or best.kind != "other":
-            return vote_on_kind(best)
+            return best
         # A model that wraps another one, for example, may shift its labels without a way to know.
         shifts = not self._losses.shifts_labels
         shifted = [
@@ -337,7 +338,7 @@ class LossTrials:
             if labels_can_shift(tried)
         ]
         other = find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
-        return vote_on_kind(best, has_other_items=other is not None and other.kind != "other")
+        return best._replace(has_other_items=other is not None and other.kind != "other")
 
     def _see(self, inputs: Mapping[str, Any]) -> Seen:
         loss = math.nan  # which says nothing

@@ -1,7 +1,6 @@
 """Resuming from a checkpoint as if the run had never stopped."""
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -182,7 +181,7 @@ class Resuming:
         own = self._ranks.run_on_all(
             lambda: choose(folder, requested, among, self._plan.config.allow_inexact) if saves else None
         )
-        choice = agree(own, self._ranks.gather_bytes)
+        choice = agree(own, self._ranks.gather)
         if self._trainer.is_world_process_zero():
             warn_of_passed_over(choice)
         if saves or choice.checkpoint is None:
@@ -196,8 +195,7 @@ class Resuming:
         """Names the checkpoints that every node can resume from on its own disk."""
         saves = self._trainer.args.should_save
         own = self._ranks.run_on_all(lambda: usable_names(folder, self._plan.config.allow_inexact) if saves else None)
-        by_rank = [json.loads(text) for text in self._ranks.gather_bytes(json.dumps(own).encode())]
-        by_node = {rank: set(names) for rank, names in enumerate(by_rank) if names is not None}
+        by_node = {rank: set(names) for rank, names in enumerate(self._ranks.gather(own)) if names is not None}
         common = set.intersection(*by_node.values())
         if not common and any(by_node.values()):
             raise ValueError(none_in_common(folder, by_node))
