@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from typing import Any
 
 from transformers import Trainer
@@ -16,19 +17,16 @@ from mixer.losses.set_loss import SetLoss
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
-from mixer.models.labels import find_lack_of_labels
 from mixer.models.trl_metrics import name_by_set
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
-from mixer.run.plan import Steering
 from mixer.run.state import Basis
 from mixer.trainer.best_model import save_best_of_each, stopping_once
-from mixer.trainer.evaluation_sets import checking_metrics
-from mixer.trainer.streams_that_differ import StreamDifferences, tried
+from mixer.trainer.evaluation_sets import checking_metrics, lack_of_labels
+from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.utils.attributes import attributes_held
 
 _PREFIX = "eval_"
-_MOST_LOOKED_AT = 100  # samples of a set in search of a label
 logger = logging.get_logger(__name__)
 
 
@@ -78,62 +76,24 @@ class StreamEvaluation:
         self._joined, self._agree, plan = basis, agree, basis.plan
         self._streams, self._tasks = plan.streams, plan.tasks
         self.set_loss.join(losses)
-        self._check_targets(plan.steering, losses, differences)
+        lack_of = partial(lack_of_labels, self._trainer, losses, differences)
+        for name, rows in {} if plan.steering is None else plan.steering.rows.items():
+            called = f"The target {name!r} of the objective"
+            if (lack := lack_of(called, rows, self._stream_of(name))) is not None:
+                raise ValueError(f"{called} has no loss: {lack}")
         sets = self._trainer.eval_dataset
         if self._trainer.args.eval_strategy == "no" or sets is None:
             return
         for name, dataset in (sets if isinstance(sets, dict) else {"": sets}).items():
-            stream = self._stream_of(name)
-            self._task_of(name, stream)
-            if isinstance(dataset, Sized):
-                called = f"eval_dataset[{name!r}]" if name else "eval_dataset"
-                if self._check_set(called, dataset, stream, losses, differences):
-                    self._without_labels.add(name)
-
-    def _check_set(
-        self, called: str, dataset: Any, stream: Stream | None, losses: StreamLosses, differences: StreamDifferences
-    ) -> bool:
-        """Refuses an empty set, which would have no loss; warns of one without labels, and says whether it is one."""
-        if not len(dataset):
-            raise ValueError(
-                f"{called} is empty: it has no loss. Add samples, leave it out, or set eval_strategy='no'."
-            )
-        lack = self._lack_of_labels(called, dataset, stream, losses, differences)
-        if lack is not None and self._trainer.is_world_process_zero():
-            logger.warning("%s has no loss: %s", called, lack)
-        return lack is not None
-
-    def _check_targets(self, steering: Steering | None, losses: StreamLosses, differences: StreamDifferences) -> None:
-        """Refuses targets without labels, which would have no loss to steer by."""
-        for name, rows in {} if steering is None else steering.rows.items():
-            called = f"The target {name!r} of the objective"
-            lack = self._lack_of_labels(called, rows, self._stream_of(name), losses, differences)
-            if lack is not None:
-                raise ValueError(f"{called} has no loss: {lack}")
-
-    def _lack_of_labels(
-        self, called: str, dataset: Any, stream: Stream | None, losses: StreamLosses, differences: StreamDifferences
-    ) -> str | None:
-        trainer: Any = self._trainer
-        has_own_loss = losses.is_users or (stream is not None and stream.compute_loss_func is not None)
-        if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
-            return None
-        samples, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
-        places = range(0, num_samples, max(num_samples // _MOST_LOOKED_AT, 1))[:_MOST_LOOKED_AT]
-        for place in places:  # the first one with a label is enough
-            inputs = None
-            with tried(f"Sample {place} of {called} cannot be read."):
-                sample = samples[place]
-                inputs = differences.collated_like(stream, sample)
-            if inputs is None:
-                return None
-            lack = find_lack_of_labels(trainer.model, inputs, dataset, sample)
-            if lack is not None or (counted := losses.labels_per_row(inputs)).any() or not len(counted):
-                return lack
-        return (
-            f"none of its samples ({len(places)} of {num_samples} were looked at) has a label that counts: all labels "
-            "are -100. Leave it out, or give it labels."
-        )
+            (stream, _), called = self.treated_like(name), f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            if isinstance(dataset, Sized) and not len(dataset):
+                raise ValueError(
+                    f"{called} is empty: it has no loss. Add samples, leave it out, or set eval_strategy='no'."
+                )
+            if isinstance(dataset, Sized) and (lack := lack_of(called, dataset, stream)) is not None:
+                self._without_labels.add(name)
+                if self._trainer.is_world_process_zero():
+                    logger.warning("%s has no loss: %s", called, lack)
 
     def _stream_of(self, name: str) -> Stream | None:
         only = self._streams[0] if len(self._streams) == 1 else None  # a set of any name belongs to a single stream

@@ -43,6 +43,7 @@ from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
+from mixer.trainer.starting_point import StartingPoint
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.trl import TRLMetrics
@@ -96,7 +97,8 @@ class Parts:
         guard = WeightGuard(basis, methods)
         self.checkpoints = Checkpointing(basis, methods, self.arguments, guard)
         self.loop = loop = LoopControl(basis, self.checkpoints, self.arguments)
-        self.resuming = Resuming(basis, loop, self.checkpoints)
+        self.start = start = StartingPoint(basis)
+        self.resuming = Resuming(basis, start, loop, self.checkpoints)
         self.search = Search(basis, methods, self._check_again)
         confirmation = StepConfirmation(basis, losses, self.differences.check_classes, lambda: loop.signals)
         self.recovery = Recovery(basis, hooks, losses, confirmation, rules)

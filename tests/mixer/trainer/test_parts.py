@@ -36,6 +36,7 @@ from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
+from mixer.trainer.starting_point import StartingPoint
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.training import Training
@@ -115,7 +116,8 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     arguments, guard = make(HeldArguments, trainer), make(WeightGuard, basis, methods)
     checkpoints = make(Checkpointing, basis, methods, arguments, guard)
     loop = make(LoopControl, basis, checkpoints, arguments)
-    resuming = make(Resuming, basis, loop, checkpoints)
+    start = make(StartingPoint, basis)
+    resuming = make(Resuming, basis, start, loop, checkpoints)
     search = make(Search, basis, methods, lambda: None)
     confirmation = make(StepConfirmation, basis, losses, differences.check_classes, lambda: loop.signals)
     recovery = make(Recovery, basis, hooks, losses, confirmation, rules)
