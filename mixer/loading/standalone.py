@@ -9,16 +9,9 @@ from typing import Any, SupportsFloat
 import numpy as np
 from transformers.utils import logging
 
+from mixer.loading import standalone_options as options
 from mixer.loading.batch_report import StreamValues, as_number, as_numbers, find_missing, make_report
 from mixer.loading.build import resolve_policy
-from mixer.loading.standalone_options import (
-    BatchSizeLike,
-    MixingLike,
-    check_no_progress,
-    resolve_ranks,
-    resolve_size,
-    resolve_streams,
-)
 from mixer.measurements import GradientNorm, Gradients, GradientStatistics, LearningRate, Results
 from mixer.mixture.amounts import amounts_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
@@ -63,9 +56,9 @@ class Standalone:
     def __init__(
         self,
         data: Any,
-        batch_size: BatchSizeLike,
+        batch_size: options.BatchSizeLike,
         *,
-        mixing: MixingLike | None = None,
+        mixing: options.MixingLike | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -74,12 +67,12 @@ class Standalone:
         rank: int | None = None,
         world_size: int | None = None,
     ):
-        self.rank, self.world_size = resolve_ranks(rank, world_size)
-        streams = resolve_streams(data, self._supported)
+        self.rank, self.world_size = options.resolve_ranks(rank, world_size)
+        streams = options.resolve_streams(data, self._supported)
         self.dataset = combine(streams, [stream.dataset for stream in streams])
         self.streams = streams if shuffle else [replace(stream, shuffle=False) for stream in streams]
         self._drop_last = drop_last
-        size = resolve_size(batch_size, self.world_size)
+        size = options.resolve_size(batch_size, self.world_size)
         policy = resolve_policy(mixing, self.streams)
         clock = self._new_clock(size, policy, budget, epoch_size)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
@@ -105,7 +98,7 @@ class Standalone:
         elif budget is None:
             budget = _ENDLESS
             if max_samples is None:
-                check_no_progress(self.streams, size.schedule, policy)
+                options.check_no_progress(self.streams, size.schedule, policy)
         check_amounts(self.streams, budget, None)
         num_samples = resolve_epoch_size(budget, self.streams, epoch_size)
         check_epochs(size.schedule, num_samples)

@@ -9,14 +9,8 @@ from typing import Any
 
 from transformers.utils import logging
 
+from mixer.checkpoint import saved_options
 from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, read_state, supersede
-from mixer.checkpoint.saved_options import (
-    OPTIONS_ENTRY,
-    batch_size_problem,
-    options_of,
-    other_options,
-    same_optimizer,
-)
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
 from mixer.mixture.batch_size import BatchSize
@@ -110,20 +104,22 @@ class Resuming:
             mixing.restart(*new_parts(batch_size))
             mixing.load_state_dict(state, allow_inexact=True)
             progress = replace(progress, recorder={}, methods={})
-        now = options_of(self._trainer, self._plan, mixing)
-        if (others := other_options(state[OPTIONS_ENTRY], now)) and self._trainer.is_world_process_zero():
+        now = saved_options.options_of(self._trainer, self._plan, mixing)
+        if (
+            others := saved_options.other_options(state[saved_options.OPTIONS_ENTRY], now)
+        ) and self._trainer.is_world_process_zero():
             logger.warning("Resumed from %s with other options. %s", self._start.checkpoint, others)
         return progress
 
     def _is_other_mixing(self, state: Mapping[str, Any]) -> bool:
         """Whether the mixing is not that of the checkpoint, which a fork goes on with to the bit."""
-        own = options_of(self._trainer, self._plan, self._run.mixing)["own"]["mixing"]
-        return bool(state[OPTIONS_ENTRY]["own"]["mixing"] != own)
+        own = saved_options.options_of(self._trainer, self._plan, self._run.mixing)["own"]["mixing"]
+        return bool(state[saved_options.OPTIONS_ENTRY]["own"]["mixing"] != own)
 
     def _batch_size_of(self, state: Mapping[str, Any], num_ranks: int) -> int | None:
         """Returns the initial batch size to go on with; `None` for that of the training arguments."""
         saved, has_own = int(state["clock"]["initial_batch_size"]), self._plan.schedule.initial is not None
-        problem = None if has_own else batch_size_problem(self._trainer, state, num_ranks)
+        problem = None if has_own else saved_options.batch_size_problem(self._trainer, state, num_ranks)
         if problem is None:
             return saved
         is_of_ranks, difference = problem
@@ -142,8 +138,8 @@ class Resuming:
         """Refuses another optimizer than the checkpoint's; the Trainer loads it in this context."""
         if self._start.checkpoint is None or self._trainer.is_deepspeed_enabled:
             return contextlib.nullcontext()
-        saved = read_state(Path(self._start.checkpoint))[OPTIONS_ENTRY]
-        return same_optimizer(self._trainer, self._start.checkpoint, saved["optimizer"])
+        saved = read_state(Path(self._start.checkpoint))[saved_options.OPTIONS_ENTRY]
+        return saved_options.same_optimizer(self._trainer, self._start.checkpoint, saved["optimizer"])
 
     def take_up_cap(self) -> None:
         """Restores the micro-batch limit that an earlier part of the run has found."""

@@ -14,16 +14,7 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
 
-from mixer.checkpoint.checkpoint_files import (
-    CAP_ENTRY,
-    METHODS_ENTRY,
-    STATE_FILE,
-    abandon,
-    begin_writing,
-    complete,
-    rotate,
-    step_of,
-)
+from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.choose import write_error
 from mixer.checkpoint.saved_options import OPTIONS_ENTRY, options_of
 from mixer.distributed.consistency import share_files
@@ -193,7 +184,7 @@ class Checkpointing:
     @property
     def holds_step(self) -> bool:
         """Whether the newest checkpoint is of the present step."""
-        return self.last is not None and step_of(self.last) == self._trainer.state.global_step
+        return self.last is not None and checkpoint_files.step_of(self.last) == self._trainer.state.global_step
 
     def note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         """Records the last step; called after every step, and once more at the end of an epoch."""
@@ -243,7 +234,7 @@ class Checkpointing:
         checkpoint = output_folder(trainer, trial) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         with self._putting_errors_off("its folder"):
             if args.should_save:
-                begin_writing(checkpoint)
+                checkpoint_files.begin_writing(checkpoint)
         self._end_if_unwritten(checkpoint)
         trainer.accelerator.wait_for_everyone()
         with self._putting_errors_off("it"), self._arguments.held(save_total_limit=None, push_to_hub=False):
@@ -256,7 +247,7 @@ class Checkpointing:
         trainer.accelerator.wait_for_everyone()
         with self._putting_errors_off("the list of its files"):
             if args.should_save:
-                complete(checkpoint)
+                checkpoint_files.complete(checkpoint)
         self._end_if_unwritten(checkpoint)
         self._finish(checkpoint)
 
@@ -269,7 +260,7 @@ class Checkpointing:
                 self._run.ledger.finish()  # the push runs in the background and would upload a growing file in part
             push_checkpoint(trainer, checkpoint)
         if args.should_save:
-            rotate(checkpoint, args.save_total_limit, trainer.state.best_model_checkpoint)
+            checkpoint_files.rotate(checkpoint, args.save_total_limit, trainer.state.best_model_checkpoint)
         trainer.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
 
     def save_optimizer(self, save: Callable[[str], None], output_dir: str) -> None:
@@ -299,11 +290,14 @@ class Checkpointing:
     def _save_mixture(self, folder: Path, progress: Progress) -> None:
         loader = self._run.present_loader
         cap = loader.cap.state_dict(loader.configured_cap)
-        state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
+        state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), checkpoint_files.CAP_ENTRY: cap}
         with self._arguments.as_the_user_set_them():
             state[OPTIONS_ENTRY] = options_of(self._trainer, self._plan, self._run.mixing)
         with synced_later():  # by `complete`
-            write_json(folder / STATE_FILE, {**state, METHODS_ENTRY: self._methods.settings()})
+            write_json(
+                folder / checkpoint_files.STATE_FILE,
+                {**state, checkpoint_files.METHODS_ENTRY: self._methods.settings()},
+            )
 
     def _progress(self) -> Progress:
         trainer, run = self._trainer, self._run
@@ -355,5 +349,5 @@ class Checkpointing:
         except Exception:
             with contextlib.suppress(OSError):
                 if self._trainer.args.should_save:
-                    abandon(checkpoint)
+                    checkpoint_files.abandon(checkpoint)
             raise

@@ -26,12 +26,7 @@ from mixer.models.labels import (
     needs_labels,
     num_classes_of,
 )
-from mixer.run.hf_compat import (
-    collator_removing_columns,
-    find_signature_columns,
-    prepares_inputs_itself,
-    signature_columns,
-)
+from mixer.run import hf_compat
 from mixer.run.loading import LoadingRules, StreamLoading, goes_by_first
 from mixer.run.plan import differ_by_options
 from mixer.utils.arrays import Int64Array
@@ -115,7 +110,7 @@ class StreamDifferences:
             return StreamSpecifics(None, task)
         collator: Any = stream.data_collator
         if not self._loading.columns_are_removed:
-            collator = collator_removing_columns(self._trainer, collator, f"stream {stream.name!r}")
+            collator = hf_compat.collator_removing_columns(self._trainer, collator, f"stream {stream.name!r}")
         return StreamSpecifics(collator, task)
 
     def _first_samples(self) -> dict[int, Any]:
@@ -142,7 +137,7 @@ class StreamDifferences:
                 )
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
-        if type(self._trainer).compute_loss != Trainer.compute_loss or prepares_inputs_itself(self._trainer):
+        if type(self._trainer).compute_loss != Trainer.compute_loss or hf_compat.prepares_inputs_itself(self._trainer):
             return  # the user's code decides what happens to the columns
         for number, sample in samples.items():
             if (inputs := self.collated(number, sample)) is not None:
@@ -179,7 +174,7 @@ class StreamDifferences:
         """Compares the columns of data sets if some are iterable, whose rows are not read."""
         if not any(stream.is_iterable for stream in self._streams):
             return True
-        known, removes = frozenset(signature_columns(self._trainer)), self._rules.removes_columns
+        known, removes = frozenset(hf_compat.signature_columns(self._trainer)), self._rules.removes_columns
         columns = [frozenset(getattr(dataset, "column_names", None) or ()) for dataset in self._loading.datasets()]
         return len({names & known if removes else names for names in columns if names}) <= 1
 
@@ -200,8 +195,8 @@ class StreamDifferences:
 
     def _take_label_columns(self) -> None:
         """Counts the streams' own label columns as columns of the model."""
-        find_signature_columns(self._trainer)
-        known: Any = signature_columns(self._trainer)
+        hf_compat.find_signature_columns(self._trainer)
+        known: Any = hf_compat.signature_columns(self._trainer)
         own = [column for stream in self._streams for column in stream.label_names or ()]
         known += [column for column in own if column not in known]
 
