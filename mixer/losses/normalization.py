@@ -189,7 +189,7 @@ def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) 
     if min(by_item, by_row) > close:
         return KindFound("other")
     # If all rows have equal items, or all parts the same loss, any mean would be this one.
-    is_tentative = max(by_item, by_row) <= _CLEARLY * close
+    is_tentative = bool(max(by_item, by_row) <= _CLEARLY * close)
     return KindFound("item mean" if is_tentative or by_item <= by_row else "row mean", is_tentative=is_tentative)
 
 
@@ -212,7 +212,7 @@ def kind_by_rows(whole: Seen, tolerance: float = TOLERANCE) -> KindFound | None:
     by_item = abs(rows.sum() / max(whole.items.sum(), 1) - whole.loss)
     by_mean = abs(means.mean() - whole.loss)
     if by_item <= close or by_mean <= close:
-        is_tentative = max(by_item, by_mean) <= _CLEARLY * close
+        is_tentative = bool(max(by_item, by_mean) <= _CLEARLY * close)
         if is_tentative or by_item < by_mean:
             return KindFound("item mean", rows_known=True, is_tentative=is_tentative)
         return KindFound("row mean", rows_known=True, has_row_means=True)

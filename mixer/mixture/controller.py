@@ -9,17 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.measurements import (
-    EvaluationLoss,
-    GradientNoise,
-    Gradients,
-    GradientStatistics,
-    LearningRate,
-    Loss,
-    Noise,
-    Rates,
-    Results,
-)
+from mixer import measurements
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits
@@ -369,7 +359,7 @@ class Mixing:
         self,
         plan: Plan,
         tokens: Int64Array,
-        measured: Results | None = None,
+        measured: measurements.Results | None = None,
         skipped: Int64Array | None = None,
         labels: Int64Array | None = None,
     ) -> None:
@@ -390,11 +380,14 @@ class Mixing:
             self.drop_rest()
         self._loaded += loaded
         self.planner.count_amounts(self._loaded[:2])
-        if measured.get(GradientNoise) is None and (noise := _noise_of(measured.get(Gradients))) is not None:
-            measured[GradientNoise] = noise
-        if LearningRate in measured:
-            rate: Callable[[float], float] = measured[LearningRate]
-            measured[LearningRate] = Rates(rate(self.clock.schedule_position), rate(position))
+        if (
+            measured.get(measurements.GradientNoise) is None
+            and (noise := _noise_of(measured.get(measurements.Gradients))) is not None
+        ):
+            measured[measurements.GradientNoise] = noise
+        if measurements.LearningRate in measured:
+            rate: Callable[[float], float] = measured[measurements.LearningRate]
+            measured[measurements.LearningRate] = measurements.Rates(rate(self.clock.schedule_position), rate(position))
         if not self.size.is_constant:
             self._update_batch_size(plan, measured)
         self.drop_rest()
@@ -403,7 +396,7 @@ class Mixing:
             return
         self._update_weights(plan, loaded[int(self.policy.unit == "labels")], measured)
 
-    def _update_batch_size(self, plan: Plan, measured: Results) -> None:
+    def _update_batch_size(self, plan: Plan, measured: measurements.Results) -> None:
         clock = self.clock
         seen = BatchObservation(
             step=clock.step,
@@ -418,13 +411,13 @@ class Mixing:
         self.size.update(seen)
         clock.resize(self.size.value)
 
-    def _update_weights(self, plan: Plan, tokens: Int64Array, measured: Results) -> None:
+    def _update_weights(self, plan: Plan, tokens: Int64Array, measured: measurements.Results) -> None:
         lengths = self._weights.tokens_per_sample(self.seen, self.amounts)
         if (evaluated := self._weights.take_evaluation_losses()) is not None:
-            measured = {**measured, EvaluationLoss: evaluated}
+            measured = {**measured, measurements.EvaluationLoss: evaluated}
         if self.loss_units is not None:
-            if Loss in measured:
-                self.loss_units.take(measured[Loss])
+            if measurements.Loss in measured:
+                self.loss_units.take(measured[measurements.Loss])
             in_units = {kind: self.loss_units.measure(losses) for kind, losses in measured.items() if kind.is_loss}
             measured = {**measured, **in_units}
         observation = Observation(
@@ -516,8 +509,8 @@ class Mixing:
         return [by_name.get(name, 0) for name in self.names]
 
 
-def _noise_of(gradients: GradientStatistics | None) -> Noise | None:
-    noise = None if gradients is None else Noise(*gradients.noise)
+def _noise_of(gradients: measurements.GradientStatistics | None) -> measurements.Noise | None:
+    noise = None if gradients is None else measurements.Noise(*gradients.noise)
     is_known = noise is not None and math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
     return noise if is_known else None
 

@@ -16,7 +16,18 @@ from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.micro_batch_caps import is_out_of_memory
-from mixer.losses import normalization
+from mixer.losses.normalization import (
+    EXACT_SHARE,
+    LARGEST_OTHER_SHARE,
+    KindFound,
+    LossNormalization,
+    Seen,
+    Tried,
+    counts_other_items,
+    decide,
+    find_kind,
+    try_normalization,
+)
 from mixer.losses.stream_losses import StreamLosses
 from mixer.losses.trial_rows import rows_to_try
 from mixer.models.inputs import inner_model
@@ -33,7 +44,7 @@ from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
 
-Trial = Callable[[StepBatch, int], normalization.Tried | normalization.KindFound | None]
+Trial = Callable[[StepBatch, int], Tried | KindFound | None]
 
 # A tentative normalisation is tried again in this many steps whose rows have unequal numbers of items.
 _MOST_UNEVEN = 32
@@ -65,9 +76,7 @@ class LossTrials:
         self._has_recounted = False  # whether the loss shifts labels unlike its model
         self._has_told = False  # that rows of several streams were mixed up
         self._failure: Exception | None = None  # of a trial with other rows than a micro-batch has
-        self._last_tried: list[
-            normalization.Seen
-        ] = []  # the last loss of unknown kind, for some rows and for their halves
+        self._last_tried: list[Seen] = []  # the last loss of unknown kind, for some rows and for their halves
 
     def begin(self) -> None:
         """Begins a run."""
@@ -103,7 +112,7 @@ class LossTrials:
         loader = self._run.present_loader
         return loader.by_stream or loader.round_robin or self._run.step.counts.mixed_up[1] > 0
 
-    def _is_doubtful(self, kind: int, known: normalization.LossNormalization, step: int) -> bool:
+    def _is_doubtful(self, kind: int, known: LossNormalization, step: int) -> bool:
         """Whether a settled normalisation may have been a coincidence: rows show it in every step, parts do not."""
         if not (known.rows_known or self._is_parted_or_mixed_up):  # after steps whose rows were mixed up
             return True
@@ -132,7 +141,7 @@ class LossTrials:
         self._part_streams("The loss of this model cannot be separated by row")
         return self._confirmation.reloaded(batch)
 
-    def _settled(self, kind: int, found: normalization.LossNormalization, step: int) -> normalization.LossNormalization:
+    def _settled(self, kind: int, found: LossNormalization, step: int) -> LossNormalization:
         """Keeps what was settled before, unless a later trial shows otherwise."""
         before = self._losses.normalizations.get(kind)
         if before is None or before.is_tentative:
@@ -185,25 +194,25 @@ class LossTrials:
                 else "every micro-batch contains one stream from now on",
             )
 
-    def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, normalization.LossNormalization | None]:
+    def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossNormalization | None]:
         """Determines how the losses of one kind are normalised."""
         batch, seen = self._seen_by_ranks(batch, kind, self._try_normalization)
-        tried, found = [normalization.Tried(*one) for one in seen], None
+        tried, found = [Tried(*one) for one in seen], None
         if any(one.needs_kind for one in tried):
             batch, seen = self._seen_by_ranks(batch, kind, self._try_kind)
-            found = [normalization.KindFound(*one) for one in seen]
-            if normalization.counts_other_items(found) and not (self._has_recounted or self._losses.differ):
+            found = [KindFound(*one) for one in seen]
+            if counts_other_items(found) and not (self._has_recounted or self._losses.differ):
                 self._has_recounted = True
                 self._losses.count_other_labels()
                 return self._learn_kind(self._confirmation.reconfirmed(batch), kind)
-        normalization = normalization.decide(tried, self._trainer.args.world_size, found)
+        normalization = decide(tried, self._trainer.args.world_size, found)
         if normalization is not None and normalization.is_guess and not normalization.counts_items:
             normalization = self._as_by_the_trainer(kind, normalization)
         if normalization is not None and normalization.kind == "other" and self._trainer.is_world_process_zero():
             self._warn_of_other_loss(kind, normalization)
         return batch, normalization
 
-    def _warn_of_other_loss(self, kind: int, normalization: normalization.LossNormalization) -> None:
+    def _warn_of_other_loss(self, kind: int, normalization: LossNormalization) -> None:
         """Warns of a loss whose gradient on the whole batch cannot be computed from micro-batches."""
         logger.warning(
             "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
@@ -214,7 +223,7 @@ class LossTrials:
             "share of num_items_in_batch" if normalization.counts_items else "labels",
         )
 
-    def _as_by_the_trainer(self, kind: int, guess: normalization.LossNormalization) -> normalization.LossNormalization:
+    def _as_by_the_trainer(self, kind: int, guess: LossNormalization) -> LossNormalization:
         """Weights rows alike if a trial failed on any rank, as the Trainer weights micro-batches of one row."""
         failure, self._failure = self._failure, None
         if not self._ranks.max_over_ranks(int(failure is not None)):
@@ -234,7 +243,7 @@ class LossTrials:
         batch, own = self._recovery.tried(lambda split: (split, self._tried(split, kind, trial)), batch)
         return batch, [one for one in self._ranks.gather(own) if one is not None]
 
-    def _tried(self, batch: StepBatch, kind: int, trial: Trial) -> normalization.Tried | normalization.KindFound | None:
+    def _tried(self, batch: StepBatch, kind: int, trial: Trial) -> Tried | KindFound | None:
         """Returns what this rank sees in a trial; `None` if that is nothing.
 
         All ranks run the model equally often in a trial: a forward may be a collective.
@@ -285,15 +294,15 @@ class LossTrials:
         rows = self._losses.reader.heard().rows
         return rows if rows is not None and len(rows) == num_samples else None
 
-    def _try_normalization(self, batch: StepBatch, number: int) -> normalization.Tried | None:
+    def _try_normalization(self, batch: StepBatch, number: int) -> Tried | None:
         losses, micro = self._losses, batch.micro_batches[number]
-        return normalization.try_normalization(
+        return try_normalization(
             lambda count, averages: self._loss(micro.inputs, count, averages),
             lambda: self._rows(len(micro.stream_ids)),
             self._run.step.num_items,
             self._run.step.micro_items[number],
             self._trainer.args.world_size,
-            normalization.EXACT_SHARE if losses.is_users or losses.differ else normalization.LARGEST_OTHER_SHARE,
+            EXACT_SHARE if losses.is_users or losses.differ else LARGEST_OTHER_SHARE,
             is_stock=self._is_stock,
         )
 
@@ -304,7 +313,7 @@ class LossTrials:
         is_known = isinstance(inner, PreTrainedModel) and library_of(type(inner)) == "transformers"
         return is_known and not (self._losses.is_users or self._losses.differ)
 
-    def _try_kind(self, batch: StepBatch, number: int) -> normalization.KindFound | None:
+    def _try_kind(self, batch: StepBatch, number: int) -> KindFound | None:
         micro, loader = batch.micro_batches[number], self._run.present_loader
         inputs, num_samples = batch_mapping(micro.inputs), len(micro.stream_ids)
         if num_samples == 1:
@@ -318,7 +327,7 @@ class LossTrials:
         if rows is None:
             return None
         tolerance = self._losses.tolerance
-        best = normalization.find_kind(seen[0], seen[1:], tolerance)
+        best = find_kind(seen[0], seen[1:], tolerance)
         if best is None or best.kind != "other":
             return best
         # A model that wraps another one, for example, may shift its labels without a way to know.
@@ -328,10 +337,10 @@ class LossTrials:
             for one, tried in zip(seen, rows, strict=True)
             if labels_can_shift(tried)
         ]
-        other = normalization.find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
+        other = find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
         return best._replace(has_other_items=other is not None and other.kind != "other")
 
-    def _see(self, inputs: Mapping[str, Any]) -> normalization.Seen:
+    def _see(self, inputs: Mapping[str, Any]) -> Seen:
         loss = math.nan  # which says nothing
         try:
             # Without training's factor world_size.
@@ -342,4 +351,4 @@ class LossTrials:
             self._failure = error
         items = self._losses.labels_per_row(inputs)
         rows = self._rows(len(items))
-        return normalization.Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())
+        return Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())

@@ -5,24 +5,13 @@ from typing import Any
 
 from transformers import TrainingArguments
 
+from mixer import measurements
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.branch_losses import BranchProbe
 from mixer.measure.reference import ExcessLossHook, LossAfterHook, needed_reference
 from mixer.measure.stream_gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
 from mixer.measure.target_gradients import TargetProbe
 from mixer.measure.target_rows import TargetRows
-from mixer.measurements import (
-    BUILT_IN,
-    Alignment,
-    Branches,
-    ExcessLoss,
-    GradientNoise,
-    Gradients,
-    Kind,
-    LossAfter,
-    UpdateNorm,
-    asked,
-)
 from mixer.mixture.controller import Mixing
 from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
@@ -32,7 +21,7 @@ from mixer.trainer.trl import with_fused_head
 
 def new_hooks(runs: AuxiliaryPasses) -> list[StepHook]:
     """Makes the hooks that measure what policy and schedule ask for."""
-    made = (make(runs, asked(runs.plan.needs, kind)) for kind, make in _HOOKS.items())
+    made = (make(runs, measurements.asked(runs.plan.needs, kind)) for kind, make in _HOOKS.items())
     return [hook for hook in made if hook is not None]
 
 
@@ -46,7 +35,7 @@ def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
     Raises:
         ValueError: With the request.
     """
-    known = {*BUILT_IN, *(kind for hook in hooks for kind in hook.measures)}
+    known = {*measurements.BUILT_IN, *(kind for hook in hooks for kind in hook.measures)}
     if unknown := [need for need in plan.needs if type(need) not in known]:
         raise ValueError(
             f"mixing={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
@@ -112,7 +101,7 @@ def _excess_loss(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
 def _alignment(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
-    steering, request = runs.plan.aim, Alignment.merged(requests)
+    steering, request = runs.plan.aim, measurements.Alignment.merged(requests)
     judging = _targets(runs, steering.judging) if request.judged and steering.judging else []
     return TargetProbe(_targets(runs, steering.rows), runs, request, steering.objective, judging)
 
@@ -131,12 +120,12 @@ def _targets(runs: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]
 
 
 # In the order in which they are called.
-_HOOKS: dict[Kind, Callable[[AuxiliaryPasses, list[Any]], StepHook | None]] = {
-    Gradients: _gradients,
-    GradientNoise: _noise,
-    UpdateNorm: lambda _, requests: UpdateNormHook() if requests else None,
-    ExcessLoss: _excess_loss,
-    LossAfter: lambda runs, requests: LossAfterHook(runs) if requests else None,
-    Alignment: _alignment,
-    Branches: _branches,
+_HOOKS: dict[measurements.Kind, Callable[[AuxiliaryPasses, list[Any]], StepHook | None]] = {
+    measurements.Gradients: _gradients,
+    measurements.GradientNoise: _noise,
+    measurements.UpdateNorm: lambda _, requests: UpdateNormHook() if requests else None,
+    measurements.ExcessLoss: _excess_loss,
+    measurements.LossAfter: lambda runs, requests: LossAfterHook(runs) if requests else None,
+    measurements.Alignment: _alignment,
+    measurements.Branches: _branches,
 }
