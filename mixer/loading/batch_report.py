@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 import torch
 
-from mixer import measurements
+import mixer.measurements as measurements
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.arrays import FloatArray

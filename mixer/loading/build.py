@@ -10,12 +10,11 @@ from transformers import TrainingArguments
 
 from mixer.loading.learning_rate import decay_step
 from mixer.loading.preprocessing import preprocessed
-from mixer.mixture.amounts import Amounts, amounts_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
-from mixer.mixture.resolve import check_epochs, resolve_epoch_size
+from mixer.mixture.resolve import Amounts, amounts_of, check_amounts, check_epochs, resolve_epoch_size
 from mixer.mixture.stream import Stream, total_samples
 from mixer.models.labels import IGNORED
 from mixer.policies.contract import Policy

@@ -9,16 +9,15 @@ from typing import Any, SupportsFloat
 import numpy as np
 from transformers.utils import logging
 
-from mixer.loading import standalone_options as options
+import mixer.loading.standalone_options as options
 from mixer.loading.batch_report import StreamValues, as_number, as_numbers, find_missing, make_report
 from mixer.loading.build import resolve_policy
 from mixer.measurements import GradientNorm, Gradients, GradientStatistics, LearningRate, Results
-from mixer.mixture.amounts import amounts_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
-from mixer.mixture.resolve import check_epochs, resolve_epoch_size
+from mixer.mixture.resolve import amounts_of, check_amounts, check_epochs, resolve_epoch_size
 from mixer.mixture.step_plan import Plan
 from mixer.mixture.stream import combine, total_samples
 from mixer.policies.contract import Policy, Weights

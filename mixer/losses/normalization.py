@@ -50,11 +50,6 @@ class LossNormalization:
     is_guess: bool = False
 
     @property
-    def is_clear_if_even(self) -> bool:
-        """Whether rows with equal items say nothing new of it: its row losses are its mean, by items and by rows."""
-        return self.rows_known and not self.is_guess
-
-    @property
     def counts_rows(self) -> bool:
         """Whether rows are the items of the loss."""
         return self.kind == "row mean"

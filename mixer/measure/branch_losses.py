@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from mixer.gradients.metric import OptimizerMetric
-from mixer.loading.loaded_step import MicroBatch
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import MicroBatch, StepResult
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.target_rows import TargetRows
 from mixer.measurements import Branches, BranchStatistics, Results

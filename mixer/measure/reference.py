@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.distributed.gradient_sync import shards_of
-from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult
 from mixer.losses.normalization import LARGEST_OTHER_SHARE
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements import ExcessLoss, LossAfter, Results

@@ -11,8 +11,7 @@ from transformers.utils import logging
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
 from mixer.gradients.step_length import StepLength
-from mixer.loading.loaded_step import StepBatch
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepBatch, StepResult
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements import GradientNoise, Gradients, GradientStatistics, Results, UpdateNorm
 from mixer.run.hooks import ForwardResult, StepHook

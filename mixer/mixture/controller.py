@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer import measurements
+import mixer.measurements as measurements
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits

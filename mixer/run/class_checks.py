@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from accelerate import Accelerator
 from transformers import Trainer, TrainingArguments
@@ -164,21 +164,6 @@ def _check_workers(args: TrainingArguments) -> None:
         raise ValueError(f"dataloader_prefetch_factor must be 1 or more, or None for 2, got {prefetch}.")
     if args.dataloader_persistent_workers and not workers:
         raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
-
-
-def check_choice(option: str, value: object, choices: Any) -> None:
-    """Refuses a value of an option that is none of its choices.
-
-    Args:
-        option: Name of the option.
-        value: Its value.
-        choices: Its choices, a `Literal`.
-
-    Raises:
-        ValueError: With the choices.
-    """
-    if value not in get_args(choices):
-        raise ValueError(f"{option} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}.")
 
 
 def check_output_folder(args: TrainingArguments | None) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepResult
 from mixer.run.state import Basis
 from mixer.trainer.methods import MethodList
 from mixer.utils.device import to_host

@@ -102,7 +102,9 @@ class LossTrials:
         if tentative and not is_even:
             self._num_uneven += 1
             tries_again |= self._num_uneven <= _MOST_UNEVEN
-        again = [kind for kind in tentative if tries_again and not (is_even and known[kind].is_clear_if_even)]
+        # Rows with equal items say nothing new of a loss whose row losses are its mean, by items and by rows.
+        are_clear = {kind for kind in tentative if is_even and known[kind].rows_known and not known[kind].is_guess}
+        again = [kind for kind in tentative if tries_again and kind not in are_clear]
         again += [kind for kind in kinds if kind in known and self._is_doubtful(kind, known[kind], plan.step)]
         return [kind for kind in kinds if kind not in known or kind in again]
 

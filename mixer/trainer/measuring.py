@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from mixer import measurements
+import mixer.measurements as measurements
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.branch_losses import BranchProbe
 from mixer.measure.reference import ExcessLossHook, LossAfterHook, needed_reference

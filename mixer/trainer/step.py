@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
-from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.result import StepResult, read_together
+from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult, read_together
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.stream_gradients import RunProbe
 from mixer.measurements import GradientNorm, Kind, LearningRate, Loss, MeanLoss, Results, asked

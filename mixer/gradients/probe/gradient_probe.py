@@ -8,7 +8,7 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from mixer.gradients.probe import probe_arguments
+import mixer.gradients.probe.probe_arguments as probe_arguments
 from mixer.gradients.probe.check import PieceCheck
 from mixer.gradients.probe.discovery import Covered
 from mixer.gradients.probe.plain_forward import PlainForward

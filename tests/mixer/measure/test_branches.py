@@ -16,8 +16,7 @@ from transformers import default_data_collator
 
 import mixer
 from mixer import MixingTrainer
-from mixer.loading.loaded_step import StepCounts
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepCounts, StepResult
 from mixer.measure.branch_losses import BranchProbe
 from mixer.measurements import Branches, BranchStatistics
 from mixer.mixture.clock import Budget, Clock
