@@ -12,22 +12,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+import mixer.losses.normalization as loss_forms
 from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.micro_batch_caps import is_out_of_memory
-from mixer.losses.normalization import (
-    EXACT_SHARE,
-    LARGEST_OTHER_SHARE,
-    KindFound,
-    LossNormalization,
-    Seen,
-    Tried,
-    counts_other_items,
-    decide,
-    find_kind,
-    try_normalization,
-)
 from mixer.losses.stream_losses import StreamLosses
 from mixer.losses.trial_rows import rows_to_try
 from mixer.models.inputs import inner_model
@@ -44,7 +33,7 @@ from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
 
-Trial = Callable[[StepBatch, int], Tried | KindFound | None]
+Trial = Callable[[StepBatch, int], loss_forms.Tried | loss_forms.KindFound | None]
 
 # A tentative normalisation is tried again in this many steps whose rows have unequal numbers of items.
 _MOST_UNEVEN = 32
@@ -76,7 +65,9 @@ class LossTrials:
         self._has_recounted = False  # whether the loss shifts labels unlike its model
         self._has_told = False  # that rows of several streams were mixed up
         self._failure: Exception | None = None  # of a trial with other rows than a micro-batch has
-        self._last_tried: list[Seen] = []  # the last loss of unknown kind, for some rows and for their halves
+        self._last_tried: list[
+            loss_forms.Seen
+        ] = []  # the last loss of unknown kind, for some rows and for their halves
 
     def begin(self) -> None:
         """Begins a run."""
@@ -114,7 +105,7 @@ class LossTrials:
         loader = self._run.present_loader
         return loader.by_stream or loader.round_robin or self._run.step.counts.mixed_up[1] > 0
 
-    def _is_doubtful(self, kind: int, known: LossNormalization, step: int) -> bool:
+    def _is_doubtful(self, kind: int, known: loss_forms.LossNormalization, step: int) -> bool:
         """Whether a settled normalisation may have been a coincidence: rows show it in every step, parts do not."""
         if not (known.rows_known or self._is_parted_or_mixed_up):  # after steps whose rows were mixed up
             return True
@@ -143,7 +134,7 @@ class LossTrials:
         self._part_streams("The loss of this model cannot be separated by row")
         return self._confirmation.reloaded(batch)
 
-    def _settled(self, kind: int, found: LossNormalization, step: int) -> LossNormalization:
+    def _settled(self, kind: int, found: loss_forms.LossNormalization, step: int) -> loss_forms.LossNormalization:
         """Keeps what was settled before, unless a later trial shows otherwise."""
         before = self._losses.normalizations.get(kind)
         if before is None or before.is_tentative:
@@ -196,25 +187,25 @@ class LossTrials:
                 else "every micro-batch contains one stream from now on",
             )
 
-    def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossNormalization | None]:
+    def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, loss_forms.LossNormalization | None]:
         """Determines how the losses of one kind are normalised."""
         batch, seen = self._seen_by_ranks(batch, kind, self._try_normalization)
-        tried, found = [Tried(*one) for one in seen], None
+        tried, found = [loss_forms.Tried(*one) for one in seen], None
         if any(one.needs_kind for one in tried):
             batch, seen = self._seen_by_ranks(batch, kind, self._try_kind)
-            found = [KindFound(*one) for one in seen]
-            if counts_other_items(found) and not (self._has_recounted or self._losses.differ):
+            found = [loss_forms.KindFound(*one) for one in seen]
+            if loss_forms.counts_other_items(found) and not (self._has_recounted or self._losses.differ):
                 self._has_recounted = True
                 self._losses.count_other_labels()
                 return self._learn_kind(self._confirmation.reconfirmed(batch), kind)
-        normalization = decide(tried, self._trainer.args.world_size, found)
+        normalization = loss_forms.decide(tried, self._trainer.args.world_size, found)
         if normalization is not None and normalization.is_guess and not normalization.counts_items:
             normalization = self._as_by_the_trainer(kind, normalization)
         if normalization is not None and normalization.kind == "other" and self._trainer.is_world_process_zero():
             self._warn_of_other_loss(kind, normalization)
         return batch, normalization
 
-    def _warn_of_other_loss(self, kind: int, normalization: LossNormalization) -> None:
+    def _warn_of_other_loss(self, kind: int, normalization: loss_forms.LossNormalization) -> None:
         """Warns of a loss whose gradient on the whole batch cannot be computed from micro-batches."""
         logger.warning(
             "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
@@ -225,7 +216,7 @@ class LossTrials:
             "share of num_items_in_batch" if normalization.counts_items else "labels",
         )
 
-    def _as_by_the_trainer(self, kind: int, guess: LossNormalization) -> LossNormalization:
+    def _as_by_the_trainer(self, kind: int, guess: loss_forms.LossNormalization) -> loss_forms.LossNormalization:
         """Weights rows alike if a trial failed on any rank, as the Trainer weights micro-batches of one row."""
         failure, self._failure = self._failure, None
         if not self._ranks.max_over_ranks(int(failure is not None)):
@@ -245,7 +236,7 @@ class LossTrials:
         batch, own = self._recovery.tried(lambda split: (split, self._tried(split, kind, trial)), batch)
         return batch, [one for one in self._ranks.gather(own) if one is not None]
 
-    def _tried(self, batch: StepBatch, kind: int, trial: Trial) -> Tried | KindFound | None:
+    def _tried(self, batch: StepBatch, kind: int, trial: Trial) -> loss_forms.Tried | loss_forms.KindFound | None:
         """Returns what this rank sees in a trial; `None` if that is nothing.
 
         All ranks run the model equally often in a trial: a forward may be a collective.
@@ -296,15 +287,15 @@ class LossTrials:
         rows = self._losses.reader.heard().rows
         return rows if rows is not None and len(rows) == num_samples else None
 
-    def _try_normalization(self, batch: StepBatch, number: int) -> Tried | None:
+    def _try_normalization(self, batch: StepBatch, number: int) -> loss_forms.Tried | None:
         losses, micro = self._losses, batch.micro_batches[number]
-        return try_normalization(
+        return loss_forms.try_normalization(
             lambda count, averages: self._loss(micro.inputs, count, averages),
             lambda: self._rows(len(micro.stream_ids)),
             self._run.step.num_items,
             self._run.step.micro_items[number],
             self._trainer.args.world_size,
-            EXACT_SHARE if losses.is_users or losses.differ else LARGEST_OTHER_SHARE,
+            loss_forms.EXACT_SHARE if losses.is_users or losses.differ else loss_forms.LARGEST_OTHER_SHARE,
             is_stock=self._is_stock,
         )
 
@@ -315,7 +306,7 @@ class LossTrials:
         is_known = isinstance(inner, PreTrainedModel) and library_of(type(inner)) == "transformers"
         return is_known and not (self._losses.is_users or self._losses.differ)
 
-    def _try_kind(self, batch: StepBatch, number: int) -> KindFound | None:
+    def _try_kind(self, batch: StepBatch, number: int) -> loss_forms.KindFound | None:
         micro, loader = batch.micro_batches[number], self._run.present_loader
         inputs, num_samples = batch_mapping(micro.inputs), len(micro.stream_ids)
         if num_samples == 1:
@@ -329,7 +320,7 @@ class LossTrials:
         if rows is None:
             return None
         tolerance = self._losses.tolerance
-        best = find_kind(seen[0], seen[1:], tolerance)
+        best = loss_forms.find_kind(seen[0], seen[1:], tolerance)
         if best is None or best.kind != "other":
             return best
         # A model that wraps another one, for example, may shift its labels without a way to know.
@@ -339,10 +330,10 @@ class LossTrials:
             for one, tried in zip(seen, rows, strict=True)
             if labels_can_shift(tried)
         ]
-        other = find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
+        other = loss_forms.find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
         return best._replace(has_other_items=other is not None and other.kind != "other")
 
-    def _see(self, inputs: Mapping[str, Any]) -> Seen:
+    def _see(self, inputs: Mapping[str, Any]) -> loss_forms.Seen:
         loss = math.nan  # which says nothing
         try:
             # Without training's factor world_size.
@@ -353,4 +344,4 @@ class LossTrials:
             self._failure = error
         items = self._losses.labels_per_row(inputs)
         rows = self._rows(len(items))
-        return Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())
+        return loss_forms.Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())

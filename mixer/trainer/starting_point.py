@@ -6,15 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mixer.checkpoint.choose import (
-    Choice,
-    agree,
-    checkpoint_at,
-    choose,
-    none_in_common,
-    usable_names,
-    warn_of_passed_over,
-)
+import mixer.checkpoint.choose as choosing
 from mixer.checkpoint.lock import FolderLock
 from mixer.checkpoint.trainer_files import check_trainer_state, naming_unreadable
 from mixer.distributed.consistency import check_same, check_shared, shared_options
@@ -54,7 +46,7 @@ class StartingPoint:
         def checkpoint() -> str:
             if run.resolve() == Path(str(self._trainer.args.output_dir)).resolve():
                 raise ValueError(f"output_dir must be a folder of the fork's own, not {run}, which is that of the run.")
-            return str(checkpoint_at(run, at))
+            return str(choosing.checkpoint_at(run, at))
 
         path, self.parent = self._ranks.run_on_all(checkpoint), run
         try:
@@ -73,7 +65,7 @@ class StartingPoint:
         Raises:
             ValueError: On all ranks, if there is no such checkpoint or it is incomplete or damaged; with the file.
         """
-        args, choice = self._trainer.args, Choice()
+        args, choice = self._trainer.args, choosing.Choice()
         with self.holding_output(trial):
             resumes = requested is not None and requested is not False
             uses_folder = resumes or args.save_strategy != "no"
@@ -141,18 +133,18 @@ class StartingPoint:
         if uses_folder:
             check_shared(Path(str(args.output_dir)), args.should_save, self._ranks, _UNSEEN, _CROWDED)
 
-    def _choose(self, requested: str | bool | None) -> Choice:
+    def _choose(self, requested: str | bool | None) -> choosing.Choice:
         """Chooses a checkpoint; `None` requests the newest one, if any."""
         args = self._trainer.args
         folder, saves = Path(str(args.output_dir)), args.should_save
         among = self._usable_on_all_nodes(folder) if args.save_on_each_node else None
 
         own = self._ranks.run_on_all(
-            lambda: choose(folder, requested, among, self._plan.config.allow_inexact) if saves else None
+            lambda: choosing.choose(folder, requested, among, self._plan.config.allow_inexact) if saves else None
         )
-        choice = agree(own, self._ranks.gather)
+        choice = choosing.agree(own, self._ranks.gather)
         if self._trainer.is_world_process_zero():
-            warn_of_passed_over(choice)
+            choosing.warn_of_passed_over(choice)
         if saves or choice.checkpoint is None:
             return choice
         # The folder may have another path on each node.
@@ -163,9 +155,11 @@ class StartingPoint:
     def _usable_on_all_nodes(self, folder: Path) -> set[str]:
         """Names the checkpoints that every node can resume from on its own disk."""
         saves = self._trainer.args.should_save
-        own = self._ranks.run_on_all(lambda: usable_names(folder, self._plan.config.allow_inexact) if saves else None)
+        own = self._ranks.run_on_all(
+            lambda: choosing.usable_names(folder, self._plan.config.allow_inexact) if saves else None
+        )
         by_node = {rank: set(names) for rank, names in enumerate(self._ranks.gather(own)) if names is not None}
         common = set.intersection(*by_node.values())
         if not common and any(by_node.values()):
-            raise ValueError(none_in_common(folder, by_node))
+            raise ValueError(choosing.none_in_common(folder, by_node))
         return common

@@ -11,21 +11,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
+import mixer.models.labels as label_checks
 from mixer.loading.collate import StreamSpecifics, can_share_batch
 from mixer.loading.loaded_step import StepBatch
 from mixer.losses.stream_losses import computes_loss
 from mixer.mixture.stream import Stream
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
-from mixer.models.labels import (
-    check_label_column,
-    check_label_values,
-    check_labels,
-    check_whole_numbers,
-    find_lack_of_labels,
-    needs_labels,
-    num_classes_of,
-)
 from mixer.run import hf_compat
 from mixer.run.loading import LoadingRules, StreamLoading, goes_by_first
 from mixer.run.plan import differ_by_options
@@ -80,16 +72,16 @@ class StreamDifferences:
     def _find_classes(self) -> tuple[int | None, ...]:
         """Finds the number of classes of each stream's head, if that head computes the loss."""
         num_classes = tuple(
-            None if self._is_users(number) else num_classes_of(self._model, task)
+            None if self._is_users(number) else label_checks.num_classes_of(self._model, task)
             for number, task in enumerate(self.tasks)
         )
         for stream, task, number in zip(self._streams, self.tasks, num_classes, strict=True):
             collator = stream.data_collator or self._trainer.data_collator
             # A user's collator may change the labels of the data set.
             if stream.preprocess is None and goes_by_first(collator):
-                check_label_values(f"Stream {stream.name!r}", stream.dataset, number, _head(task))
+                label_checks.check_label_values(f"Stream {stream.name!r}", stream.dataset, number, _head(task))
                 if number is not None:
-                    check_label_column(stream.name, stream.dataset, number, _head(task))
+                    label_checks.check_label_column(stream.name, stream.dataset, number, _head(task))
         return num_classes
 
     def _check_smoothing(self) -> None:
@@ -149,9 +141,11 @@ class StreamDifferences:
     def _check_labels(self, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
         stream, model = self._streams[number], self._model
         if (classes := self._num_classes[number]) is not None and heads_of(model) is None:
-            check_whole_numbers(stream.name, inputs.get("labels"), classes, _head(None))
-        lack = None if self._is_users(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
-        if lack is not None and needs_labels(model):
+            label_checks.check_whole_numbers(stream.name, inputs.get("labels"), classes, _head(None))
+        lack = (
+            None if self._is_users(number) else label_checks.find_lack_of_labels(model, inputs, stream.dataset, sample)
+        )
+        if lack is not None and label_checks.needs_labels(model):
             raise ValueError(f"Stream {stream.name!r}: {lack}")
         if lack is not None:
             logger.warning("Stream %r: %s", stream.name, lack)
@@ -211,7 +205,7 @@ class StreamDifferences:
             if (number := self._num_classes[stream_id]) is not None and isinstance(labels, Tensor):
                 are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
                 own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
-                check_labels(self._streams[stream_id].name, own, number, _head(self.tasks[stream_id]))
+                label_checks.check_labels(self._streams[stream_id].name, own, number, _head(self.tasks[stream_id]))
 
 
 @contextlib.contextmanager
