@@ -96,8 +96,7 @@ class FolderLock:
                 raise
             logger.warning(
                 "%s: its file system has no locks (%s). Make sure that no other run writes there.",
-                self.folder,
-                error.strerror,
+                *(self.folder, error.strerror),
             )
 
 

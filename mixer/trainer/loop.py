@@ -259,8 +259,7 @@ class MixingCallback(TrainerCallback):
             if state.global_step < state.max_steps and state.is_world_process_zero:
                 logger.warning(
                     "The streams are exhausted after %d of the %d steps for which the learning rate was planned.",
-                    state.global_step,
-                    state.max_steps,
+                    *(state.global_step, state.max_steps),
                 )
             # The Trainer then evaluates and saves as after its last step.
             state.max_steps = state.global_step

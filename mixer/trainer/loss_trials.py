@@ -162,8 +162,7 @@ class LossTrials:
             logger.warning(
                 "In step %d %s. Which row is of which stream cannot be told: such steps train all rows, without losses "
                 "by stream. For these keep all rows, with labels of -100, or set data_collator on each Stream.",
-                batch.plan.step,
-                found,
+                *(batch.plan.step, found),
             )
         return batch
 

@@ -171,8 +171,7 @@ class Resuming:
             logger.warning(
                 "The ledger has %s streams: a row covers %d steps (counts are summed, losses and weights averaged). "
                 "Set ledger_interval_steps=1 for a row a step and stream.",
-                f"{len(self._plan.streams):,}",
-                ledger.interval_steps,
+                *(f"{len(self._plan.streams):,}", ledger.interval_steps),
             )
         if progress is None or not ledger.is_writer:
             return

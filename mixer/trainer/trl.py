@@ -91,8 +91,7 @@ def check_sft(stream: Stream, args: Any, formats: bool) -> None:
         logger.warning(
             "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "
             "'functions' to 'tools', take out what is not to be learned; then remove the column.",
-            stream.name,
-            " and ".join(dropped),
+            *(stream.name, " and ".join(dropped)),
         )
 
 
