@@ -15,7 +15,8 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.resolve import Amounts, amounts_of, check_amounts, check_epochs, resolve_epoch_size
-from mixer.mixture.stream import Stream, total_samples
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import total_samples
 from mixer.models.labels import IGNORED
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed

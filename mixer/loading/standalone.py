@@ -19,7 +19,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import amounts_of, check_amounts, check_epochs, resolve_epoch_size
 from mixer.mixture.step_plan import Plan
-from mixer.mixture.stream import combine, total_samples
+from mixer.mixture.streams import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
 

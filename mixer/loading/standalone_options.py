@@ -7,7 +7,8 @@ import torch
 
 from mixer.loading.learning_rate import check_schedule
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.stream import Stream, as_streams
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams
 from mixer.policies.contract import Policy
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.shared.wrapper import Wrapper

@@ -125,11 +125,7 @@ class BranchProbe(StepHook):
     def _losses(self, branches: ModelBranches, mixture: FloatArray) -> list[float]:
         """Returns the mean loss of each target under a mixture of the branches, over all ranks."""
         with branches.mixed(mixture.tolist()):
-            sums = [self._own_sum(target) for target in self._targets]
-        totals = self._runs.ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
+            own = self._runs, self._trainer.args.process_index, self._trainer.args.world_size, _TARGET_ROWS
+            sums = np.array([target.loss_sums(*own)[:2] for target in self._targets])
+        totals = self._runs.ranks.add_up(torch.from_numpy(sums)).tolist()
         return [total / num_items if num_items else math.nan for total, num_items in totals]
-
-    def _own_sum(self, target: TargetRows) -> list[float]:
-        args = self._trainer.args
-        sums = target.loss_sums(self._runs, args.process_index, args.world_size, _TARGET_ROWS)
-        return [float(sums[0]), float(sums[1])]

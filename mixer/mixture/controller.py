@@ -15,7 +15,8 @@ from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import Plan
-from mixer.mixture.stream import Stream, describe
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import describe
 from mixer.mixture.weights import MixtureWeights
 from mixer.policies.contract import Decision, Observation, Policy, Terms, Unit, Weights
 from mixer.policies.objective import Objective

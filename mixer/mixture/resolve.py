@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mixer.mixture.clock import Budget
-from mixer.mixture.stream import Stream, total_samples
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import total_samples
 from mixer.policies.contract import UNITS, Mixture, Policy, Unit
 from mixer.schedules.base import Schedule
 

@@ -20,7 +20,8 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.loading.transport import Columns
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.controller import Mixing
-from mixer.mixture.stream import Stream, read_from
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import read_from
 from mixer.run import hf_compat
 from mixer.run.plan import Options
 from mixer.utils.user_code import module_of

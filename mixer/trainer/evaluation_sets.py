@@ -11,7 +11,8 @@ from transformers import Trainer
 from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.loading.preprocessing import preprocessed
 from mixer.losses.stream_losses import StreamLosses
-from mixer.mixture.stream import Stream, is_dataset
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import is_dataset
 from mixer.models.labels import find_lack_of_labels
 from mixer.trainer.streams_that_differ import StreamDifferences, tried
 

@@ -20,7 +20,8 @@ from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.stream_gradients import RunProbe
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
-from mixer.mixture.stream import Stream, describe
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import describe
 from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.loading import LoadingRules, StreamLoading

@@ -24,7 +24,8 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.resolve import resolve_epoch_size
 from mixer.mixture.split_names import trained_on
-from mixer.mixture.stream import Stream, as_streams, skipping_of
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.class_checks import check_output_folder

@@ -15,7 +15,8 @@ from transformers.utils import logging
 
 from mixer.gradients.probe.plain_forward import is_fused
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
-from mixer.mixture.stream import Stream, combine
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import combine
 from mixer.models.trl_metrics import gathering, rows_of_ranks
 from mixer.run.class_checks import check_loss, check_prepared_elsewhere
 from mixer.run.hooks import ForwardResult, StepHook

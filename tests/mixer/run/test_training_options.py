@@ -197,7 +197,7 @@ EVALUATES = {"eval_strategy": "steps", "eval_steps": 1}
 def test_an_empty_set_is_refused(tmp_path: Path) -> None:
     empty = _rows().select([])
     for sets, called in ((empty, "eval_dataset"), ({"a": empty}, r"eval_dataset\['a'\]")):
-        with pytest.raises(ValueError, match=f"^{called} is empty, .* set eval_strategy='no'"):
+        with pytest.raises(ValueError, match=f"^{called} is empty: .* set eval_strategy='no'"):
             _trainer(tmp_path, {"a": _rows()}, EVALUATES, eval_dataset=sets)
         _trainer(tmp_path, {"a": _rows()}, eval_dataset=sets)
 
