@@ -18,7 +18,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
     ("error", "changes", "message"),
     [
         (ValueError, {"batch_size": 0}, "batch_size must be at least 1 sample, got 0"),
-        (ValueError, {"nonfinite": "ignore"}, "one of 'warn', 'skip', 'raise'"),
+        (ValueError, {"nonfinite": "ignore"}, "'warn', 'skip' or 'raise'"),
         (ValueError, {"drawing": "random"}, "drawing must be 'exact'"),
         (ValueError, {"mixing": {"a": 1, "b": 1}}, r"missing: \['c'\]"),
         (ValueError, {"train_dataset": {"other": Tokens(3, 1)}}, "'other' is reserved"),
