@@ -79,12 +79,7 @@ def check_evaluation_names(eval_dataset: Any) -> None:
 
 
 def lack_of_labels(
-    trainer: Any,
-    losses: StreamLosses,
-    differences: StreamDifferences,
-    called: str,
-    dataset: Any,
-    stream: Stream | None,
+    trainer: Any, losses: StreamLosses, differences: StreamDifferences, called: str, dataset: Any, stream: Stream | None
 ) -> str | None:
     """Looks for a label that counts in a data set.
 
