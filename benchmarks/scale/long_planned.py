@@ -18,8 +18,7 @@ from benchmarks.scale.process_state import ProcessState, as_rows, begin, growth,
 from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
-from mixer.loading.loaded_step import StepCounts
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepCounts, StepResult
 from mixer.measurements import Gradients, Loss, Results, asked
 from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.clock import Budget, Clock

@@ -16,8 +16,7 @@ from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
 from mixer.ledger.intervals import default_interval
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
-from mixer.loading.loaded_step import StepCounts
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepCounts, StepResult
 from replay import ReplayBuffer
 
 _SHOWN = (100, 1_000)  # on a page

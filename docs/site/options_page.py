@@ -13,7 +13,8 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from mixer.run.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
+from docs.site.argument_behaviour import AS_BY_THE_TRAINER, DIFFERENCES, TRANSFORMERS
+from mixer.run.argument_support import REFUSED
 from mixer.run.config import MixingOptions
 
 _HEAD = """\
@@ -92,7 +93,7 @@ def _told(name: str) -> str:
     if name in REFUSED:
         texts.append(f"**Refused:** {_first_sentence(REFUSED[name])}")
     if not texts:
-        raise KeyError(f"mixer/run/argument_support.py does not say how {name} behaves.")
+        raise KeyError(f"docs/site/argument_behaviour.py does not say how {name} behaves.")
     return " ".join(texts).replace("|", "\\|")
 
 

@@ -145,7 +145,8 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     if not checkpoint.is_dir():
         return "the folder does not exist"
     if (marker := read_marker(checkpoint)) is None:
-        if not (checkpoint / MARKER_FILE).exists() and is_of_trainer(checkpoint):
+        is_of_trainer = (checkpoint / _TRAINER_STATE).is_file() and not (checkpoint / STATE_FILE).exists()
+        if is_of_trainer and not (checkpoint / MARKER_FILE).exists():
             return f"it was written by another trainer, such as transformers' own: it has no {STATE_FILE}"
         state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
         return f"{MARKER_FILE} {state}, so it is incomplete or was written by another trainer"
@@ -161,11 +162,6 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     except ValueError:
         return f"{STATE_FILE} is torn"
     return None
-
-
-def is_of_trainer(checkpoint: Path) -> bool:
-    """Says whether a checkpoint is one of a trainer without a mixture; its `trainer_state.json` is written last."""
-    return (checkpoint / _TRAINER_STATE).is_file() and not (checkpoint / STATE_FILE).exists()
 
 
 def from_weights(checkpoint: Path) -> str:

@@ -1,23 +1,15 @@
 """The choice of the checkpoint to resume from, and errors when a file cannot be written."""
 
 import errno
-import json
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from transformers.utils import logging
 
-from mixer.checkpoint.checkpoint_files import (
-    MARKER_FILE,
-    find_problem,
-    from_weights,
-    list_checkpoints,
-    put_back,
-    read_marker,
-    step_of,
-)
+from mixer.checkpoint import checkpoint_files
 from mixer.utils.files import WriteError
 
 logger = logging.get_logger(__name__)
@@ -50,9 +42,9 @@ def newest_complete(output_dir: Path, among: Collection[str] | None = None, allo
         among: Names of the checkpoints that the other nodes can use too; `None` if nodes have no disks of their own.
         allow_inexact: See `find_problem`.
     """
-    put_back(output_dir)
+    checkpoint_files.put_back(output_dir)
     passed_over: dict[str, str] = {}
-    for checkpoint in list_checkpoints(output_dir):
+    for checkpoint in checkpoint_files.list_checkpoints(output_dir):
         problem = _why_not(checkpoint, allow_inexact)
         if problem is None and among is not None and checkpoint.name not in among:
             problem = "another node does not have it, or not completely, on its own disk"
@@ -63,8 +55,8 @@ def newest_complete(output_dir: Path, among: Collection[str] | None = None, allo
 
 
 def _chosen(checkpoint: str, passed_over: dict[str, str], allow_inexact: bool) -> Choice:
-    marker = read_marker(Path(checkpoint)) or {}
-    inexact = find_problem(Path(checkpoint)) if allow_inexact else None
+    marker = checkpoint_files.read_marker(Path(checkpoint)) or {}
+    inexact = checkpoint_files.find_problem(Path(checkpoint)) if allow_inexact else None
     return Choice(checkpoint, passed_over, bool(marker.get("ended", False)), inexact=inexact)
 
 
@@ -78,8 +70,8 @@ def checkpoint_at(run: Path, step: int) -> Path:
     Raises:
         ValueError: If there is none that is complete and intact; with the steps that have one.
     """
-    found = [checkpoint for checkpoint in list_checkpoints(run) if _why_not(checkpoint, False) is None]
-    usable = {step_of(checkpoint): checkpoint for checkpoint in found}
+    found = [checkpoint for checkpoint in checkpoint_files.list_checkpoints(run) if _why_not(checkpoint, False) is None]
+    usable = {checkpoint_files.step_of(checkpoint): checkpoint for checkpoint in found}
     if step not in usable:
         there = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
         raise ValueError(f"at must be a step with a complete checkpoint: {run} has them {there}, got {step}.")
@@ -88,9 +80,11 @@ def checkpoint_at(run: Path, step: int) -> Path:
 
 def usable_names(output_dir: Path, allow_inexact: bool = False) -> list[str]:
     """Lists the names of the checkpoints that a run can resume from."""
-    put_back(output_dir)
+    checkpoint_files.put_back(output_dir)
     return [
-        checkpoint.name for checkpoint in list_checkpoints(output_dir) if _why_not(checkpoint, allow_inexact) is None
+        checkpoint.name
+        for checkpoint in checkpoint_files.list_checkpoints(output_dir)
+        if _why_not(checkpoint, allow_inexact) is None
     ]
 
 
@@ -109,8 +103,8 @@ def none_in_common(output_dir: Path, by_node: Mapping[int, Collection[str]]) -> 
 
 
 def _why_not(checkpoint: Path, allow_inexact: bool) -> str | None:
-    problem = find_problem(checkpoint, allow_inexact)
-    if problem is None and (read_marker(checkpoint) or {}).get("superseded", False):
+    problem = checkpoint_files.find_problem(checkpoint, allow_inexact)
+    if problem is None and (checkpoint_files.read_marker(checkpoint) or {}).get("superseded", False):
         return "a run started over, or at an earlier step, after it was saved"
     return problem
 
@@ -138,25 +132,25 @@ def choose(
         return Choice(
             error=f"No valid checkpoint found in output directory ({output_dir}){reason}. To start over, call train() "
             "without resume_from_checkpoint; `mixer train --resume auto` does so if there is no checkpoint."
-            + "".join(from_weights(Path(path)) for path in list(choice.passed_over)[:1])
+            + "".join(checkpoint_files.from_weights(Path(path)) for path in list(choice.passed_over)[:1])
         )
-    put_back(Path(requested).parent)
-    if (problem := find_problem(Path(requested), allow_inexact)) is None:
+    checkpoint_files.put_back(Path(requested).parent)
+    if (problem := checkpoint_files.find_problem(Path(requested), allow_inexact)) is None:
         return _chosen(requested, {}, allow_inexact)
     other = newest_complete(Path(requested).parent, among, allow_inexact).checkpoint
     hint = (
         "There is no other checkpoint beside it."
-        + (from_weights(Path(requested)) or " Start over without resume_from_checkpoint.")
+        + (checkpoint_files.from_weights(Path(requested)) or " Start over without resume_from_checkpoint.")
         if other is None
         else f"The newest checkpoint that can be resumed from is {other}."
     )
     # A folder that is no checkpoint gets the Trainer's own message, which scripts may look for.
-    is_ours = (Path(requested) / MARKER_FILE).is_file()
+    is_ours = (Path(requested) / checkpoint_files.MARKER_FILE).is_file()
     failed = f"Cannot resume from {requested}" if is_ours else f"Can't find a valid checkpoint at {requested}"
     return Choice(error=f"{failed}: {problem}. {hint}")
 
 
-def agree(choice: Choice | None, gather: Callable[[bytes], list[bytes]]) -> Choice:
+def agree(choice: Choice | None, gather: Callable[[Any], list[Any]]) -> Choice:
     """Makes all ranks use the choice of the ranks that save: rank 0, or one rank per node.
 
     Args:
@@ -169,8 +163,8 @@ def agree(choice: Choice | None, gather: Callable[[bytes], list[bytes]]) -> Choi
     Raises:
         ValueError: On every rank, if the requested checkpoint cannot be used.
     """
-    texts = gather(json.dumps(None if choice is None else asdict(choice)).encode())
-    made = {rank: Choice(**own) for rank, text in enumerate(texts) if (own := json.loads(text)) is not None}
+    choices = gather(None if choice is None else asdict(choice))
+    made = {rank: Choice(**own) for rank, own in enumerate(choices) if own is not None}
     for rank, other in made.items():
         if other.error is not None:
             raise ValueError(other.error if rank == 0 else f"Rank {rank}: {other.error}")

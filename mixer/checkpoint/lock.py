@@ -96,8 +96,7 @@ class FolderLock:
                 raise
             logger.warning(
                 "%s: its file system has no locks (%s). Make sure that no other run writes there.",
-                self.folder,
-                error.strerror,
+                *(self.folder, error.strerror),
             )
 
 
@@ -115,7 +114,6 @@ def _owner(descriptor: int) -> str:
 
 def _in_use(folder: Path, owner: str) -> str:
     return (
-        f"output_dir: {folder} is in use by another run ({owner}), whose files would be overwritten: wait for it or "
-        f"end it, or set another output_dir. There is nothing to clean up: the lock ({LOCK_FILE}) is released with "
-        f"that process."
+        f"output_dir: {folder} is in use by another run ({owner}): wait for it or end it, or set another output_dir. "
+        f"There is nothing to clean up: the lock ({LOCK_FILE}) ends with that process."
     )

@@ -33,7 +33,7 @@ from mixer.analysis.short_runs import RECIPE_FILE, Step, finish, without_warning
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.fit import show
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
-from mixer.mixture.stream import describe
+from mixer.mixture.streams import describe
 from mixer.recipe.recipe import Recipe
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text

@@ -1,6 +1,7 @@
 """Small collectives between ranks that fail on all ranks instead of hanging."""
 
 import atexit
+import json
 import sys
 import time
 import weakref
@@ -112,6 +113,10 @@ class RankSync:
             held_until_let_go(own, *parts)
             dist.all_gather(parts, own, group=self._group)
         return [part[:length].numpy().tobytes() for part, length in zip(parts, lengths.tolist(), strict=True)]
+
+    def gather(self, content: Any) -> list[Any]:
+        """Gathers plain data from all ranks, in order, through the CPU; tuples become lists."""
+        return [json.loads(text) for text in self.gather_bytes(json.dumps(content).encode())]
 
     def from_first(self, content: bytes) -> bytes:
         """Broadcasts bytes of any length from the first rank, through the CPU."""

@@ -43,7 +43,7 @@ def check_shared(folder: Path, writes: bool, rank_sync: RankSync, unseen: str, c
         rank_sync.run_on_all(lambda: _put(mark) if writes else None)
         names = rank_sync.gather_bytes(mark.name.encode() if writes else b"")
         seen = [rank for rank, name in enumerate(names) if name and (folder / name.decode()).exists()]
-        by_rank = [json.loads(marks) for marks in rank_sync.gather_bytes(json.dumps(seen).encode())]
+        by_rank = rank_sync.gather(seen)
     finally:
         if writes:
             mark.unlink(missing_ok=True)
@@ -138,7 +138,7 @@ def check_same(run: Mapping[str, Any], rank_sync: RankSync) -> None:
     if len(set(rank_sync.gather_bytes(hashlib.blake2b(own, digest_size=16).digest()))) == 1:
         return
     own_difference = shortened(difference(own.decode(), rank_sync.from_first(own).decode()), _MOST_CHARACTERS)
-    texts = [text.decode() for text in rank_sync.gather_bytes(own_difference.encode())]
-    different = "; ".join(f"on rank {rank} {text}" for rank, text in enumerate(texts) if text)
+    texts = enumerate(rank_sync.gather(own_difference))
+    different = "; ".join(f"on rank {rank} {text}" for rank, text in texts if text)
     if different:
         raise ValueError(refusal(different))

@@ -139,9 +139,8 @@ def meet_ranks(timeout_seconds: float) -> Rendezvous:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise TimeoutError(
             f"rank {os.environ['RANK']} waited {timeout_seconds:g} seconds for {world_size} ranks at {place}, but not "
-            f"all connected ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, "
-            "MASTER_ADDR and MASTER_PORT, and that every node can reach that address and port. training.ddp_timeout "
-            "sets the timeout in seconds."
+            f"all connected ({str(error).splitlines()[0]}). Check that all were started, with the same WORLD_SIZE, and "
+            "reach MASTER_ADDR:MASTER_PORT. training.ddp_timeout sets the seconds."
         ) from None
     return Rendezvous(PrefixStore("mixer", store), rank, world_size, timeout_seconds)
 
@@ -150,9 +149,8 @@ def _check_environment(world_size: int) -> None:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if world_size > 1 and missing:
         raise ValueError(
-            f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: ranks cannot find each "
-            "other. Export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch with "
-            "torchrun, which does."
+            f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: export RANK, WORLD_SIZE, "
+            "LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch with torchrun."
         )
     restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     if world_size > 1 and restarts > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

@@ -7,11 +7,6 @@ from mixer.utils.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from mixer.gradients.probe.gradient_probe import GradientProbe
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "mixer.gradients.probe.gradient_probe": ["GradientProbe"],
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__, {"mixer.gradients.probe.gradient_probe": ["GradientProbe"]})
 
 __all__ = ["GradientProbe"]

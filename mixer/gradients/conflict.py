@@ -105,8 +105,7 @@ class Aggregator:
                 total = float(self._solve(np.eye(len(present)) / len(present), present).sum())
             if total <= 0.0:
                 raise ValueError(
-                    f"conflict={self.name}: weights of orthogonal gradients must add up to more than 0, got "
-                    f"{total:g}: the step would go uphill."
+                    f"conflict={self.name}: weights of orthogonal gradients must add up to more than 0, got {total:g}."
                 )
             self._scales[present] = len(present) / total
         return self._scales[present]
@@ -203,9 +202,8 @@ def _create(name: str, options: Mapping[str, Any]) -> Weighting:
         weighting: Weighting = getattr(_torchjd("torchjd.aggregation"), class_name)(**{**defaults, **options})
     except ImportError as error:
         raise ValueError(
-            f"conflict={name!r} needs a solver that is not installed ({str(error).partition('. ')[0]}): pip install "
-            "'adaptive-mixer[conflict-solvers]' (some of these packages are copyleft), or choose 'pcgrad' or 'mgda', "
-            "which need none."
+            f"conflict={name!r} needs a solver ({str(error).partition('. ')[0]}): pip install "
+            "'adaptive-mixer[conflict-solvers]' (some is copyleft), or choose 'pcgrad' or 'mgda', which need none."
         ) from None
     except TypeError as error:
         raise ValueError(f"conflict={name!r} cannot be made with the options {dict(options)}: {error}.") from None

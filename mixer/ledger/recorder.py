@@ -14,7 +14,7 @@ from mixer.ledger.decisions import Control, Level, copied, is_same, levels_of, r
 from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.orders import OrderRecorder
-from mixer.loading.result import StepResult, read_together
+from mixer.loading.loaded_step import StepResult, read_together
 from mixer.measurements import RECORDED, ByStream, Gradients, Results
 from mixer.mixture.controller import Mixing
 from mixer.mixture.weights import mean_tokens

@@ -10,10 +10,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {
-            "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
-            "mixer.loading.dataloader": ["MixingDataLoader"],
-        },
+        {"mixer.loading.batch_sampler": ["AdaptiveBatchSampler"], "mixer.loading.dataloader": ["MixingDataLoader"]},
     )
 
 __all__ = ["AdaptiveBatchSampler", "MixingDataLoader"]

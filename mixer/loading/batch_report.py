@@ -7,17 +7,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 import torch
 
-from mixer.measurements import (
-    ByStream,
-    EvaluationLoss,
-    GradientNoise,
-    Gradients,
-    GradientStatistics,
-    Loss,
-    MeanLoss,
-    Measurement,
-    Results,
-)
+import mixer.measurements as measurements
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.arrays import FloatArray
@@ -27,8 +17,8 @@ StreamValues = Mapping[str, SupportsFloat] | Sequence[SupportsFloat] | FloatArra
 
 
 def make_report(
-    names: Sequence[str], losses: StreamValues | None, loss: SupportsFloat, measured: Results
-) -> dict[type[Measurement[Any]], Any]:
+    names: Sequence[str], losses: StreamValues | None, loss: SupportsFloat, measured: measurements.Results
+) -> dict[type[measurements.Measurement[Any]], Any]:
     """Validates a user's measurements of a batch; those that are not finite count as not measured.
 
     With a single stream, `loss` and `losses` are the same and either is enough.
@@ -49,29 +39,31 @@ def make_report(
     elif len(names) == 1 and math.isnan(whole):
         whole = float(own[0])
     found = {kind: _checked(kind, result, names) for kind, result in measured.items() if result is not None}
-    return {Loss: own, MeanLoss: whole, **found}
+    return {measurements.Loss: own, measurements.MeanLoss: whole, **found}
 
 
 def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
-    if not (isinstance(kind, type) and issubclass(kind, Measurement)):
+    if not (isinstance(kind, type) and issubclass(kind, measurements.Measurement)):
         raise TypeError(
             f"observe: measured has results by the class of a measurement, such as LossAfter, not {kind!r}."
         )
-    if issubclass(kind, ByStream):
+    if issubclass(kind, measurements.ByStream):
         return as_numbers(kind.__name__, result, names)
-    if kind is Gradients and not isinstance(result, GradientStatistics):
+    if kind is measurements.Gradients and not isinstance(result, measurements.GradientStatistics):
         raise TypeError(
             f"observe: gradients must be the result of GradientProbe.finish(), got a {type(result).__name__}."
         )
-    if kind is Gradients and len(result.counts) != len(names):
+    if kind is measurements.Gradients and len(result.counts) != len(names):
         raise ValueError(f"observe: gradients must cover the streams {list(names)}, got {len(result.counts)} streams.")
     return as_number(result) if isinstance(result, torch.Tensor) else result
 
 
-def find_missing(report: Results, step: int, policy: Policy, schedule: Schedule) -> list[str]:
+def find_missing(report: measurements.Results, step: int, policy: Policy, schedule: Schedule) -> list[str]:
     """Names the measurements that policy or batch-size schedule need after a step and that a report lacks."""
     needs = [need for need in (*policy.needs, *schedule.needs) if not step % (getattr(need, "interval_steps", 0) or 1)]
-    kinds = {Gradients if isinstance(need, GradientNoise) else type(need) for need in needs} - {EvaluationLoss}
+    kinds = {
+        measurements.Gradients if isinstance(need, measurements.GradientNoise) else type(need) for need in needs
+    } - {measurements.EvaluationLoss}
     return sorted(kind.__name__ for kind in kinds if _is_unknown(report.get(kind)))
 
 

@@ -10,13 +10,13 @@ from transformers import TrainingArguments
 
 from mixer.loading.learning_rate import decay_step
 from mixer.loading.preprocessing import preprocessed
-from mixer.mixture.amounts import Amounts, amounts_of, budget_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing, Planner
-from mixer.mixture.resolve import check_epochs, resolve_epoch_size
-from mixer.mixture.stream import Stream, total_samples
+from mixer.mixture.resolve import Amounts, amounts_of, check_amounts, check_epochs, resolve_epoch_size
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import total_samples
 from mixer.models.labels import IGNORED
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
@@ -142,7 +142,7 @@ def resolve_budget(args: TrainingArguments, budget: Budget | None, streams: Sequ
         amounts = amounts_of(streams)
         if steps is None and amounts is not None:
             _check_epochs(args, amounts)
-            return budget_of(amounts)
+            return amounts.budget
         return Budget(epochs=args.num_train_epochs) if steps is None else Budget(steps=steps)
     if not isinstance(budget, Budget):
         raise TypeError(f"budget must be a Budget, such as Budget(tokens=2_000_000_000), got {budget!r}.")
@@ -198,7 +198,6 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
     if steps > 1:
         raise ValueError(
             f"batch_size={batch_size} is the total of a step and conflicts with gradient_accumulation_steps={steps}: "
-            "micro-batches of at most per_device_train_batch_size samples are formed automatically. Set only one of "
-            "the two."
+            "set only one; per_device_train_batch_size caps the micro-batches."
         )
     return batch_size, batch_size

@@ -15,7 +15,7 @@ from mixer.loading.standalone import Standalone
 from mixer.loading.standalone_options import BatchSizeLike, MixingLike
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget
-from mixer.mixture.stream import read_from
+from mixer.mixture.streams import read_from
 from mixer.schedules.limits import check_whole
 
 _ALL = 2**62  # micro-batch size that means the whole batch

@@ -90,10 +90,9 @@ def alone(error: Exception, micro: MicroBatch) -> list[str]:
     if len(micro.stream_ids) != 1 or "more than 1 value per channel" not in str(error):
         return []
     return [
-        "Batch normalisation cannot train on a single row, and this micro-batch has only one. Choose a batch_size that "
-        "leaves no rank with a micro-batch of one row (given per_device_train_batch_size); set "
-        "dataloader_drop_last=True if it is the last batch of an epoch; or use a normalisation that is independent of "
-        "other rows (GroupNorm, LayerNorm)."
+        "Batch normalisation cannot train on a single row, all that this micro-batch has. Choose a batch_size that "
+        "leaves no rank one row (given per_device_train_batch_size); dataloader_drop_last=True for the last batch of "
+        "an epoch; or GroupNorm or LayerNorm."
     ]
 
 

@@ -1,4 +1,4 @@
-"""One optimizer step's batch on a rank, and the check that all ranks planned the same step."""
+"""One optimizer step: its batch on a rank, the check that all ranks planned the same, and its result."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.signals import NUM_SIGNALS
@@ -15,7 +16,8 @@ from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.step_plan import Plan
 from mixer.policies.contract import Unit
-from mixer.utils.arrays import Int64Array
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.device import to_host
 from mixer.utils.text import shortened
 
 _HALF = 2**24  # fingerprints are sent in halves of 24 bits, whose squares sum up in 64 bits over 2^15 ranks
@@ -122,8 +124,7 @@ def _raise_disagreement(ranks: RankSync, plan: Plan | None) -> None:
     if plan is not None:  # shortened: each rank receives every rank's description
         counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
         own = f"step {plan.step}, counts {counts}, weights {weights}"
-    plans = ranks.gather_bytes(own.encode())
-    described = "; ".join(f"rank {rank}: {text.decode()}" for rank, text in enumerate(plans))
+    described = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(ranks.gather(own)))
     raise DisagreementError(
         f"The ranks planned different steps ({described}). All ranks must decide alike: call set_weights on "
         "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
@@ -200,11 +201,75 @@ class StepBatch(Mapping[str, Any]):
 
 def _together(parts: Sequence[Any]) -> Any:
     """Concatenates the values of one key over micro-batches."""
-    if len(parts) == 1 and (isinstance(parts[0], list) or (isinstance(parts[0], torch.Tensor) and parts[0].ndim)):
+    if len(parts) == 1 and (isinstance(parts[0], list) or (isinstance(parts[0], Tensor) and parts[0].ndim)):
         return parts[0]
-    if all(isinstance(part, torch.Tensor) for part in parts):
+    if all(isinstance(part, Tensor) for part in parts):
         are_alike = all(part.ndim and part.shape[1:] == parts[0].shape[1:] for part in parts)
         return torch.cat(list(parts) if are_alike else [part.flatten() for part in parts])
     if all(isinstance(part, list) for part in parts):
         return [value for part in parts for value in part]
     return tuple(parts)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step after its backward.
+
+    Args:
+        plan: Its plan.
+        contents: Its items and tokens, over all ranks.
+        loss_sums: `[num_streams + 1]`, on the device: the sum of each stream's item losses, and last the mean over
+            all items by the loss that was back-propagated (before loss weights).
+        learning_rate: The learning rate of its optimizer step, of the first group of parameters.
+        learning_rate_factor: Factor of the batch size on it.
+        item_factors: `[num_streams]`: weight of a stream's item in that mean loss; `None` if all are one.
+        measured: bool `[num_streams]`: streams with measured losses; `None` for all.
+    """
+
+    plan: Plan
+    contents: StepCounts
+    loss_sums: Tensor
+    learning_rate: float
+    learning_rate_factor: float
+    item_factors: FloatArray | None = None
+    measured: BoolArray | None = None
+
+    @functools.cached_property
+    def sums(self) -> FloatArray:
+        """`[num_streams + 1]`: `loss_sums`, read from the device on first use, for which the host waits."""
+        return to_host([self.loss_sums])[0]
+
+    @functools.cached_property
+    def losses(self) -> FloatArray:
+        """`[num_streams]`: mean losses; NaN without items or measurement."""
+        return self._means if self.measured is None else np.where(self.measured, self._means, np.nan)
+
+    @functools.cached_property
+    def _means(self) -> FloatArray:
+        sums, items = self.sums[:-1], self.contents.items
+        means: FloatArray = np.divide(sums, items, out=np.full(len(sums), np.nan), where=items > 0)
+        return means
+
+    def bad_streams(self) -> Int64Array:
+        """Gives the ids of the streams with a loss that is not finite, but for those of loss weight 0."""
+        loss_weights = self.plan.loss_weights
+        counts = self.contents.items > 0 if loss_weights is None else (self.contents.items > 0) & (loss_weights != 0)
+        return np.flatnonzero(counts & ~np.isfinite(self._means))  # of streams that are not measured: 0, or not finite
+
+
+def read_together(results: Sequence[StepResult], numbers: Sequence[Tensor | float | None]) -> list[float | None]:
+    """Reads what steps left on the device, so that the host waits for it once.
+
+    Args:
+        results: The steps; afterwards their `sums` are known.
+        numbers: Scalars to read with them.
+
+    Returns:
+        The scalars as Python's numbers.
+    """
+    unread = [result for result in results if "sums" not in vars(result)]
+    scalars = [number for number in numbers if isinstance(number, Tensor)]
+    values = iter(to_host([*(result.loss_sums for result in unread), *scalars]))
+    for result in unread:
+        vars(result)["sums"] = next(values)
+    return [float(next(values)) if isinstance(number, Tensor) else number for number in numbers]

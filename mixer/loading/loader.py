@@ -23,7 +23,7 @@ from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.step_plan import Plan
-from mixer.mixture.stream import combine
+from mixer.mixture.streams import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 
 _MOST_EXAMPLES = 100  # attempts to load a padding sample

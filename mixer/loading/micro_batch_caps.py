@@ -133,9 +133,8 @@ def explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap
     smaller = cap.halved(largest)
     if smaller is None:
         return (
-            f"Step {step} ran out of memory on rank {rank} with a single sample (of {largest.elements} elements in its "
-            "largest input), so that no micro-batch cap helps. Shorten the samples, use gradient_checkpointing=True or "
-            "a smaller model."
+            f"Step {step} ran out of memory on rank {rank} with a single sample (of {largest.elements} elements): no "
+            "micro-batch cap helps. Shorten the samples, use gradient_checkpointing=True or a smaller model."
         )
     if smaller.max_tokens is not None:
         hint = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch is unchanged"

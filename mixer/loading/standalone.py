@@ -9,25 +9,17 @@ from typing import Any, SupportsFloat
 import numpy as np
 from transformers.utils import logging
 
+import mixer.loading.standalone_options as options
 from mixer.loading.batch_report import StreamValues, as_number, as_numbers, find_missing, make_report
 from mixer.loading.build import resolve_policy
-from mixer.loading.standalone_options import (
-    BatchSizeLike,
-    MixingLike,
-    check_no_progress,
-    resolve_ranks,
-    resolve_size,
-    resolve_streams,
-)
 from mixer.measurements import GradientNorm, Gradients, GradientStatistics, LearningRate, Results
-from mixer.mixture.amounts import amounts_of, budget_of, check_amounts
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
-from mixer.mixture.resolve import check_epochs, resolve_epoch_size
+from mixer.mixture.resolve import amounts_of, check_amounts, check_epochs, resolve_epoch_size
 from mixer.mixture.step_plan import Plan
-from mixer.mixture.stream import combine, total_samples
+from mixer.mixture.streams import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
 
@@ -63,9 +55,9 @@ class Standalone:
     def __init__(
         self,
         data: Any,
-        batch_size: BatchSizeLike,
+        batch_size: options.BatchSizeLike,
         *,
-        mixing: MixingLike | None = None,
+        mixing: options.MixingLike | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -74,12 +66,12 @@ class Standalone:
         rank: int | None = None,
         world_size: int | None = None,
     ):
-        self.rank, self.world_size = resolve_ranks(rank, world_size)
-        streams = resolve_streams(data, self._supported)
+        self.rank, self.world_size = options.resolve_ranks(rank, world_size)
+        streams = options.resolve_streams(data, self._supported)
         self.dataset = combine(streams, [stream.dataset for stream in streams])
         self.streams = streams if shuffle else [replace(stream, shuffle=False) for stream in streams]
         self._drop_last = drop_last
-        size = resolve_size(batch_size, self.world_size)
+        size = options.resolve_size(batch_size, self.world_size)
         policy = resolve_policy(mixing, self.streams)
         clock = self._new_clock(size, policy, budget, epoch_size)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
@@ -99,14 +91,13 @@ class Standalone:
         """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time."""
         if budget is not None and not isinstance(budget, Budget):
             raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
-        max_samples = total_samples(self.streams)
-        amounts = amounts_of(self.streams)
+        max_samples, amounts = total_samples(self.streams), amounts_of(self.streams)
         if budget is None and amounts is not None:
-            budget = budget_of(amounts)
+            budget = amounts.budget
         elif budget is None:
             budget = _ENDLESS
             if max_samples is None:
-                check_no_progress(self.streams, size.schedule, policy)
+                options.check_no_progress(self.streams, size.schedule, policy)
         check_amounts(self.streams, budget, None)
         num_samples = resolve_epoch_size(budget, self.streams, epoch_size)
         check_epochs(size.schedule, num_samples)
@@ -216,8 +207,7 @@ class Standalone:
         """
         if self._uncounted is None:
             raise RuntimeError(
-                "observe: no batch waits for a report. Report each batch once, before the next batch or the state is "
-                "requested."
+                "observe: no batch waits for a report: report each once, before the next batch or state_dict()."
             )
         names, rate = self.mixing.names, as_number(learning_rate)
         known = {GradientNorm: as_number(gradient_norm), Gradients: gradients, **(measured or {})}

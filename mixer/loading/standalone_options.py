@@ -7,7 +7,8 @@ import torch
 
 from mixer.loading.learning_rate import check_schedule
 from mixer.mixture.batch_size import BatchSize
-from mixer.mixture.stream import Stream, as_streams
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams
 from mixer.policies.contract import Policy
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.shared.wrapper import Wrapper
@@ -68,9 +69,8 @@ def resolve_streams(data: Any, supported: Collection[str] = ()) -> list[Stream]:
     for stream in streams:
         if stream.is_iterable:
             raise TypeError(
-                f"Stream {stream.name!r}: an iterable dataset cannot be indexed. Sharing its rows among ranks needs "
-                "communication at every step, which MixingTrainer does. Use MixingTrainer, or a dataset with __len__ "
-                "and __getitem__."
+                f"Stream {stream.name!r}: an iterable dataset cannot be indexed, and to share out its rows ranks "
+                "communicate at every step, as in MixingTrainer. Use that, or a dataset with __len__ and __getitem__."
             )
         unsupported = [name for name in _TRAINED_BY if name not in supported and getattr(stream, name) is not None]
         if unsupported:
@@ -103,8 +103,7 @@ def check_no_progress(streams: Sequence[Stream], schedule: Schedule, policy: Pol
     for stream in streams:
         if (stream.enters_at, stream.leaves_at) != (0.0, 1.0):
             raise ValueError(
-                f"Stream {stream.name!r} enters or leaves at a fraction of the run, but the run has no end: set "
-                "budget, such as Budget(epochs=3)."
+                f"Stream {stream.name!r} enters or leaves at a share of the run: set budget, such as Budget(epochs=3)."
             )
     while isinstance(policy, Wrapper):
         policy = policy.policy

@@ -1,8 +1,9 @@
 """Normalisation of a loss, detected by trial, so that the step's gradient is that of the whole batch."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,11 +22,6 @@ _KINDS: tuple[LossKind, ...] = ("sum", "item mean", "row mean", "other")
 TOLERANCE, HALF_TOLERANCE = 3e-4, 4e-3
 # Means over items and over rows are distinguished only if the wrong one is off by so many tolerances.
 _CLEARLY = 3.0
-# Indices of the ranks' votes, which are summed: on the normalisation, and on the kind of the loss.
-_COUNTS, _IGNORES, _SCALED, _UNKNOWN, _NEEDS_KIND = range(5)
-_ROW_MEANS, _TENTATIVE, _ROWS_UNKNOWN, _OTHER_ITEMS = range(len(_KINDS), len(_KINDS) + 4)
-UNDECIDED = torch.zeros(5, dtype=torch.float64)
-NO_KIND = torch.zeros(len(_KINDS) + 4, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -52,11 +48,6 @@ class LossNormalization:
     has_row_means: bool = False
     is_tentative: bool = False
     is_guess: bool = False
-
-    @property
-    def is_clear_if_even(self) -> bool:
-        """Whether rows with equal items say nothing new of it: its row losses are its mean, by items and by rows."""
-        return self.rows_known and not self.is_guess
 
     @property
     def counts_rows(self) -> bool:
@@ -128,21 +119,38 @@ class Seen:
     items: Int64Array
 
 
-@dataclass(frozen=True)
-class KindFound:
-    """The kind of a loss.
+class KindFound(NamedTuple):
+    """The kind of a loss, as a rank has found it.
 
-    Args:
+    Attributes:
         kind: The kind.
         rows_known: Whether it consists of the row losses that the reader sees.
         has_row_means: See `LossNormalization`.
         is_tentative: See `LossNormalization`.
+        has_other_items: Whether the parts explain the loss if its items are counted in another way.
     """
 
     kind: LossKind
     rows_known: bool = False
     has_row_means: bool = False
     is_tentative: bool = False
+    has_other_items: bool = False
+
+
+class Tried(NamedTuple):
+    """What a rank has seen of the normalisation of a loss.
+
+    Attributes:
+        counts_items: Whether the loss is divided by the number of items.
+        is_scaled: Whether it is multiplied by the number of ranks.
+        rows_unknown: Whether the rows' losses do not explain it.
+        needs_kind: Whether the kind of the loss has to be detected too.
+    """
+
+    counts_items: bool
+    is_scaled: bool
+    rows_unknown: bool
+    needs_kind: bool
 
 
 def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) -> KindFound | None:
@@ -176,7 +184,7 @@ def find_kind(whole: Seen, parts: Sequence[Seen], tolerance: float = TOLERANCE) 
     if min(by_item, by_row) > close:
         return KindFound("other")
     # If all rows have equal items, or all parts the same loss, any mean would be this one.
-    is_tentative = max(by_item, by_row) <= _CLEARLY * close
+    is_tentative = bool(max(by_item, by_row) <= _CLEARLY * close)
     return KindFound("item mean" if is_tentative or by_item <= by_row else "row mean", is_tentative=is_tentative)
 
 
@@ -199,7 +207,7 @@ def kind_by_rows(whole: Seen, tolerance: float = TOLERANCE) -> KindFound | None:
     by_item = abs(rows.sum() / max(whole.items.sum(), 1) - whole.loss)
     by_mean = abs(means.mean() - whole.loss)
     if by_item <= close or by_mean <= close:
-        is_tentative = max(by_item, by_mean) <= _CLEARLY * close
+        is_tentative = bool(max(by_item, by_mean) <= _CLEARLY * close)
         if is_tentative or by_item < by_mean:
             return KindFound("item mean", rows_known=True, is_tentative=is_tentative)
         return KindFound("row mean", rows_known=True, has_row_means=True)
@@ -216,7 +224,7 @@ def try_normalization(
     world_size: int,
     largest_other_share: float = LARGEST_OTHER_SHARE,
     is_stock: bool = True,
-) -> Tensor:
+) -> Tried | None:
     """Computes one micro-batch's loss for `N` and for `2N` items to see its normalisation.
 
     Args:
@@ -230,92 +238,58 @@ def try_normalization(
         is_stock: Whether the loss is that of a model of transformers, which is a mean over items if it looks like one.
 
     Returns:
-        This rank's votes, float64 `[5]`, to sum over ranks. All 0 if the loss says nothing.
+        What this rank has seen; `None` if the loss says nothing.
     """
     loss = compute_loss(num_items, True).double()
     rows = row_losses()
     half = compute_loss(2 * num_items, True).double()
     plain = compute_loss(num_items, False).double()
     if micro_items == 0 or not torch.isfinite(loss) or loss == 0:
-        return UNDECIDED.clone()
+        return None
     counts_items = bool((loss - 2 * half).abs() < (loss - half).abs())
     base = plain if rows is None else rows.double().sum() / (num_items if counts_items else micro_items)
     scaled = bool((loss - base * world_size).abs() <= (loss - base).abs())
     rest = (loss - base * (world_size if scaled else 1)).abs()
     unknown = rows is None or bool(rest > largest_other_share * loss.abs())
-    needs_kind = unknown or not (is_stock or counts_items)
-    return torch.tensor([counts_items, not counts_items, scaled, unknown, needs_kind], dtype=torch.float64)
+    return Tried(counts_items, scaled, unknown, unknown or not (is_stock or counts_items))
 
 
-def vote_on_kind(found: KindFound | None, has_other_items: bool = False) -> Tensor:
-    """Converts this rank's result to votes.
-
-    Args:
-        found: The kind; `None` if it is unknown.
-        has_other_items: Whether the parts explain the loss if its items are counted in another way.
-
-    Returns:
-        float64 `[8]`, to sum over ranks.
-    """
-    votes = NO_KIND.clone()
-    votes[_OTHER_ITEMS] = float(has_other_items)
-    if found is not None:
-        votes[_KINDS.index(found.kind)] = not found.is_tentative
-        votes[_ROW_MEANS], votes[_TENTATIVE] = float(found.has_row_means), float(found.is_tentative)
-        votes[_ROWS_UNKNOWN] = not found.rows_known
-    return votes
+def counts_other_items(found: Sequence[KindFound]) -> bool:
+    """Whether more ranks found other items of a loss than those counted than a kind for the items as counted."""
+    num_kinds = sum(one.kind != "other" and not one.is_tentative for one in found)
+    return sum(one.has_other_items for one in found) > num_kinds
 
 
-def needs_kind(votes: Tensor) -> bool:
-    """Whether any rank has to detect the kind of a loss too.
+def decide(
+    tried: Sequence[Tried], world_size: int, found: Sequence[KindFound] | None = None
+) -> LossNormalization | None:
+    """Decides on a normalisation by what the ranks have seen.
 
     Args:
-        votes: float64 `[5]`: the sum of `try_normalization` over ranks.
-    """
-    return bool(votes[_NEEDS_KIND] > 0)
-
-
-def counts_other_items(votes: Tensor) -> bool:
-    """Whether the loss has other items than those that were counted.
-
-    Args:
-        votes: float64 `[8]`: the sum of `vote_on_kind` over ranks.
-
-    Returns:
-        Whether more ranks found that than a kind for the items as counted.
-    """
-    kinds = dict(zip(_KINDS, votes.tolist(), strict=False))
-    return bool(votes[_OTHER_ITEMS] > sum(kinds.values()) - kinds["other"])
-
-
-def decide(votes: Tensor, world_size: int, of_kind: Tensor | None = None) -> LossNormalization | None:
-    """Decides on a normalisation by the votes of all ranks.
-
-    Args:
-        votes: float64 `[5]`: the sum of `try_normalization` over ranks.
+        tried: What the ranks have seen of the normalisation, without those that saw nothing.
         world_size: Number of ranks.
-        of_kind: float64 `[8]`: the sum of `vote_on_kind` over ranks; `None` if no rank needs the kind.
+        found: The kinds that ranks have found; `None` if no rank needs the kind.
 
     Returns:
         The normalisation, or `None` if no rank could detect it yet.
     """
-    yes, no, scaled, unknown, _ = votes.tolist()
-    if yes + no == 0:
+    if not tried:
         return None
-    counts_items, factor = yes >= no, float(world_size) if scaled > 0 else 1.0
-    kind: LossKind = "sum" if counts_items else "item mean"
-    if of_kind is None:
-        return LossNormalization(counts_items, factor, unknown == 0, kind)
-    numbers = dict(zip(_KINDS, of_kind.tolist(), strict=False))
-    if not any(numbers.values()):  # unknown on all ranks: rows with equal items, or rows that cannot be separated
-        has_seen = bool(of_kind[_TENTATIVE] > 0)
-        rows_known = of_kind[_ROWS_UNKNOWN] == 0 if has_seen else unknown == 0
-        return LossNormalization(counts_items, factor, bool(rows_known), kind, is_tentative=True, is_guess=not has_seen)
-    kind = "other" if numbers["other"] else max(_KINDS, key=lambda one: numbers[one])
-    if kind == "other" and unknown == 0:  # except for a part that belongs to no row
-        return LossNormalization(counts_items, factor, True, "sum" if counts_items else "item mean")
-    if counts_items and kind != "sum":
-        kind = "other"
-    is_explained = of_kind[_ROWS_UNKNOWN] == 0 or (kind == "item mean" and unknown == 0)
-    rows_known = kind != "other" and not counts_items and is_explained
-    return LossNormalization(counts_items, factor, bool(rows_known), kind, bool(of_kind[_ROW_MEANS] > 0))
+    counts_items = 2 * sum(one.counts_items for one in tried) >= len(tried)
+    factor = float(world_size) if any(one.is_scaled for one in tried) else 1.0
+    rows_known, kind = not any(one.rows_unknown for one in tried), _KINDS[not counts_items]
+    if found is None:
+        return LossNormalization(counts_items, factor, rows_known, kind)
+    numbers = Counter(one.kind for one in found if not one.is_tentative)
+    are_explained = all(one.rows_known for one in found)
+    if not numbers:  # unknown on all ranks: rows with equal items, or rows that cannot be separated
+        rows_known = are_explained if found else rows_known
+        return LossNormalization(counts_items, factor, rows_known, kind, is_tentative=True, is_guess=not found)
+    of_most: LossKind = "other" if numbers["other"] else max(_KINDS, key=lambda one: numbers[one])
+    if of_most == "other" and rows_known:  # except for a part that belongs to no row
+        return LossNormalization(counts_items, factor, True, kind)
+    if counts_items and of_most != "sum":
+        of_most = "other"
+    is_explained = of_most != "other" and not counts_items
+    is_explained = is_explained and (are_explained or (of_most == "item mean" and rows_known))
+    return LossNormalization(counts_items, factor, is_explained, of_most, any(one.has_row_means for one in found))

@@ -134,7 +134,7 @@ class SetLoss:
         """Returns what the ranks know of the kind of the loss after a batch."""
         assert self._reader is not None, "it has been attached before the forward"  # noqa: S101
         rows, num_samples = self._reader.heard().rows, num_rows(batch)
-        own = _host_rows(rows) if rows is not None and len(rows) == num_samples else None
+        own = rows.double().cpu().numpy() if rows is not None and len(rows) == num_samples else None
         seen = Seen(float(loss), own, self._known.labels_per_row(batch).cpu().numpy())
         found = kind_by_rows(seen)
         # The sum over a single row may be the mean over the rows' sums.
@@ -183,7 +183,3 @@ def _loss(predict: Predict, inputs: Mapping[str, Any]) -> Tensor:
     loss = predict(inputs, True)[0]
     assert loss is not None, "the whole batch has a loss"  # noqa: S101
     return loss
-
-
-def _host_rows(rows: Tensor) -> Any:
-    return rows.double().cpu().numpy()

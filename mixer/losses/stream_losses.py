@@ -78,7 +78,7 @@ class StreamLosses:
     def count_other_labels(self) -> None:
         """Counts the first label of each row from now on, or stops counting it."""
         self._shifts_labels = not self.shifts_labels
-        self.reader.shift_labels(self._shifts_labels)
+        self.reader.shifts_labels = self._shifts_labels
 
     @property
     def is_users(self) -> bool:

@@ -11,10 +11,8 @@ import torch
 from accelerate.utils import DistributedType
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
-from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import average_gradients, average_whole, obstacle, own_part, reshard, settle
 from mixer.gradients.per_source import product
 from mixer.loading.collate import batch_mapping
@@ -28,8 +26,7 @@ from mixer.models.side_state import checkpointing_kept, gradients_stashed, model
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
 from mixer.run.loading import StreamLoading
-from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.utils.arrays import FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
@@ -42,31 +39,25 @@ class AuxiliaryPasses:
     All ranks have to make the same calls.
 
     Args:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         losses: The losses of the streams.
         loading: Collates samples.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
-        losses: StreamLosses,
-        loading: StreamLoading,
-    ):
-        self._trainer, self._plan, self._run, self._losses, self._loading = trainer, plan, run, losses, loading
-        self.ranks = ranks
+    def __init__(self, basis: Basis, losses: StreamLosses, loading: StreamLoading):
+        self.trainer, self.plan, self.run, self.ranks = basis
+        self.losses, self._loading = losses, loading
         self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
+
+    @property
+    def was_skipped(self) -> bool:
+        """Whether the present step moved no parameter."""
+        return self.run.step.is_left_out or bool(self.trainer.accelerator.optimizer_step_was_skipped)
 
     @property
     def model(self) -> nn.Module:
         """The model, not wrapped for distributed training."""
-        return self._losses.unwrapped_model
+        return self.losses.unwrapped_model
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -76,12 +67,12 @@ class AuxiliaryPasses:
     @property
     def items_by_stream(self) -> Int64Array:
         """int64 `[num_streams]`: loss terms in the present step, over all ranks."""
-        return self._run.step.counts.items
+        return self.run.step.counts.items
 
     @property
     def num_skipped(self) -> int:
         """Number of the present step's samples that could not be loaded, over all ranks."""
-        skipped = self._run.step.counts.skipped
+        skipped = self.run.step.counts.skipped
         return 0 if skipped is None else int(skipped.sum())
 
     @property
@@ -92,62 +83,62 @@ class AuxiliaryPasses:
     @property
     def shifts_labels(self) -> bool:
         """Whether the model predicts the next token, so that a row's first label is no loss term."""
-        return self._losses.shifts_labels
+        return self.losses.shifts_labels
 
     @property
     def cap(self) -> MicroBatchCap:
         """Largest micro-batch, the same on all ranks: that of steps, until memory runs out."""
-        cap = self._run.present_loader.cap
+        cap = self.run.present_loader.cap
         return self._halved.get(cap, cap)
 
     @property
     def is_cut_by_tokens(self) -> bool:
         """Whether micro-batches are limited in tokens, so that ranks may differ in a stream's micro-batches."""
-        return self._plan.config.max_tokens_per_micro_batch is not None
+        return self.plan.config.max_tokens_per_micro_batch is not None
 
     @property
     def is_sharded(self) -> bool:
         """Whether each rank has a shard of the weights, so that forwards and backwards are collectives (FSDP2)."""
-        return bool(self._trainer.accelerator.distributed_type == DistributedType.FSDP)
+        return bool(self.trainer.accelerator.distributed_type == DistributedType.FSDP)
 
     @property
     def _has_engine(self) -> bool:
         """Whether FSDP2 or DeepSpeed trains the model; what they cannot do is refused at construction."""
-        return bool(self.is_sharded or self._trainer.is_deepspeed_enabled)
+        return bool(self.is_sharded or self.trainer.is_deepspeed_enabled)
 
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
-        if not self._run.present_loader.by_stream:
+        if not self.run.present_loader.by_stream:
             return False
         own = any(len(self.items(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
         return bool(self.ranks.max_over_ranks(int(own)))
 
     def loss_scale(self) -> Tensor | float:
         """Returns the factor of the gradient scaler on losses, on the device."""
-        scaler = self._trainer.accelerator.scaler
-        return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self._trainer.args.device))
+        scaler = self.trainer.accelerator.scaler
+        return 1.0 if scaler is None else scaler.scale(torch.ones((), device=self.trainer.args.device))
 
     def sum_reduction_scale(self) -> float:
         """Returns the factor of the present loss on the mean over all items; reads from the device."""
-        return float(self.loss_scale()) * self._run.step.num_items / self._losses.divisor_of_sum
+        return float(self.loss_scale()) * self.run.step.num_items / self.losses.divisor_of_sum
 
     def loss_factors(self) -> FloatArray | None:
         """Returns the factors on the streams' losses in the present step, `[num_streams]`; `None` for 1."""
-        return self._losses.factors
+        return self.losses.factors
 
     def load(self, plan: Plan) -> StepBatch:
         """Loads this rank's micro-batches of a plan."""
-        return self._run.present_loader.load(plan)
+        return self.run.present_loader.load(plan)
 
     def read(self, share: StreamShare) -> Sequence[Any]:
         """Reads samples of a map-style stream as for training, random transforms included."""
-        return self._run.present_loader.read_samples([share])
+        return self.run.present_loader.read_samples([share])
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
         """Collates samples of any data set with the trainer's collator, for `prepared`."""
         collator: Callable[[list[Any]], Any] = collator_removing_columns(
-            self._trainer, self._trainer.data_collator, "evaluation"
+            self.trainer, self.trainer.data_collator, "evaluation"
         )
         return collator
 
@@ -157,7 +148,7 @@ class AuxiliaryPasses:
 
     def prepared(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Moves inputs to the device of the model."""
-        return prepare_inputs(self._trainer, dict(inputs))
+        return prepare_inputs(self.trainer, dict(inputs))
 
     def on_all_ranks(self, work: Callable[[], Result]) -> Result:
         """Runs work on every rank; an error on one of them is raised on all."""
@@ -168,7 +159,7 @@ class AuxiliaryPasses:
         if not self.is_sharded:
             return self.on_all_ranks(work)
         result = work()
-        reshard(self._trainer.model_wrapped)
+        reshard(self.trainer.model_wrapped)
         return result
 
     def evened(self, micros: list[MicroBatch]) -> list[MicroBatch]:
@@ -203,10 +194,10 @@ class AuxiliaryPasses:
         largest = Size(*self.ranks.all_reduce_max(np.array(largest)).tolist())
         if not largest.samples:
             return result
-        old, steps = self.cap, self._run.present_loader.cap
+        old, steps = self.cap, self.run.present_loader.cap
         self._halved[steps] = new = old.halved(largest) or old
         clear_device_cache(garbage_collection=True)
-        if self._trainer.is_world_process_zero():
+        if self.trainer.is_world_process_zero():
             logger.warning(
                 "A measurement ran out of memory. It is repeated with at most %s per micro-batch instead of %s; steps "
                 "keep theirs.",
@@ -229,11 +220,11 @@ class AuxiliaryPasses:
 
     def gathered(self, text: str) -> list[str]:
         """Gathers a text of every rank, on all ranks."""
-        return [part.decode() for part in self.ranks.gather_bytes(text.encode())]
+        return self.ranks.gather(text)
 
     def items(self, micro: MicroBatch) -> Tensor:
         """Counts the loss terms in each row of a micro-batch: int64 `[num_rows]`."""
-        return self._losses.items_per_row(micro)
+        return self.losses.items_per_row(micro)
 
     def mean_loss(self, micro: MicroBatch, model: nn.Module | None = None) -> Tensor:
         """Computes the mean loss per item of a micro-batch, with its graph, whatever the model divides by.
@@ -245,9 +236,9 @@ class AuxiliaryPasses:
         Returns:
             A scalar; 0 if there are no items.
         """
-        normalization = self._losses.normalization_of(micro.first_stream)
+        normalization = self.losses.normalization_of(micro.first_stream)
         num_items = max(int(self.items(micro).sum()), 1)
-        run: Any = self._trainer.model_wrapped if model is None else model
+        run: Any = self.trainer.model_wrapped if model is None else model
         loss = self._loss(micro, run, num_items if normalization.counts_items else None)
         divisor = normalization.factor if normalization.counts_items else num_items if normalization.is_plain_sum else 1
         return torch.as_tensor(loss / divisor)
@@ -259,15 +250,15 @@ class AuxiliaryPasses:
             micro: The micro-batch.
             model: The model; it need not take numbers of items.
         """
-        losses, first = self._losses, micro.first_stream
+        losses, first = self.losses, micro.first_stream
         counts_items = losses.is_users_for(first) and losses.normalization_of(first).counts_items
         self._loss(micro, model, max(int(self.items(micro).sum()), 1) if counts_items else None)
 
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
-        trainer, first = self._trainer, micro.first_stream
+        trainer, first = self.trainer, micro.first_stream
         inputs = self.prepared(micro.inputs)
         count = None if num_items is None else torch.full((), num_items, device=trainer.args.device)
-        with metrics_restored(trainer), trainer.compute_loss_context_manager(), self._losses.function_of(first):
+        with metrics_restored(trainer), trainer.compute_loss_context_manager(), self.losses.function_of(first):
             return trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
     def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
@@ -277,7 +268,7 @@ class AuxiliaryPasses:
             A scalar, the mean loss per item; and `[num_rows]`, the sum of each sample's loss terms, or `None` if rows
             cannot be separated.
         """
-        losses, reader = self._losses, self._losses.reader
+        losses, reader = self.losses, self.losses.reader
         reader.listen(micro.inputs)
         try:
             mean = self.mean_loss(micro)
@@ -315,9 +306,9 @@ class AuxiliaryPasses:
         losses: list[tuple[MicroBatch, Tensor]] = []
         with self._aside(training=False), torch.no_grad():
             for micro in batch.micro_batches:
-                self._losses.reader.listen(micro.inputs)
+                self.losses.reader.listen(micro.inputs)
                 self.mean_loss(micro)
-                rows = self._losses.heard(micro).rows
+                rows = self.losses.heard(micro).rows
                 if micro.is_padding:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):
@@ -354,10 +345,10 @@ class AuxiliaryPasses:
         Yields:
             The trainable parameters, without gradients.
         """
-        model = self._trainer.model_wrapped
+        model = self.trainer.model_wrapped
         kept = contextlib.nullcontext() if training else checkpointing_kept(model)
         reshard(model)
-        alone = contextlib.nullcontext() if self._has_engine else self._trainer.accelerator.no_sync(model=model)
+        alone = contextlib.nullcontext() if self._has_engine else self.trainer.accelerator.no_sync(model=model)
         with self._aside(training), kept, gradients_stashed(self.parameters) as parameters:
             settle(model)
             with alone:
@@ -375,8 +366,8 @@ class AuxiliaryPasses:
         """
         if not weight and not self.is_sharded:
             return 0.0
-        scale = weight * self._trainer.args.world_size * float(self.loss_scale())
-        if self._trainer.is_deepspeed_enabled:
+        scale = weight * self.trainer.args.world_size * float(self.loss_scale())
+        if self.trainer.is_deepspeed_enabled:
             return self._backward_beside(micro, scale)
         loss = self.mean_loss(micro)
         torch.autograd.backward(loss * scale)
@@ -402,16 +393,16 @@ class AuxiliaryPasses:
             for parameter in self.parameters if parameters is None else parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(scale)
-        world_size = self._trainer.args.world_size
-        if self._trainer.is_deepspeed_enabled:
+        world_size = self.trainer.args.world_size
+        if self.trainer.is_deepspeed_enabled:
             average_whole(self.parameters, self.ranks, world_size)
-        average_gradients(self._trainer.model_wrapped, self.ranks, world_size, parameters)
+        average_gradients(self.trainer.model_wrapped, self.ranks, world_size, parameters)
 
     def product(self, left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> float:
         """Returns the product of two averaged gradients, entries by parameter; all ranks have to call it."""
         if not self.is_sharded:
             return float(product(left, right))
-        total = torch.zeros((), dtype=torch.float64, device=self._trainer.args.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.trainer.args.device)
         for one, other in zip(left, right, strict=True):
             if one is not None and other is not None:
                 (own, num_ranks), (others, _) = (own_part(part, self.ranks.world_size) for part in (one, other))
@@ -427,16 +418,16 @@ class AuxiliaryPasses:
         """
         cap = self.cap
         size = min(most or cap.max_samples, cap.max_samples)
-        return self._run.present_loader.samples(wanted, replace(cap, max_samples=size))
+        return self.run.present_loader.samples(wanted, replace(cap, max_samples=size))
 
     def split(self, samples: Sequence[Any]) -> list[slice]:
         """Splits samples of any data set into micro-batches that fit."""
-        return self._run.present_loader.split_others(samples, self.cap)
+        return self.run.present_loader.split_others(samples, self.cap)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer, without accelerate's wrapper."""
-        optimizer = self._trainer.optimizer
+        optimizer = self.trainer.optimizer
         assert optimizer is not None, "there is an optimizer in every run"  # noqa: S101
         inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
         return inner
@@ -451,10 +442,10 @@ class AuxiliaryPasses:
         Raises:
             ValueError: If `own_gradients` cannot run it.
         """
-        reason = obstacle(model, self._trainer.args.world_size)
+        reason = obstacle(model, self.trainer.args.world_size)
         if reason is not None and not self._has_engine:
             raise ValueError(
-                f"mixing={self._plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
+                f"mixing={self.plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
             )
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:
@@ -473,5 +464,5 @@ class AuxiliaryPasses:
             yield self.model
 
     def _aside(self, training: bool) -> contextlib.AbstractContextManager[None]:
-        trainer = self._trainer
+        trainer = self.trainer
         return model_restored(trainer.model_wrapped, trainer.args, training)

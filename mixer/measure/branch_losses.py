@@ -9,15 +9,12 @@ from functools import partial
 import numpy as np
 import torch
 from torch import nn
-from transformers import Trainer
 
 from mixer.gradients.metric import OptimizerMetric
-from mixer.loading.loaded_step import MicroBatch
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import MicroBatch, StepResult
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.target_rows import TargetRows
 from mixer.measurements import Branches, BranchStatistics, Results
-from mixer.mixture.controller import Mixing
 from mixer.models.model_branches import AdapterBranches, WeightBranches
 from mixer.models.model_branches import Branches as ModelBranches
 from mixer.run.hooks import StepHook
@@ -38,17 +35,14 @@ class BranchProbe(StepHook):
 
     Args:
         targets: The rows of each target, in order.
-        mixing: The controller of the mixture.
         runs: Runs the model outside of training.
-        trainer: The trainer.
         plan: When and how the model is branched.
     """
 
-    def __init__(
-        self, targets: Sequence[TargetRows], mixing: Mixing, runs: AuxiliaryPasses, trainer: Trainer, plan: Branches
-    ):
-        self._targets, self._mixing, self._runs, self._trainer, self._plan = targets, mixing, runs, trainer, plan
-        self._may_branch: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
+    def __init__(self, targets: Sequence[TargetRows], runs: AuxiliaryPasses, plan: Branches):
+        self._targets, self._runs, self._trainer, self._plan = targets, runs, runs.trainer, plan
+        self._mixing, streams = runs.run.mixing, runs.plan.streams
+        self._may_branch: BoolArray = np.array([not (stream.is_iterable or stream.is_memory) for stream in streams])
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
@@ -131,11 +125,7 @@ class BranchProbe(StepHook):
     def _losses(self, branches: ModelBranches, mixture: FloatArray) -> list[float]:
         """Returns the mean loss of each target under a mixture of the branches, over all ranks."""
         with branches.mixed(mixture.tolist()):
-            sums = [self._own_sum(target) for target in self._targets]
-        totals = self._runs.ranks.add_up(torch.tensor(sums, dtype=torch.float64)).tolist()
+            own = self._runs, self._trainer.args.process_index, self._trainer.args.world_size, _TARGET_ROWS
+            sums = np.array([target.loss_sums(*own)[:2] for target in self._targets])
+        totals = self._runs.ranks.add_up(torch.from_numpy(sums)).tolist()
         return [total / num_items if num_items else math.nan for total, num_items in totals]
-
-    def _own_sum(self, target: TargetRows) -> list[float]:
-        args = self._trainer.args
-        sums = target.loss_sums(self._runs, args.process_index, args.world_size, _TARGET_ROWS)
-        return [float(sums[0]), float(sums[1])]

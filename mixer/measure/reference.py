@@ -1,6 +1,5 @@
 """A reference model, and the excess of losses over its own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,14 +7,11 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import shards_of
-from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult
 from mixer.losses.normalization import LARGEST_OTHER_SHARE
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements import ExcessLoss, LossAfter, Results
-from mixer.models.row_losses import RowLossReader
 from mixer.models.side_state import Snapshot
 from mixer.policies.contract import Policy
 from mixer.run.hooks import ForwardResult, StepHook
@@ -35,21 +31,11 @@ class ReferenceModel:
     Args:
         model: The reference model.
         runs: Runs of the model outside of training.
-        device: The device to run on.
-        autocast: Returns the mixed-precision context of the trained model.
-        new_reader: Makes a reader of row losses like that of the training.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        runs: AuxiliaryPasses,
-        device: torch.device,
-        autocast: Callable[[], Any],
-        new_reader: Callable[[nn.Module], RowLossReader],
-    ):
+    def __init__(self, model: nn.Module, runs: AuxiliaryPasses):
         if getattr(model, "hf_device_map", None) is None:
-            model.to(device)
+            model.to(runs.trainer.args.device)
         self._modes = [(module, module.training) for module in model.modules()]
         self._model = model.eval()
         # As the Trainer does with its model: the key-value cache takes memory, and with it transformers lets packed
@@ -57,8 +43,7 @@ class ReferenceModel:
         self._config: Any = getattr(model, "config", None)
         self._uses_cache = getattr(self._config, "use_cache", None)
         self._set_cache(False)
-        self._runs, self.device, self._autocast = runs, device, autocast
-        self._reader = new_reader(model)
+        self._runs, self._reader = runs, runs.losses.new_reader(model)
         self._reader.attach()
 
     def item_losses(self, micro: MicroBatch) -> Tensor | None:
@@ -67,10 +52,10 @@ class ReferenceModel:
         Returns:
             `[num_rows, num_places]`: as `Heard.items`; `None` if items cannot be separated.
         """
-        start = Snapshot(self._model, self.device)
+        start = Snapshot(self._model, self._runs.trainer.args.device)
         self._reader.listen(micro.inputs)
         try:
-            with torch.no_grad(), self._autocast():
+            with torch.no_grad(), self._runs.trainer.accelerator.autocast():
                 self._runs.forward(micro, self._model)
         except Exception as error:
             error.add_note("In the reference model, which must take the same inputs as the trained model.")
@@ -101,8 +86,7 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
     """
     if not isinstance(reference, nn.Module):
         raise TypeError(
-            f"reference_model must be a model (an nn.Module), got a {type(reference).__name__}: load it first, with "
-            f"AutoModelForCausalLM.from_pretrained(...) or its own class."
+            f"reference_model must be a model, got a {type(reference).__name__}: load it first, with from_pretrained."
         )
     if (sharded := shards_of(reference)) is not None:
         raise ValueError(
@@ -114,8 +98,7 @@ def check_reference(reference: object, model: nn.Module | None) -> None:
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     if any(id(parameter) in trained for parameter in reference.parameters()):
         raise ValueError(
-            "reference_model shares parameters with the model that is trained, so it would be trained too: pass a "
-            "copy.deepcopy of it."
+            "reference_model shares parameters with the model that is trained: pass a copy.deepcopy of it."
         )
 
 
@@ -128,24 +111,14 @@ class ExcessLossHook(StepHook):
 
     Args:
         model: The reference model.
-        num_streams: Number of streams.
-        rank_sync: Collective operations.
-        new_reference: Makes the reference model of a run.
-        dtype: The type of the sums.
+        runs: Runs of the model outside of training.
     """
 
     reference: ReferenceModel | None = None  # in a run
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_streams: int,
-        rank_sync: RankSync,
-        new_reference: Callable[[nn.Module], ReferenceModel],
-        dtype: torch.dtype,
-    ):
-        self._model, self._new_reference, self._rank_sync = model, new_reference, rank_sync
-        self.sums = torch.zeros(num_streams + 2, dtype=dtype)
+    def __init__(self, model: nn.Module, runs: AuxiliaryPasses):
+        self._model, self._runs, self._ranks = model, runs, runs.ranks
+        self.sums = torch.zeros(len(runs.plan.streams) + 2, dtype=runs.losses.sum_dtype)
 
     def prepare(self, model: nn.Module) -> None:
         """Moves the reference model to the device of the run; see `StepHook.prepare`.
@@ -154,21 +127,20 @@ class ExcessLossHook(StepHook):
             ValueError: If its weights are not the same on all ranks.
         """
         self._check_ranks()
-        self.reference = self._new_reference(self._model)
-        self.sums = self.sums.to(self.reference.device)
+        self.reference = ReferenceModel(self._model, self._runs)
+        self.sums = self.sums.to(self._runs.trainer.args.device)
 
     def _check_ranks(self) -> None:
         """Refuses a reference loaded on the first rank only, as engines that save memory do."""
-        if self._rank_sync.world_size == 1:
+        if self._ranks.world_size == 1:
             return
         with torch.no_grad():
             sums = [parameter.detach().double().sum().cpu() for parameter in self._model.parameters()]
         own = torch.stack(sums).numpy().view(np.int64) if sums else np.zeros(0, dtype=np.int64)
-        if not np.array_equal(self._rank_sync.all_reduce_min(own), self._rank_sync.all_reduce_max(own)):
+        if not np.array_equal(self._ranks.all_reduce_min(own), self._ranks.all_reduce_max(own)):
             raise ValueError(
-                "reference_model: its weights are not the same on all ranks. With cpu_ram_efficient_loading (FSDP) "
-                "from_pretrained loads them on the first rank only: set that to false, or load the reference model "
-                "before TrainingArguments are created."
+                "reference_model: its weights are not the same on all ranks, as with cpu_ram_efficient_loading (FSDP): "
+                "set that to false, or load the model before TrainingArguments are created."
             )
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
@@ -182,7 +154,7 @@ class ExcessLossHook(StepHook):
 
     def end_backward(self, model: nn.Module) -> None:
         """Adds up the ranks' sums; see `StepHook.end_backward`."""
-        self.sums = self._rank_sync.add_up(self.sums)
+        self.sums = self._ranks.add_up(self.sums)
 
     def observe(self, result: StepResult) -> Results:
         """Returns the mean excess of each stream; waits for a GPU. See `StepHook.observe`."""
@@ -258,16 +230,14 @@ def check_told_apart(sums: FloatArray) -> FloatArray:
     own, reference = sums[_OWN:].tolist()
     if own > 0:
         raise ValueError(
-            "The policy needs the loss of each item (token or row) for the excess over the reference model, but this "
-            "model's loss is not the sum of separate terms. Use a model whose forward computes a cross entropy over "
-            "its labels, or returns logits for them; or pass recorded losses of the reference to the policy "
-            "(reference_losses), for which per-stream losses are enough."
+            "The policy needs the loss of each item (token or row), and this model's is not the sum of separate terms. "
+            "Use one whose forward computes a cross entropy over labels, or returns logits; or pass the reference's "
+            "recorded losses to the policy (reference_losses)."
         )
     if reference > 0:
         raise ValueError(
             "reference_model has no loss on the same items (tokens or rows) as the trained model. Use one with the "
-            "same head and tokenizer, such as a model trained with the same recipe; or pass its recorded losses to the "
-            "policy (reference_losses)."
+            "same head and tokenizer, or pass its recorded losses to the policy (reference_losses)."
         )
     return sums[:_OWN]
 
@@ -289,22 +259,10 @@ class LossAfterHook(StepHook):
 
     Args:
         runs: Runs of the model outside of training.
-        rank_sync: Collective operations.
-        was_skipped: Returns whether the present step moved no parameter.
-        device: The device of the model.
-        dtype: The type of the sums.
     """
 
-    def __init__(
-        self,
-        runs: AuxiliaryPasses,
-        rank_sync: RankSync,
-        was_skipped: Callable[[], bool],
-        device: torch.device,
-        dtype: torch.dtype,
-    ):
-        self._runs, self._rank_sync, self._was_skipped = runs, rank_sync, was_skipped
-        self._device, self._dtype = device, dtype
+    def __init__(self, runs: AuxiliaryPasses):
+        self._runs, self._device = runs, runs.trainer.args.device
         self._kept: list[tuple[MicroBatch, Snapshot]] = []
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
@@ -318,8 +276,8 @@ class LossAfterHook(StepHook):
     def observe(self, result: StepResult) -> Results:
         """Returns each stream's loss on the samples of the step; waits for a GPU. See `StepHook.observe`."""
         items = result.contents.items
-        sums = self._rank_sync.add_up(self.measure(len(items)))
-        if self._was_skipped():
+        sums = self._runs.ranks.add_up(self.measure(len(items)))
+        if self._runs.was_skipped:
             return {LossAfter: np.full(len(items), np.nan)}  # without a step there is no loss after it
         return {LossAfter: _means(to_host([sums])[0], items)}
 
@@ -334,7 +292,7 @@ class LossAfterHook(StepHook):
             `[num_streams]`: this rank's sums of the item losses of each stream, on the device; NaN if those of several
             streams cannot be separated.
         """
-        sums = torch.zeros(num_streams, dtype=self._dtype, device=self._device)
+        sums = torch.zeros(num_streams, dtype=self._runs.losses.sum_dtype, device=self._device)
         kept, self._kept = self._kept, []
         with self._runs.without_gradients(training=True):
             for micro, start in kept:
@@ -377,9 +335,8 @@ def needed_reference(
         check_reference(reference, model)
     if is_needed and reference is None:
         raise ValueError(
-            f"Policy {policy.name} needs the losses of a reference model on the trained samples: pass "
-            f"reference_model=..., a trained model of the same kind, or pass its recorded "
-            f"losses to the policy (reference_losses)."
+            f"Policy {policy.name} needs the losses of a reference model: pass reference_model=..., a trained model of "
+            "the same kind, or its recorded losses to the policy (reference_losses)."
         )
     if reference is not None and not is_needed:
         logger.warning(

@@ -2,25 +2,20 @@
 
 import contextlib
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from transformers import TrainingArguments
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
 from mixer.gradients.step_length import StepLength
-from mixer.loading.loaded_step import StepBatch
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepBatch, StepResult
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements import GradientNoise, Gradients, GradientStatistics, Results, UpdateNorm
 from mixer.run.hooks import ForwardResult, StepHook
-from mixer.run.probing import Probing, exact_refusal
+from mixer.run.probing import ProbedSteps, exact_refusal
 
 logger = logging.get_logger(__name__)
 
@@ -29,31 +24,19 @@ class RunProbe(StepHook):
     """Measures the gradients in the steps of a run that are due.
 
     Args:
-        options: Options of the probe.
-        intervals: Steps that are a multiple of one of these are measured.
-        variance: Whether the variance over samples is measured.
-        names: Names of the streams.
-        args: The training arguments; their seed is that of the projections.
-        runs: Facts of the present step.
+        probed: The steps that are measured, and how.
+        runs: Runs of the model, and the present step.
     """
 
-    def __init__(
-        self,
-        options: Probing,
-        intervals: tuple[int, ...],
-        variance: bool,
-        names: Sequence[str],
-        args: TrainingArguments,
-        runs: AuxiliaryPasses,
-    ):
-        self.options, self.intervals, self.variance, self._runs = options, intervals, variance, runs
+    def __init__(self, probed: ProbedSteps, runs: AuxiliaryPasses):
+        (self.options, self.intervals, self.variance), self._runs = probed, runs
         self.statistics: GradientStatistics | None = None  # of the last step, if it was measured
         self.seconds = 0.0  # duration of that measurement
-        self._names, self._args, self._world_size = tuple(names), args, args.world_size
+        self._names, self._world_size = runs.run.mixing.names, runs.ranks.world_size
         self._told: set[str] = set()  # parameters that were named in a warning
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
         self._present: GradientProbe | None = None
-        self._homogeneous = options.homogeneous  # whether the present micro-batches contain one stream each
+        self._homogeneous = self.options.homogeneous  # whether the present micro-batches contain one stream each
         self._seconds_before, self._draw = 0.0, 0
         self._has_warned = False
 
@@ -111,7 +94,7 @@ class RunProbe(StepHook):
             homogeneous=homogeneous,
             exact_accumulate=self.options.exact_accumulate,
             sketch_size=self.options.sketch_size,
-            seed=self._args.seed,
+            seed=self._runs.trainer.args.seed,
             world_size=self._world_size,
             warned=self._told,
         )
@@ -172,14 +155,11 @@ class NoiseBetweenRanks(StepHook):
     """Measures the gradient noise from the ranks' differences.
 
     Args:
-        runs: Facts of the present step.
-        rank_sync: Collective operations.
-        world_size: Number of ranks.
-        device: The device of the model.
+        runs: Runs of the model, and the present step.
     """
 
-    def __init__(self, runs: AuxiliaryPasses, rank_sync: RankSync, world_size: int, device: torch.device):
-        self._runs, self._rank_sync, self._world_size, self._device = runs, rank_sync, world_size, device
+    def __init__(self, runs: AuxiliaryPasses):
+        self._runs = runs
         self._noise: RankNoise | None = None
         self._listening = contextlib.ExitStack()
         self._sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
@@ -214,14 +194,15 @@ class NoiseBetweenRanks(StepHook):
     def end_backward(self, model: nn.Module) -> None:
         """Measures the average; see `StepHook.end_backward`."""
         if self._noise is not None:
-            noise = self._noise.measure(self._num_own, self._runs.loss_scale(), self._device)
-            self._sums = self._rank_sync.add_up(noise)
+            device = self._runs.trainer.args.device
+            noise = self._noise.measure(self._num_own, self._runs.loss_scale(), device)
+            self._sums = self._runs.ranks.add_up(noise)
 
     def observe(self, result: StepResult) -> Results:
         """Returns the noise, the same on all ranks; waits for a GPU. See `StepHook.observe`."""
         if self._sums is None:
             return {}
-        noise = noise_of_ranks(self._sums.tolist(), self._world_size, self._num_samples)
+        noise = noise_of_ranks(self._sums.tolist(), self._runs.ranks.world_size, self._num_samples)
         is_known = math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
         return {GradientNoise: noise} if is_known else {}
 

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mixer.gradients.metric import OptimizerMetric
-from mixer.loading.loaded_step import MicroBatch
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import MicroBatch, StepResult
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.target_rows import TargetRows
 from mixer.measurements import Alignment, Results, TargetStatistics
-from mixer.mixture.controller import Mixing
 from mixer.policies.objective import Objective
 from mixer.run.hooks import StepHook
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -60,10 +58,7 @@ class TargetProbe(StepHook):
 
     Args:
         targets: The rows of each target, in order.
-        mixing: The controller of the mixture.
         runs: Runs the model outside of training.
-        rank: This rank.
-        world_size: Number of ranks.
         request: What is asked for.
         objective: The objective, with its targets by name.
         judging: The rows of each target that judge, in order; empty if they are not asked for.
@@ -72,16 +67,14 @@ class TargetProbe(StepHook):
     def __init__(
         self,
         targets: Sequence[TargetRows],
-        mixing: Mixing,
         runs: AuxiliaryPasses,
-        rank: int,
-        world_size: int,
         request: Alignment,
         objective: Objective,
         judging: Sequence[TargetRows] = (),
     ):
-        self._judging = judging
-        self._targets, self._mixing, self._runs, self._rank, self._world_size = targets, mixing, runs, rank, world_size
+        self._targets, self._judging, self._runs, self._mixing = targets, judging, runs, runs.run.mixing
+        self._rank, self._world_size = runs.trainer.args.process_index, runs.ranks.world_size
+        mixing = self._mixing
         self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
         self._objective, self._is_plain = objective, request.metric == "plain"
         is_joined = request.joined and objective.kind == "average" and not objective.bounds
@@ -189,8 +182,7 @@ class TargetProbe(StepHook):
         optimizer = "SGD" if metric is None else type(metric.optimizer).__name__
         if name == "plain" and optimizer != "SGD" and not self._has_warned:
             logger.warning(
-                "%s has no running squares of gradients that could be read, so streams are compared by plain products "
-                "of gradients, as for SGD.",
+                "%s has no running squares of gradients to read: streams are compared by plain products, as for SGD.",
                 optimizer,
             )
             self._has_warned = True
@@ -199,10 +191,9 @@ class TargetProbe(StepHook):
         few = sum(parameter.numel() for parameter in parameters if parameter.dtype in (torch.bfloat16, torch.float16))
         if few > sum(parameter.numel() for parameter in parameters) / 2 and not self._has_warned_of_bits:
             logger.warning(
-                "Most trained weights have 16 bits, in which the short steps that measure the targets are rounded away "
-                "for most of them: what streams are worth is measured less well. Load the model in float32 and set "
-                "bf16=True, which computes in 16 bits (with FSDP2 or DDP: DeepSpeed's bf16 stores 16 bits too), or "
-                "train adapters."
+                "Most trained weights have 16 bits, which round away the short steps that measure the targets: streams "
+                "are measured less well. Load the model in float32 with bf16=True (DeepSpeed's bf16 stores 16 bits "
+                "too), or train adapters."
             )
             self._has_warned_of_bits = True
 

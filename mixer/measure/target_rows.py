@@ -20,7 +20,8 @@ from mixer.models.inputs import TASK
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import collator_removing_columns
-from mixer.run.plan import RunPlan, Steering
+from mixer.run.loading import data_seed
+from mixer.run.plan import Steering
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.random_state import seeded
 from mixer.utils.text import first_of, safe_names
@@ -104,9 +105,8 @@ def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
     num_steering = round(share * len(dataset))
     if not 0 < num_steering < len(dataset):
         raise ValueError(
-            f"{called} has {len(dataset)} row{'s' * (len(dataset) != 1)}, of which "
-            f"steering_share={share} sets {num_steering} aside to steer; steering and judging need one or "
-            f"more each. {hint}"
+            f"{called}: steering_share={share} sets {num_steering} of its {len(dataset)} row{'s' * (len(dataset) != 1)}"
+            f" aside to steer; steering and judging need one or more each. {hint}"
         )
     order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
     return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_steering]))
@@ -118,16 +118,15 @@ class TargetRows:
     Args:
         name: Name of the target.
         rows: Its data set.
-        trainer: The trainer.
-        plan: The plan of the run.
-        seed: Seed of the data.
+        runs: Runs of the model outside of training.
 
     Raises:
         ValueError: If the streams have losses or heads of their own and the target is named like none of them.
     """
 
-    def __init__(self, name: str, rows: Any, trainer: Trainer, plan: RunPlan, seed: int):
-        names = [stream.name for stream in plan.streams]
+    def __init__(self, name: str, rows: Any, runs: AuxiliaryPasses):
+        trainer, plan = runs.trainer, runs.plan
+        names, seed = [stream.name for stream in plan.streams], data_seed(trainer.args)
         if name not in names and plan.have_losses:
             raise ValueError(
                 f"objective: the streams have losses or heads of their own, so the target {name!r} must be named like "

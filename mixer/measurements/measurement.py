@@ -120,6 +120,5 @@ def check_requests(who: str, needs: object) -> None:
         wrong = [need for need in needs if not isinstance(need, Measurement)]
     if wrong:
         raise TypeError(
-            f"{who}: needs must be a tuple of measurements, such as (Loss(), Gradients(variance=True)), got "
-            f"{wrong[0]!r}."
+            f"{who}: needs must be a tuple of measurements, such as (Loss(), LossAfter()), got {wrong[0]!r}."
         )

@@ -1,14 +1,11 @@
 """Apportionment: converts weights to whole samples without letting any stream drift from its share."""
 
-import math
-
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
 
 # Shares are sums of rounded numbers: bounds may be missed by this much.
 _TOLERANCE = 1e-9
-_FEW_STREAMS = 8  # up to which plain numbers are faster than arrays
 
 
 def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int64Array, FloatArray]:
@@ -40,10 +37,6 @@ def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int6
     if np.count_nonzero(shares) < len(shares):
         return _apportion_nonzero(shares, total, deficit)
     slack = 1.0 - 1.0 / (2 * len(shares) - 2) if len(shares) > 1 else 0.5
-    if len(shares) <= _FEW_STREAMS:
-        few = _apportion_few(shares.tolist(), total, deficit.tolist(), slack)
-        if few is not None:
-            return np.array(few[0], dtype=np.int64), np.array(few[1])
     due = deficit + shares * total
     counts = np.maximum(np.ceil(due - slack - _TOLERANCE), 0.0)
     missing = total - int(counts.sum())
@@ -57,26 +50,6 @@ def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int6
         counts[first] -= 1.0
         missing += len(first)
     return counts.astype(np.int64), due - counts
-
-
-def _apportion_few(
-    shares: list[float], total: int, deficit: list[float], slack: float
-) -> tuple[list[int], list[float]] | None:
-    """Apportions to a few streams, number by number as the arrays do; `None` if streams have to wait."""
-    due = [own + share * total for own, share in zip(deficit, shares, strict=True)]
-    counts = [max(math.ceil(own - slack - _TOLERANCE), 0) for own in due]
-    missing = total - sum(counts)
-    if missing < 0:
-        return None
-    behind = [own - count for own, count in zip(due, counts, strict=True)]
-    if missing:
-        least = 1.0 - slack - _TOLERANCE  # behind by this much, a stream may have one more
-        pairs = zip(behind, shares, strict=True)
-        deadlines = np.array([(slack - own) / share if own >= least else math.inf for own, share in pairs])
-        for number in deadlines.argpartition(missing - 1)[:missing].tolist():
-            counts[number] += 1
-            behind[number] = due[number] - counts[number]
-    return counts, behind
 
 
 def _first_to_wait(due: FloatArray, counts: FloatArray) -> Int64Array:

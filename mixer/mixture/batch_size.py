@@ -153,8 +153,7 @@ class BatchSize:
     def _check_ranks(self, batch_size: int, where: str) -> None:
         if batch_size < self._world_size:
             raise ValueError(
-                f"{where}: {batch_size} samples in all are fewer than the {self._world_size} ranks; each needs one at "
-                "least."
+                f"{where}: {batch_size} samples in all are fewer than the {self._world_size} ranks; each needs one."
             )
 
 

@@ -9,23 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mixer.measurements import (
-    EvaluationLoss,
-    GradientNoise,
-    Gradients,
-    GradientStatistics,
-    LearningRate,
-    Loss,
-    Noise,
-    Rates,
-    Results,
-)
+import mixer.measurements as measurements
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import Plan
-from mixer.mixture.stream import Stream, describe
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import describe
 from mixer.mixture.weights import MixtureWeights
 from mixer.policies.contract import Decision, Observation, Policy, Terms, Unit, Weights
 from mixer.policies.objective import Objective
@@ -68,10 +59,12 @@ class Mixing:
         self.policy, self.loss_units = policy, loss_units
         self._has_told = False  # of a stream without labels
         self.clock = clock
-        self._mixture = replace(describe(planner.streams), objective=objective, decay_begins=self._decay_begins)
+        self._mixture = replace(
+            describe(planner.streams), objective=objective, decay_begins=lambda: self.clock.decay_begins()
+        )
         self.names = self._mixture.names
         self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
-        self._batch_size = BatchSize(Constant(), clock.batch_size) if size is None else size
+        self.size = BatchSize(Constant(), clock.batch_size) if size is None else size  # the batch size, as a control
         self._begin(planner, clock)
 
     def restart(self, planner: Planner, clock: Clock, size: BatchSize) -> None:
@@ -87,7 +80,7 @@ class Mixing:
         """
         self.clock = clock
         self._weights.start(planner.active(0.0))
-        size.manual, self._batch_size = self._batch_size.manual, size
+        size.manual, self.size = self.size.manual, size
         self._begin(planner, clock)
 
     def _begin(self, planner: Planner, clock: Clock) -> None:
@@ -97,12 +90,9 @@ class Mixing:
         # `[3, num_streams]`: what is known of the streams' samples once they are loaded; the names show the rows.
         self._loaded: Int64Array = np.zeros((3, len(self.names)), dtype=np.int64)
         self.num_tokens, self.num_labels, self.skipped = self._loaded
-        clock.resize(self._batch_size.value)
+        clock.resize(self.size.value)
         if self.is_exhausted:
             raise ValueError("No stream that is active at the start of the run has a positive weight.")
-
-    def _decay_begins(self) -> float:
-        return self.clock.decay_begins()  # that of the present run
 
     # ---- Progress ----
 
@@ -114,12 +104,8 @@ class Mixing:
     @property
     def amounts(self) -> Int64Array:
         """int64 `[num_streams]`: labels of each stream so far if the policy's unit is labels, else tokens."""
-        amounts: Int64Array = self._loaded[self._row]
+        amounts: Int64Array = self.num_labels if self.policy.unit == "labels" else self.num_tokens
         return amounts
-
-    @property
-    def _row(self) -> int:
-        return int(self.policy.unit == "labels")
 
     @property
     def coverage(self) -> dict[str, float]:
@@ -183,43 +169,38 @@ class Mixing:
         self._weights.set(weights)
 
     @property
-    def size(self) -> BatchSize:
-        """Batch-size control."""
-        return self._batch_size
-
-    @property
     def batch_size(self) -> int:
         """Samples of the next step over all ranks, unless epoch or budget have fewer left."""
-        return self._batch_size.value
+        return self.size.value
 
     @property
     def manual_batch_size(self) -> int | None:
         """Manually set batch size, or `None`."""
-        return self._batch_size.manual
+        return self.size.manual
 
     @property
     def initial_batch_size(self) -> int:
         """Initial batch size, for which the learning rate was chosen."""
-        return self._batch_size.initial
+        return self.size.initial
 
     @property
     def schedule(self) -> Schedule:
         """Batch-size schedule."""
-        return self._batch_size.schedule
+        return self.size.schedule
 
     @property
     def scheduled_batch_size(self) -> int:
         """The schedule's last decision, which rules the next step unless a size is set by hand."""
-        return self._batch_size.scheduled
+        return self.size.scheduled
 
     def explain_batch_size(self) -> Terms:
         """Gives the terms of the schedule's last decision; see `BatchSize.explain`."""
-        return self._batch_size.explain()
+        return self.size.explain()
 
     @property
     def learning_rate_factor(self) -> float:
         """Factor on the learning rate in the next step, for its batch size."""
-        return self._batch_size.learning_rate_factor
+        return self.size.learning_rate_factor
 
     def set_batch_size(self, batch_size: int | None) -> None:
         """Sets the batch size by hand from the next step on, until called again.
@@ -236,8 +217,8 @@ class Mixing:
         Example:
             >>> trainer.mixing.set_batch_size(256)  # doctest: +SKIP
         """
-        self._batch_size.set(batch_size)
-        self.clock.resize(self._batch_size.value)
+        self.size.set(batch_size)
+        self.clock.resize(self.size.value)
 
     # ---- Planning ----
 
@@ -361,8 +342,7 @@ class Mixing:
         if (self.seen[are_without] >= _MOST_UNLABELLED).any() or labels is None:
             raise ValueError(
                 f"{user} needs labels, but no sample of {names} so far has one that the loss learns (all are -100, or "
-                "none were counted). Check the chat template, max_length, and what the rows mark as learned; or count "
-                "in tokens."
+                "none were counted). Check the chat template and max_length, or count in tokens."
             )
         if not self._has_told:
             self._has_told = True
@@ -380,7 +360,7 @@ class Mixing:
         self,
         plan: Plan,
         tokens: Int64Array,
-        measured: Results | None = None,
+        measured: measurements.Results | None = None,
         skipped: Int64Array | None = None,
         labels: Int64Array | None = None,
     ) -> None:
@@ -401,20 +381,23 @@ class Mixing:
             self.drop_rest()
         self._loaded += loaded
         self.planner.count_amounts(self._loaded[:2])
-        if measured.get(GradientNoise) is None and (noise := _noise_of(measured.get(Gradients))) is not None:
-            measured[GradientNoise] = noise
-        if LearningRate in measured:
-            rate: Callable[[float], float] = measured[LearningRate]
-            measured[LearningRate] = Rates(rate(self.clock.schedule_position), rate(position))
-        if not self._batch_size.is_constant:
+        if (
+            measured.get(measurements.GradientNoise) is None
+            and (noise := _noise_of(measured.get(measurements.Gradients))) is not None
+        ):
+            measured[measurements.GradientNoise] = noise
+        if measurements.LearningRate in measured:
+            rate: Callable[[float], float] = measured[measurements.LearningRate]
+            measured[measurements.LearningRate] = measurements.Rates(rate(self.clock.schedule_position), rate(position))
+        if not self.size.is_constant:
             self._update_batch_size(plan, measured)
         self.drop_rest()
         if self.policy.is_static:
             self._weights.num_observed = self.clock.step
             return
-        self._update_weights(plan, loaded[self._row], measured)
+        self._update_weights(plan, loaded[int(self.policy.unit == "labels")], measured)
 
-    def _update_batch_size(self, plan: Plan, measured: Results) -> None:
+    def _update_batch_size(self, plan: Plan, measured: measurements.Results) -> None:
         clock = self.clock
         seen = BatchObservation(
             step=clock.step,
@@ -426,16 +409,16 @@ class Mixing:
             batch_size=plan.batch_size,
             measured=measured,
         )
-        self._batch_size.update(seen)
-        clock.resize(self._batch_size.value)
+        self.size.update(seen)
+        clock.resize(self.size.value)
 
-    def _update_weights(self, plan: Plan, tokens: Int64Array, measured: Results) -> None:
+    def _update_weights(self, plan: Plan, tokens: Int64Array, measured: measurements.Results) -> None:
         lengths = self._weights.tokens_per_sample(self.seen, self.amounts)
         if (evaluated := self._weights.take_evaluation_losses()) is not None:
-            measured = {**measured, EvaluationLoss: evaluated}
+            measured = {**measured, measurements.EvaluationLoss: evaluated}
         if self.loss_units is not None:
-            if Loss in measured:
-                self.loss_units.take(measured[Loss])
+            if measurements.Loss in measured:
+                self.loss_units.take(measured[measurements.Loss])
             in_units = {kind: self.loss_units.measure(losses) for kind, losses in measured.items() if kind.is_loss}
             measured = {**measured, **in_units}
         observation = Observation(
@@ -477,7 +460,7 @@ class Mixing:
         return {
             "format": FORMAT_VERSION,
             "clock": self.clock.state_dict(),
-            "batch_size": self._batch_size.state_dict(),
+            "batch_size": self.size.state_dict(),
             "planner": self.planner.state_dict(),
             "weights": self._weights.state_dict(),
             **dict(zip(_LOADED, self._loaded.tolist(), strict=True)),
@@ -509,8 +492,8 @@ class Mixing:
         self.planner.load_state_dict(state["planner"], allow_inexact)
         self.clock.load_state_dict(state["clock"], allow_inexact)
         if state["clock"]["initial_batch_size"] == self.clock.initial:  # else start with the size configured now
-            self._batch_size.load_state_dict(state["batch_size"], allow_inexact)
-        self.clock.resize(self._batch_size.value)
+            self.size.load_state_dict(state["batch_size"], allow_inexact)
+        self.clock.resize(self.size.value)
         for own, (name, called) in zip(self._loaded, _LOADED.items(), strict=True):
             own[:] = self._counts(state[name], streams, f"the {called} of a stream")
         self.planner.count_amounts(self._loaded[:2])
@@ -527,8 +510,8 @@ class Mixing:
         return [by_name.get(name, 0) for name in self.names]
 
 
-def _noise_of(gradients: GradientStatistics | None) -> Noise | None:
-    noise = None if gradients is None else Noise(*gradients.noise)
+def _noise_of(gradients: measurements.GradientStatistics | None) -> measurements.Noise | None:
+    noise = None if gradients is None else measurements.Noise(*gradients.noise)
     is_known = noise is not None and math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
     return noise if is_known else None
 

@@ -32,7 +32,7 @@ class IterableCursor:
         self._end = stream.end
         self.position = self.passes = self.pass_start = self.longest_pass = 0
         self.undelivered = 0
-        self.left: int | None = None
+        self.left: int | None = None  # rows over all ranks; `None` if the last pass has not ended
 
     @property
     def is_over(self) -> bool:
@@ -51,10 +51,6 @@ class IterableCursor:
     def num_unique(self) -> int:
         """Distinct rows drawn: those of the longest pass."""
         return min(self.position, max(self.longest_pass, self.position - self.pass_start))
-
-    def limit(self, num_left: int | None) -> None:
-        """Sets the rows left over all ranks; `None` if the last pass has not ended."""
-        self.left = num_left
 
     def end_pass(self, num_kept: int, num_undelivered: int) -> None:
         """Records the end of a pass.

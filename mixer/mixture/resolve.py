@@ -1,13 +1,15 @@
-"""Checks and defaults of a mixture's options, at construction."""
+"""Checks and defaults of a mixture's options, and of the amounts of its streams, at construction."""
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from mixer.mixture.clock import Budget
 from mixer.mixture.stream import Stream
-from mixer.policies.contract import Mixture, Policy
+from mixer.mixture.streams import total_samples
+from mixer.policies.contract import UNITS, Mixture, Policy, Unit
 from mixer.schedules.base import Schedule
 
 logger = logging.getLogger(__name__)
@@ -23,8 +25,7 @@ def check_micro_batch(max_samples: int | None, max_tokens: int | None) -> None:
             raise ValueError(f"{name} must be at least 1 {unit}, got {limit}.")
     if max_samples is not None and max_tokens is not None:
         raise ValueError(
-            f"max_samples_per_micro_batch={max_samples} and max_tokens_per_micro_batch={max_tokens} both limit "
-            "micro-batches: set one of them."
+            f"max_samples_per_micro_batch={max_samples} and max_tokens_per_micro_batch={max_tokens}: set one of them."
         )
 
 
@@ -86,9 +87,8 @@ def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
     """
     if num_streams > max(batch_size, 1) and policy.min_samples == 0:
         logger.warning(
-            "batch_size=%d is smaller than the number of streams, %d: no step has all of them. Each stream gets its "
-            "share over many steps, and a policy sees its loss only in steps that contain it. To have all streams in "
-            "every step, use a batch_size of %d or more.",
+            "batch_size=%d is smaller than the number of streams, %d: no step has all of them, and a policy sees a "
+            "stream's loss only in steps that contain it. For all streams in every step use %d or more.",
             *(batch_size, num_streams, num_streams),
         )
     if num_streams > 1 and policy.min_samples > 0 and num_streams * policy.min_samples >= batch_size:
@@ -115,4 +115,80 @@ def check_own_weights(policy: Policy, mixture: Mixture, weights: Mapping[str, fl
         logger.warning(
             "The streams' weights %s are ignored by mixing=%s, which uses %s. Remove one of the two.",
             *(ignored, policy.name, used),
+        )
+
+
+# ---- Absolute amounts of the streams: what they say of the mixture and of the length of a run ----
+
+
+class Amounts(NamedTuple):
+    """Amounts of all streams of a run.
+
+    Attributes:
+        unit: What they count.
+        by_stream: Amounts by name.
+    """
+
+    unit: Unit
+    by_stream: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Their sum."""
+        return sum(self.by_stream.values())
+
+    @property
+    def budget(self) -> Budget:
+        """The length of a run that takes all of them."""
+        return Budget(**{self.unit: self.total})
+
+
+def amounts_of(streams: Sequence[Stream]) -> Amounts | None:
+    """Returns the amounts of all streams, or `None` unless each stream that is no memory has one of the same unit."""
+    lasting = [stream for stream in streams if not stream.is_memory]
+    for unit in UNITS:
+        found = {stream.name: getattr(stream, f"max_{unit}") for stream in lasting}
+        has_other = any(set(stream.amounts) - {unit} for stream in lasting)
+        if found and None not in found.values() and not has_other:
+            return Amounts(unit, found)
+    return None
+
+
+def check_amounts(streams: Sequence[Stream], budget: Budget, batch_size: int | None) -> None:
+    """Refuses amounts that do not go with the length of a run.
+
+    Args:
+        streams: The streams.
+        budget: The length.
+        batch_size: Samples of every step; `None` if it varies.
+
+    Raises:
+        ValueError: If a stream's amount is more than the budget, or all amounts together are less.
+    """
+    if not any(stream.amounts for stream in streams):
+        return
+    by_steps = None if budget.steps is None or batch_size is None else budget.steps * batch_size
+    limits = {"samples": [budget.samples, by_steps], "tokens": [budget.tokens], "labels": [budget.labels]}
+    amounts = amounts_of(streams)
+    totals = {"samples": total_samples([stream for stream in streams if not stream.is_memory])}
+    if amounts is not None and amounts.unit != "samples":
+        totals[amounts.unit] = amounts.total
+    for unit, given in limits.items():
+        limit = min((value for value in given if value is not None), default=None)
+        if limit is not None:
+            _check_against(streams, unit, limit, totals.get(unit))
+
+
+def _check_against(streams: Sequence[Stream], unit: str, limit: int, total: int | None) -> None:
+    for stream in streams:
+        amount = getattr(stream, f"max_{unit}")
+        if amount is not None and amount > limit:
+            raise ValueError(
+                f"Stream {stream.name!r}: max_{unit}={amount:,} is more than the whole run, which has {limit:,} "
+                f"{unit}. Make the run longer (budget, max_steps), or the amount smaller."
+            )
+    if total is not None and total < limit:
+        raise ValueError(
+            f"The streams give {total:,} {unit} together (by max_{unit} or max_epochs), but the run has {limit:,}. Set "
+            f"the budget to {total:,} {unit}, raise an amount, or leave one stream without a limit."
         )

@@ -4,25 +4,26 @@ import hashlib
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mixer.mixture.bad_samples import OnSampleError, Skipping
+from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.cursor import GrowingDataset
-from mixer.mixture.split_names import find_held_out
-from mixer.policies.contract import UNITS, Mixture, Unit
+from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import Int64Array
 from mixer.utils.options import check_choice
 from mixer.utils.recorded_arguments import names_arguments
-from mixer.utils.text import safe_name, safe_names
+from mixer.utils.text import safe_name
 
 logger = logging.getLogger(__name__)
 # Libraries of datasets, which take seconds to import.
-_LIBRARIES = ("torch.utils.data", "datasets")
+LIBRARIES = ("torch.utils.data", "datasets")
+_AMOUNTS = tuple(f"max_{unit}" for unit in UNITS)
+_WHOLE = (int, np.integer)
 
 
 @names_arguments
@@ -137,14 +138,12 @@ class Stream:
             raise self._error("the dataset is empty.")
 
     def _check_types(self) -> None:
-        for name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight"):
-            value = getattr(self, name)
-            if value == "decay" and name in ("enters_at", "leaves_at"):
+        for name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight", "seed", *_AMOUNTS):
+            value, is_whole = getattr(self, name), name in ("seed", *_AMOUNTS)
+            if value is None or (value == "decay" and name in ("enters_at", "leaves_at")):
                 continue
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.number))):
-                raise self._error(f"{name} must be a number, got {value!r}.", TypeError)
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
-            raise self._error(f"seed must be a whole number, got {self.seed!r}.", TypeError)
+            if isinstance(value, bool) or not isinstance(value, _WHOLE if is_whole else (*_WHOLE, float, np.number)):
+                raise self._error(f"{name} must be a {'whole ' * is_whole}number, got {value!r}.", TypeError)
         for name in ("preprocess", "data_collator", "compute_loss_func"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -165,34 +164,23 @@ class Stream:
         at = [share for share in (self.enters_at, self.leaves_at) if not isinstance(share, str)]
         if not (all(0.0 <= share <= 1.0 for share in at) and self.enters_at != self.leaves_at and at == sorted(at)):
             raise self._error(
-                "0 <= enters_at < leaves_at <= 1 must hold (shares of the run, or 'decay'), "
-                f"got {self.enters_at} and {self.leaves_at}."
+                f"0 <= enters_at < leaves_at <= 1 (or 'decay') must hold, got {self.enters_at} and {self.leaves_at}."
             )
 
     def _check_amounts(self) -> None:
-        for name in ("max_samples", "max_tokens", "max_labels"):
+        for name in (*_AMOUNTS, "max_epochs"):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise self._error(f"{name} must be a whole number, got {value!r}.", TypeError)
-            if value < 1:
-                raise self._error(f"{name} must be 1 or more, got {value}. Use None for no limit.")
-            if self.is_memory:
+            if value is not None and self.is_memory:
                 raise self._error(
-                    f"{name} is for data that are trained on, not for a memory. Set the amount of replay by the "
-                    "policy, such as ReplayRatio(0.1)."
+                    f"{name}={value} is not for a memory: the policy sets the amount of replay, as ReplayRatio(0.1)."
                 )
+            if value is not None and value < 1 and name in _AMOUNTS:
+                raise self._error(f"{name} must be 1 or more, got {value}. Use None for no limit.")
 
     def _check_epochs(self) -> None:
         epochs = self.max_epochs
         if epochs is None:
             return
-        if self.is_memory:
-            raise self._error(
-                f"a memory has no epochs, so max_epochs={epochs} is meaningless. Set the amount of replay by the "
-                "policy, such as ReplayRatio(0.1)."
-            )
         if self.is_iterable:
             needs, is_valid = "of an iterable dataset must be a whole number of passes, 1 or more", epochs >= 1
             is_valid = is_valid and float(epochs).is_integer()
@@ -226,14 +214,9 @@ class Stream:
         return min(limits, default=None)
 
     @property
-    def has_amount(self) -> bool:
-        """Whether it has an absolute amount."""
-        return bool(self.amounts)
-
-    @property
     def amounts(self) -> dict[Unit, int]:
         """Its absolute amounts by what they count."""
-        found = {unit: getattr(self, f"max_{unit}") for unit in UNITS}
+        found = {unit: getattr(self, name) for unit, name in zip(UNITS, _AMOUNTS, strict=True)}
         return {unit: amount for unit, amount in found.items() if amount is not None}
 
     def order_key(self, run_seed: int) -> int:
@@ -252,7 +235,7 @@ class Stream:
 def is_iterable(dataset: Any) -> bool:
     """Whether a dataset is iterable only, so that it cannot be indexed."""
     has_rows_only = hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
-    return has_rows_only or any(_is_of(dataset, library, "IterableDataset") for library in _LIBRARIES)
+    return has_rows_only or any(is_of(dataset, library, "IterableDataset") for library in LIBRARIES)
 
 
 def selected(dataset: Any, indices: Int64Array) -> Any:
@@ -269,180 +252,7 @@ def selected(dataset: Any, indices: Int64Array) -> Any:
     return Subset(dataset, indices.tolist())
 
 
-def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream]:
-    """Converts a trainer's training data to streams.
-
-    Args:
-        train_dataset: Mapping of names to datasets (including `DatasetDict`), sequence of `Stream`, or a single
-            dataset.
-        called: Name of the argument, for errors.
-
-    Returns:
-        Streams in input order; a single dataset becomes the stream `"train"`.
-
-    Raises:
-        ValueError: If names are empty or repeated, a dataset is empty, or only some streams have a weight.
-        TypeError: If a dataset cannot be indexed.
-    """
-    if isinstance(train_dataset, Mapping):
-        given, train_dataset = list(train_dataset), safe_names(train_dataset, called)
-        _tell_of_safe(given)
-        streams = [value if isinstance(value, Stream) else Stream(name, value) for name, value in train_dataset.items()]
-        streams = [replace(stream, name=name) for name, stream in zip(train_dataset, streams, strict=True)]
-    elif isinstance(train_dataset, Stream):
-        streams = [train_dataset]
-    elif isinstance(train_dataset, Sequence) and train_dataset and isinstance(train_dataset[0], Stream):
-        streams = list(train_dataset)
-    elif isinstance(train_dataset, (list, tuple)) and train_dataset and is_dataset(train_dataset[0]):
-        raise TypeError(
-            f"{called} is a list of {len(train_dataset)} datasets without names: use a dict, such as "
-            '{"math": math, "code": code}, or a list of Stream.'
-        )
-    else:
-        streams = [Stream("train", train_dataset)]
-    _check_streams(streams, called)
-    return streams
-
-
-def _tell_of_safe(names: Iterable[Any]) -> None:
-    safe = {name: safe_name(name) for name in names if safe_name(name) != name}
-    if safe:
-        told = ", ".join(f"{name!r} is {form!r}" for name, form in safe.items())
-        logger.warning("Names of streams in logs, columns and files: %s. Options by name take both.", told)
-
-
-class StreamsDataset:
-    """Placeholder for all streams where a single dataset is required and some cannot be indexed.
-
-    Args:
-        parts: Datasets of the streams.
-        num_samples: Its length, or `None` for none.
-    """
-
-    def __init__(self, parts: Sequence[Any], num_samples: int | None):
-        self.parts = tuple(parts)
-        self._num_samples = num_samples
-
-    def __len__(self) -> int:
-        if self._num_samples is None:
-            raise TypeError("The length of iterable streams is unknown.")
-        return self._num_samples
-
-
-def combine(streams: Sequence[Stream], parts: Sequence[Any], length: int | None = None) -> Any:
-    """Combines all streams into a single dataset.
-
-    Args:
-        streams: Streams.
-        parts: Their datasets.
-        length: Length to show if one is iterable; `None` for none.
-
-    Returns:
-        The dataset of a single stream, the concatenation of several, or a placeholder for iterable ones; memories are
-        excluded.
-    """
-    if any(stream.is_iterable for stream in streams):
-        return StreamsDataset(parts, length)
-    lasting = [part for stream, part in zip(streams, parts, strict=True) if not stream.is_memory]
-    if len(lasting) == 1:
-        return lasting[0]
-    from torch.utils.data import ConcatDataset
-
-    return ConcatDataset(lasting)
-
-
-def total_samples(streams: Sequence[Stream]) -> int | None:
-    """Returns the samples after which all streams are exhausted, or `None` if a stream has no end in samples."""
-    ends = [stream.end for stream in streams]
-    return None if None in ends else sum(end or 0 for end in ends)
-
-
-def read_from(streams: Sequence[Stream], lasting: Mapping[str, Any] | None = None) -> list[Any]:
-    """Returns the dataset to read each stream from.
-
-    Args:
-        streams: Streams.
-        lasting: Datasets by name, to replace those of streams other than memories; `None` uses their own.
-
-    Returns:
-        Datasets, and readers for memories.
-    """
-    if lasting is None:
-        lasting = {stream.name: stream.dataset for stream in streams if not stream.is_memory}
-    return [stream.dataset.reader(lasting) if stream.is_memory else lasting[stream.name] for stream in streams]
-
-
-def describe(streams: Sequence[Stream]) -> Mixture:
-    """Describes the streams to a policy; weights are uniform for streams without any."""
-    weights = np.array([1.0 if stream.weight is None else stream.weight for stream in streams])
-    return Mixture(
-        names=tuple(stream.name for stream in streams),
-        num_samples=np.array([stream.num_samples for stream in streams], dtype=np.int64),
-        weights=weights / weights.sum(),
-        has_weights=streams[0].weight is not None,
-        memories=tuple(number for number, stream in enumerate(streams) if stream.is_memory),
-        ends=np.array([np.inf if stream.end is None else float(stream.end) for stream in streams]),
-    )
-
-
-def skipping_of(streams: Sequence[Stream], on_sample_error: str, max_skipped_share: float) -> Skipping:
-    """Determines which streams' broken samples are skipped.
-
-    Skipped samples cannot be replayed either: a memory without its own setting skips if any stream does.
-
-    Args:
-        streams: Streams.
-        on_sample_error: Default for streams without their own setting.
-        max_skipped_share: Maximum fraction of a stream's samples that may be skipped.
-
-    Raises:
-        ValueError: If a value is invalid.
-    """
-    check_choice("on_sample_error", on_sample_error, get_args(OnSampleError))
-    is_number = isinstance(max_skipped_share, (int, float)) and not isinstance(max_skipped_share, bool)
-    if not (is_number and 0.0 <= max_skipped_share <= 1.0):
-        raise ValueError(f"max_skipped_share must be a share from 0 to 1, got {max_skipped_share!r}.")
-    chosen = [stream.on_sample_error or (None if stream.is_memory else on_sample_error) for stream in streams]
-    default = "skip" if "skip" in chosen else on_sample_error
-    ids = frozenset(k for k, choice in enumerate(chosen) if (choice or default) == "skip")
-    return Skipping(ids, float(max_skipped_share))
-
-
-def is_dataset(value: Any) -> bool:
-    """Whether a value is a dataset or a `Stream`, as opposed to a single sample."""
-    of_library = any(_is_of(value, library, "Dataset", "IterableDataset") for library in _LIBRARIES)
-    return of_library or isinstance(value, Stream)
-
-
-def _is_of(value: Any, library: str, *names: str) -> bool:
+def is_of(value: Any, library: str, *names: str) -> bool:
     """Whether a value is of a library's classes, without an import of the library: if nobody did, it is not."""
     module = sys.modules.get(library)
     return module is not None and isinstance(value, tuple(getattr(module, name) for name in names))
-
-
-def _check_streams(streams: Sequence[Stream], called: str) -> None:
-    if not streams:
-        raise ValueError(f"{called} has no streams; at least one dataset is required.")
-    for position, stream in enumerate(streams):
-        if not isinstance(stream, Stream):
-            raise TypeError(f"{called}[{position}] must be a Stream like the first entry, got {type(stream).__name__}.")
-    names = [stream.name for stream in streams]
-    if "other" in names:
-        raise ValueError("The stream name 'other' is reserved for the log entry loss/other; rename the stream.")
-    if held_out := find_held_out(names):
-        raise ValueError(
-            f"The streams {names} look like the splits of one dataset; mixing them would train on held-out data: "
-            f"{held_out}. Pass the training splits only, or rename the streams if they are sources of their own."
-        )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"Stream names must be unique, but {twice} occur more than once.")
-    without = [stream.name for stream in streams if stream.weight is None]
-    if without and len(without) < len(streams):
-        raise ValueError(f"Set a weight for every stream or for none; these have none: {without}.")
-    if all(stream.is_memory for stream in streams):
-        raise ValueError(
-            f"{called}: the streams {names} are replay buffers, which hold samples of other streams; add those."
-        )
-    if not without and not sum(stream.weight or 0.0 for stream in streams):
-        raise ValueError("The weights of all streams are 0; at least one must be positive.")

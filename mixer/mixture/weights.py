@@ -6,17 +6,8 @@ from typing import Any
 
 import numpy as np
 
+import mixer.policies.contract as contract
 from mixer.mixture.rule_state import arrays_of, check_form, is_known, naming
-from mixer.policies.contract import (
-    Decision,
-    Mixture,
-    Observation,
-    Policy,
-    Weights,
-    check_weights,
-    weights_array,
-    without_graph,
-)
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.saved_state import to_plain
 from mixer.utils.validation import DAMAGE, finite_numbers
@@ -39,7 +30,7 @@ class MixtureWeights:
         ValueError: If the policy's first decision does not fit the streams.
     """
 
-    def __init__(self, policy: Policy, mixture: Mixture, active: BoolArray | None = None):
+    def __init__(self, policy: contract.Policy, mixture: contract.Mixture, active: BoolArray | None = None):
         self.policy, self._mixture, self._names = policy, mixture, mixture.names
         self.manual: FloatArray | None = None
         self.start(active)
@@ -69,7 +60,7 @@ class MixtureWeights:
         """`[num_streams]`: samples on top of the batch size, as multiples of it; `None` by hand, or without."""
         return self.decision.additional if self.manual is None else None
 
-    def set(self, weights: Weights | None) -> None:
+    def set(self, weights: contract.Weights | None) -> None:
         """Sets the weights by hand from the next step on.
 
         Args:
@@ -78,10 +69,10 @@ class MixtureWeights:
         Raises:
             ValueError: If the weights do not fit the streams.
         """
-        manual = None if weights is None else weights_array(weights, self._names, "set_weights")
+        manual = None if weights is None else contract.weights_array(weights, self._names, "set_weights")
         self.manual = None if manual is None else manual / manual.sum()
 
-    def update(self, observation: Observation, step: int) -> None:
+    def update(self, observation: contract.Observation, step: int) -> None:
         """Lets the policy decide for the next step.
 
         Args:
@@ -165,9 +156,9 @@ class MixtureWeights:
             return
         manual = _array(state["manual"], self._names)
         if manual is not None:
-            check_weights(manual, self._names, "the weights set by hand")
+            contract.check_weights(manual, self._names, "the weights set by hand")
         self.manual, self._evaluation_losses = manual, _array(state["evaluation_losses"], self._names)
-        decision, own = Decision.from_state(state["decision"]), self.decision.weights
+        decision, own = contract.Decision.from_state(state["decision"]), self.decision.weights
         if self.policy.is_static and not np.array_equal(decision.weights, own):
             if allow_inexact:
                 return
@@ -177,15 +168,15 @@ class MixtureWeights:
             )
         self._decide(decision, step)
 
-    def _decide(self, decision: Decision, step: int) -> None:
+    def _decide(self, decision: contract.Decision, step: int) -> None:
         where = f"{type(self.policy).__name__} at step {step}"
-        if not isinstance(decision, Decision):
+        if not isinstance(decision, contract.Decision):
             raise TypeError(f"{where}: a policy decides by a Decision, such as Decision(weights), got {decision!r}.")
         weights, loss_weights, names = decision.weights, decision.loss_weights, self._names
-        weights = weights_array(weights, names, where)
-        loss_weights = None if loss_weights is None else weights_array(loss_weights, names, where)
+        weights = contract.weights_array(weights, names, where)
+        loss_weights = None if loss_weights is None else contract.weights_array(loss_weights, names, where)
         if decision.additional is not None:
-            additional = np.asarray(without_graph(decision.additional))
+            additional = np.asarray(contract.without_graph(decision.additional))
             decision = replace(decision, additional=additional)
             self._check_additional(additional, weights, where)
         self.decision = replace(decision, weights=weights, loss_weights=loss_weights)

@@ -9,11 +9,7 @@ if TYPE_CHECKING:
     from mixer.models.multi_task import MultiTaskConfig, MultiTaskModel
 else:
     __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "mixer.models.heads": ["Head"],
-            "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"],
-        },
+        __name__, {"mixer.models.heads": ["Head"], "mixer.models.multi_task": ["MultiTaskConfig", "MultiTaskModel"]}
     )
 
 __all__ = ["Head", "MultiTaskConfig", "MultiTaskModel"]

@@ -119,11 +119,7 @@ def warn_of_config(model: nn.Module, named: NamedClasses) -> None:
     by_name = {str(name).casefold(): number for name, number in label2id.items()}
     if any(by_name.get(name.casefold(), number) != number for number, name in enumerate(named.names)):
         logger.warning(
-            "The model's config has label2id=%s, but %s is labelled by %s: the model would be saved with names of "
-            "other classes. Renumber the labels with dataset.align_labels_with_mapping(model.config.label2id, %r), or "
-            "set model.config.label2id and id2label.",
-            label2id,
-            named.name,
-            dict(zip(named.names, range(len(named.names)), strict=True)),
-            named.column,
+            "The model's config has label2id=%s, but %s is labelled by %s: wrong names would be saved. Renumber by "
+            "dataset.align_labels_with_mapping(model.config.label2id, %r), or set model.config.label2id and id2label.",
+            *(label2id, named.name, dict(zip(named.names, range(len(named.names)), strict=True)), named.column),
         )

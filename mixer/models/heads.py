@@ -132,8 +132,7 @@ class HeadModule(nn.Module):
         what, shape = ("whole numbers", logits.shape[:-1]) if are_classes else ("values", logits.shape)
         raise ValueError(
             f"labels: a head of the kind {self.head.kind!r} takes {what} {list(shape)} for this micro-batch, got "
-            f"{labels.dtype} {list(labels.shape)}. Convert the stream's labels, or name another head: "
-            "Stream(..., head=...)."
+            f"{labels.dtype} {list(labels.shape)}. Convert the labels, or name another head: Stream(..., head=...)."
         )
 
 

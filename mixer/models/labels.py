@@ -83,8 +83,7 @@ def check_label_values(called: str, dataset: Any, num_classes: int | None, head:
     kind, called = dataset.features.arrow_schema.field(column).type, f"{called}: its column {column!r}"
     if num_classes is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise ValueError(
-            f"{called} has text where {head} takes numbers of classes: number them, as in "
-            f"dataset.class_encode_column({column!r})."
+            f"{called} has text where {head} takes numbers: dataset.class_encode_column({column!r}) makes them."
         )
     if num_classes is not None and pa.types.is_floating(kind):
         raise ValueError(f"{called} has fractions ({kind}). {_of_classes(num_classes, head, column)}")
@@ -127,8 +126,7 @@ def check_whole_numbers(name: str, labels: Any, num_classes: int, head: str) -> 
 def _of_classes(num_classes: int, head: str, column: str = "label") -> str:
     return (
         f"But {head} takes the numbers of its {num_classes} classes: convert them, as in "
-        f"dataset.cast_column({column!r}, datasets.Value('int64')); or, if they are values to predict, use a head for "
-        "regression."
+        f"dataset.cast_column({column!r}, datasets.Value('int64')), or use a head for regression."
     )
 
 

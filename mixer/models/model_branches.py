@@ -4,7 +4,7 @@ import contextlib
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,24 +12,6 @@ from transformers.pytorch_utils import Conv1D
 
 _RATE_OF_ADAPTERS = 10.0  # of the weights' own: "LoRA Without Regret" (Schulman and others 2025)
 _USUAL_RATE = 1e-3  # of adapters, where the weights have a rate that means something else
-
-
-class Branches(Protocol):
-    """Branches of a model that is trained."""
-
-    def training(self) -> contextlib.AbstractContextManager[tuple[Sequence[nn.Parameter], torch.optim.Optimizer]]:
-        """Starts a branch from the model as it is; it is kept when the context ends, and the model is as before.
-
-        Yields:
-            The parameters that the branch trains, and their optimizer.
-        """
-
-    def mixed(self, shares: Sequence[float]) -> contextlib.AbstractContextManager[None]:
-        """Makes the model the mixture of the branches inside the context.
-
-        Args:
-            shares: Share of each branch, in the order in which they were trained.
-        """
 
 
 class WeightBranches:
@@ -47,7 +29,11 @@ class WeightBranches:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[tuple[Sequence[nn.Parameter], torch.optim.Optimizer]]:
-        """Trains a branch; see `Branches`."""
+        """Starts a branch from the model as it is; it is kept when the context ends, and the model is as before.
+
+        Yields:
+            The parameters that the branch trains, and their optimizer.
+        """
         kept, groups = self._optimizer.state, [dict(group) for group in self._optimizer.param_groups]
         copies = {parameter: copy.deepcopy(state) for parameter, state in kept.items()}
         self._optimizer.state = defaultdict(dict, copies)
@@ -62,7 +48,11 @@ class WeightBranches:
 
     @contextlib.contextmanager
     def mixed(self, shares: Sequence[float]) -> Iterator[None]:
-        """Sets the weights; see `Branches`."""
+        """Makes the model the mixture of the branches inside the context.
+
+        Args:
+            shares: Share of each branch, in the order in which they were trained.
+        """
         try:
             with torch.no_grad():
                 for place, (parameter, start) in enumerate(zip(self._parameters, self._start, strict=True)):
@@ -102,7 +92,7 @@ class AdapterBranches:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[tuple[Sequence[nn.Parameter], torch.optim.Optimizer]]:
-        """Trains a branch; see `Branches`."""
+        """Trains a branch; see `WeightBranches.training`."""
         factors = [self._new(layer) for layer in self._layers]
         parameters = [parameter for pair in factors for parameter in pair]
         with self._added([factors], [1.0]):
@@ -110,7 +100,7 @@ class AdapterBranches:
         self._branches.append([(down.detach(), up.detach()) for down, up in factors])
 
     def mixed(self, shares: Sequence[float]) -> contextlib.AbstractContextManager[None]:
-        """Adds the adapters' outputs; see `Branches`."""
+        """Adds the adapters' outputs; see `WeightBranches.mixed`."""
         return self._added(self._branches, shares)
 
     def _new(self, layer: nn.Module) -> tuple[nn.Parameter, nn.Parameter]:
@@ -138,3 +128,6 @@ class AdapterBranches:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+Branches = WeightBranches | AdapterBranches

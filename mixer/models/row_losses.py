@@ -4,6 +4,7 @@ import inspect
 import statistics
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -106,6 +107,7 @@ class Heard(NamedTuple):
     items: Tensor | None
 
 
+@dataclass(eq=False)
 class RowLossReader:
     """Reads the loss of each row from a model's forward pass, without a second one.
 
@@ -125,24 +127,17 @@ class RowLossReader:
             the CPU, where no one waits for them.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        shifts_labels: bool,
-        label_smoothing: float = 0.0,
-        wrap_loss_function: bool = True,
-        keeps_output: bool = False,
-        keeps_items: bool = False,
-        weighs_by_probability: bool = False,
-        trusts_labels: bool = False,
-    ):
+    model: InitVar[nn.Module]
+    shifts_labels: bool
+    label_smoothing: float = 0.0
+    wrap_loss_function: InitVar[bool] = True
+    keeps_output: bool = False
+    keeps_items: bool = False
+    weighs_by_probability: bool = False
+    trusts_labels: bool = False
+
+    def __post_init__(self, model: nn.Module, wrap_loss_function: bool) -> None:
         self.output: Any = None
-        self._keeps_output = keeps_output
-        self._keeps_items = keeps_items
-        self._shifts_labels = shifts_labels
-        self._label_smoothing = label_smoothing
-        self._weighs_by_probability = weighs_by_probability
-        self._trusts_labels = trusts_labels
         self._row_losses: Tensor | None = None
         self._item_losses: Tensor | None = None
         self.terms: list[Tensor] = []
@@ -194,10 +189,6 @@ class RowLossReader:
                 if self._previous_loss_function is not None:
                     inner.loss_function = self._previous_loss_function
 
-    def shift_labels(self, shifts: bool) -> None:
-        """Sets whether the model predicts the next token, so a row's first label is no term of the loss."""
-        self._shifts_labels = shifts
-
     def listen(self, inputs: Mapping[str, Any]) -> None:
         """Prepares for the next forward.
 
@@ -216,7 +207,7 @@ class RowLossReader:
 
     def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Reads the row losses of a forward's output."""
-        if self._keeps_output:
+        if self.keeps_output:
             self.output = output
         labels = kwargs.get("labels", self._labels)
         if not isinstance(labels, Tensor) or labels.dim() == 0:
@@ -240,25 +231,25 @@ class RowLossReader:
         if self._row_losses is not None:  # a second forward, for metrics alone, after one with logits
             return
         terms = -_at_least_float(log_probs)
-        if self._weighs_by_probability:
+        if self.weighs_by_probability:
             terms = terms * terms.neg().exp()
         self._row_losses = terms.sum(dim=1)
         # Prompt tuning adds positions before those with labels.
         self._keep(F.pad(terms[:, -(labels.shape[-1] - 1) :], (0, 1)))
 
     def _keep(self, terms: Tensor) -> None:
-        self._item_losses = terms if self._keeps_items else None
+        self._item_losses = terms if self.keeps_items else None
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
         known, own = labels, self._labels
-        if self._trusts_labels and isinstance(own, Tensor) and own.shape == labels.shape:
+        if self.trusts_labels and isinstance(own, Tensor) and own.shape == labels.shape:
             known = own
         labels = labels.to(logits.device, non_blocking=True)
         if labels.is_floating_point() or logits.shape[-1] == 1:
             return self._float_label_losses(logits, labels, kwargs.get(TASK))
         if logits.dim() != labels.dim() + 1 or logits.shape[:-1] != labels.shape:
             return None
-        if self._shifts_labels:
+        if self.shifts_labels:
             logits, labels, known = logits[:, :-1], labels[:, 1:], known[:, 1:]
         flat = labels.reshape(-1)
         counted = known.reshape(-1).ne(IGNORED).nonzero().squeeze(-1).to(logits.device, non_blocking=True)
@@ -267,13 +258,13 @@ class RowLossReader:
             # A loss of the user's own may take other labels than classes; that these terms are not its own shows.
             flat[counted].clamp(0, logits.shape[-1] - 1),
             reduction="none",
-            label_smoothing=self._label_smoothing,
+            label_smoothing=self.label_smoothing,
         )
         rows = counted // (flat.numel() // len(labels))
-        if self._keeps_items:
+        if self.keeps_items:
             places = terms.new_zeros(flat.numel()).index_copy_(0, counted, terms).reshape(len(labels), -1)
             # Models that shift their labels themselves have a last position too, with an ignored label.
-            self._keep(F.pad(places, (0, 1)) if self._shifts_labels else places)
+            self._keep(F.pad(places, (0, 1)) if self.shifts_labels else places)
         return torch.zeros(len(labels), dtype=terms.dtype, device=terms.device).index_add_(0, rows, terms)
 
     def _float_label_losses(self, logits: Tensor, labels: Tensor, task: str | None) -> Tensor | None:
@@ -317,5 +308,5 @@ class RowlessTracker(RowLossReader):
 
     def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Keeps the output if it is needed."""
-        if self._keeps_output:
+        if self.keeps_output:
             self.output = output

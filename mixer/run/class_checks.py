@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from accelerate import Accelerator
 from transformers import Trainer, TrainingArguments
@@ -86,8 +86,7 @@ def check_one_pass(
     if steps_in_backward(args):
         raise ValueError(
             f"Step {step} has {num_micro_batches} micro-batches, and optim={optimizer_name(args)!r} would update the "
-            f"weights once for each. {_WHY} Use an optimizer that updates once per step; adafactor also needs little "
-            f"memory."
+            f"weights once for each. {_WHY} Use an optimizer that updates once per step, such as adafactor."
         )
     always = accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
     if is_first and args.world_size > 1 and args.ddp_static_graph and not always:
@@ -167,21 +166,6 @@ def _check_workers(args: TrainingArguments) -> None:
         raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
 
 
-def check_choice(option: str, value: object, choices: Any) -> None:
-    """Refuses a value of an option that is none of its choices.
-
-    Args:
-        option: Name of the option.
-        value: Its value.
-        choices: Its choices, a `Literal`.
-
-    Raises:
-        ValueError: With the choices.
-    """
-    if value not in get_args(choices):
-        raise ValueError(f"{option} must be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}.")
-
-
 def check_output_folder(args: TrainingArguments | None) -> None:
     """Refuses an output folder that is a file, or would lie in one.
 
@@ -207,9 +191,8 @@ def check_prepared_elsewhere(trainer_class: type) -> None:
     owner = next((owner for owner in trainer_class.__mro__ if library_of(owner) == "trl"), None)
     if owner is not None:
         raise TypeError(
-            f"{trainer_class.__name__}: TRL's {owner.__name__} has no _prepare_dataset, so the data sets of the "
-            f"streams could not be prepared. Mix them beforehand (datasets.interleave_datasets), or use SFTTrainer, "
-            f"DPOTrainer, RewardTrainer or KTOTrainer."
+            f"{trainer_class.__name__}: TRL's {owner.__name__} has no _prepare_dataset for each stream. Mix the data "
+            "sets first (datasets.interleave_datasets), or use SFTTrainer, DPOTrainer, RewardTrainer or KTOTrainer."
         )
 
 

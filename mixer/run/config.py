@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from transformers import TrainingArguments
@@ -18,8 +18,8 @@ from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Drawing
 from mixer.mixture.resolve import check_micro_batch
 from mixer.policies.objective import Objective, as_objective
-from mixer.run.class_checks import check_choice
 from mixer.schedules.registry import as_schedule
+from mixer.utils.options import check_choice
 from mixer.utils.text import safe_names
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class MixingOptions:
         kinds = get_type_hints(MixingOptions)
         for name, value in self.own_options().items():
             if get_origin(kinds[name]) is Literal:
-                check_choice(name, value, kinds[name])
+                check_choice(name, value, get_args(kinds[name]))
             elif kinds[name] is bool and not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, got {value!r:.100}.")
             elif not isinstance(value, bool | int | float | str | list | dict | None):
@@ -156,9 +156,8 @@ class MixingOptions:
         for name, value in self.own_options().items():
             if now[name] != value:
                 raise ValueError(
-                    f"{name} of the training arguments was {value!r:.100} when the trainer was constructed and is "
-                    f"{now[name]!r:.100} now; options of the mixture are fixed then, in a hyperparameter search, too. "
-                    f"Build a new trainer."
+                    f"{name} of the training arguments was {value!r:.100} at construction and is {now[name]!r:.100} "
+                    "now; the mixture's options are fixed then, in a search too. Build a new trainer."
                 )
 
     # ---- Options that the trainer takes as objects, too ----

@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult
 from mixer.measurements import Kind, Results
 from mixer.mixture.step_plan import Plan
 

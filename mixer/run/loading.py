@@ -20,13 +20,9 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.loading.transport import Columns
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.controller import Mixing
-from mixer.mixture.stream import Stream, read_from
-from mixer.run.hf_compat import (
-    collator_removing_columns,
-    signature_columns,
-    train_batch_size,
-    without_unused_columns,
-)
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import read_from
+from mixer.run import hf_compat
 from mixer.run.plan import Options
 from mixer.utils.user_code import module_of
 
@@ -48,7 +44,7 @@ class LoadingRules:
     @property
     def most_samples(self) -> int:
         """Maximum samples of a micro-batch, until memory runs out."""
-        return train_batch_size(self._trainer) if self._max_samples is None else self._max_samples
+        return hf_compat.train_batch_size(self._trainer) if self._max_samples is None else self._max_samples
 
     @property
     def removes_columns(self) -> bool:
@@ -150,7 +146,7 @@ class StreamLoading:
         ]
         is_unseen = len(self._streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self._streams)
         is_unseen = is_unseen or (goes_by_first(self._trainer.data_collator) and any(map(_is_made, self._streams)))
-        taken: Any = signature_columns(self._trainer) if self._rules.removes_columns else None
+        taken: Any = hf_compat.signature_columns(self._trainer) if self._rules.removes_columns else None
         removed = {
             name
             for stream in self._streams
@@ -180,7 +176,7 @@ class StreamLoading:
             worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
             multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
             limit_seconds=_SHARE_OF_TIMEOUT * args.ddp_timeout,
-            job_size=train_batch_size(self._trainer),
+            job_size=hf_compat.train_batch_size(self._trainer),
         )
 
     def new_feed(self, mixing: Mixing, rows_from: Path | None = None, allow_inexact: bool = False) -> Feed | None:
@@ -209,7 +205,7 @@ class StreamLoading:
 
     def model_columns(self, columns: Columns) -> dict[str, Any]:
         """Applies the default collator and the removal of unused columns to whole columns."""
-        known: Any = signature_columns(self._trainer) if self._rules.removes_columns else columns
+        known: Any = hf_compat.signature_columns(self._trainer) if self._rules.removes_columns else columns
         inputs = {name: values for name, values in columns.items() if name in known}
         if "label" in inputs:
             label = inputs.pop("label")
@@ -228,7 +224,7 @@ class StreamLoading:
         """The collator of the streams that have none of their own."""
         if self.columns_are_removed:
             return self._trainer.data_collator
-        return collator_removing_columns(self._trainer, self._trainer.data_collator, "training")
+        return hf_compat.collator_removing_columns(self._trainer, self._trainer.data_collator, "training")
 
     @property
     def columns_are_removed(self) -> bool:
@@ -242,14 +238,13 @@ class StreamLoading:
         missing = [name for name in stream.label_names or () if name not in columns]
         if missing and stream.data_collator is None:
             raise ValueError(f"Stream {stream.name!r}: label_names contains {missing}, but the columns are {columns}.")
-        taken: list[str] = list(signature_columns(self._trainer) or ())
+        taken: list[str] = list(hf_compat.signature_columns(self._trainer) or ())
         if self._rules.removes_columns and not set(taken) & set(columns):
             raise ValueError(
-                f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename the "
-                f"columns, set the stream's preprocess, or set remove_unused_columns=False for a data_collator that "
-                f"creates the inputs."
+                f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename them,"
+                " set the stream's preprocess, or remove_unused_columns=False for a collator that creates inputs."
             )
-        return without_unused_columns(self._trainer, stream.dataset, f"training stream {stream.name!r}")
+        return hf_compat.without_unused_columns(self._trainer, stream.dataset, f"training stream {stream.name!r}")
 
 
 def _is_made(stream: Stream) -> bool:

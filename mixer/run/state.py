@@ -1,10 +1,12 @@
 """What changes in a run, shared by the parts of a trainer: the mixture, the ledger and the present step."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from transformers import TrainerState
+from transformers import Trainer, TrainerState
 
+from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.iterable.feed import Feed
@@ -13,6 +15,7 @@ from mixer.loading.loaded_step import StepCounts
 from mixer.loading.loader import MixingLoader
 from mixer.mixture.controller import Mixing
 from mixer.mixture.step_plan import Plan
+from mixer.run.plan import RunPlan
 from mixer.utils.arrays import Int64Array
 
 
@@ -104,3 +107,19 @@ class Run:
         mixing, learning_rate = self.mixing, self.learning_rate
         if learning_rate is not None and not mixing.clock.is_step_based:
             learning_rate.place(mixing.clock.schedule_position, mixing.learning_rate_factor)
+
+
+class Basis(NamedTuple):
+    """What the parts of a trainer are built on.
+
+    Args:
+        trainer: The trainer, after the construction of its parent class.
+        plan: The plan of the run.
+        run: What changes in it.
+        ranks: Collective operations.
+    """
+
+    trainer: Trainer
+    plan: RunPlan
+    run: Run
+    ranks: RankSync

@@ -60,16 +60,11 @@ class CoverageCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """Shows epoch and coverage."""
-        self._show_epoch(state)
-
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
-        """Shows epoch and coverage, after the rest of an epoch may have been dropped."""
-        self._show_epoch(state)
-
-    def _show_epoch(self, state: TrainerState) -> None:
         clock = self._mixing.clock
         state.epoch = clock.epoch if clock.spans_run else clock.num_samples / clock.whole_epoch
         self._show_coverage(state)
+
+    on_epoch_end = on_step_end  # after the rest of an epoch may have been dropped
 
     def _show_coverage(self, state: TrainerState) -> None:
         clock, shown = self._mixing.clock, vars(state)
@@ -154,8 +149,8 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
             raise TypeError("batch_size_scheduler sets the batch size; to pass batch_size, use a MixingTrainer.")
         if callbacks is not None and not isinstance(callbacks, list | tuple):
             raise TypeError(
-                f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Pass the model by "
-                f"name: model=..."
+                f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Pass model=... by "
+                "name."
             )
         options: dict[str, Any] = dict(**dict(zip(("model", "args"), positional, strict=False)), **kwargs)
         args = options.pop("args", None)

@@ -40,8 +40,7 @@ def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective 
     metric = args.metric_for_best_model
     if objective is not None and not (objective.metric == "loss" or has_metrics or _evaluates_itself(trainer)):
         raise ValueError(
-            f"objective: its metric {objective.metric!r} comes from compute_metrics, but there is none: pass "
-            f"compute_metrics=..., or leave metric='loss'."
+            f"objective: its metric {objective.metric!r} needs compute_metrics: pass it, or leave metric='loss'."
         )
     if metric is None or args.eval_strategy == "no" or trainer.eval_dataset is None or _evaluates_itself(trainer):
         return
@@ -57,8 +56,7 @@ def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective 
     if _may_be_computed(key, trainer, has_metrics):
         if hint and trainer.is_world_process_zero():
             logger.warning(
-                "metric_for_best_model=%r is none of the losses %s, so compute_metrics has to return it, else the "
-                "first evaluation ends the run.%s",
+                "metric_for_best_model=%r is none of the losses %s: unless compute_metrics returns it, the run ends.%s",
                 *(metric, known, hint),
             )
         return
@@ -73,10 +71,8 @@ def _check_objective_metric(args: TrainingArguments, objective: Objective | None
         raise ValueError("metric_for_best_model='objective' needs an objective: pass objective=... to the trainer.")
     if bool(args.greater_is_better) != objective.greater_is_better:
         raise ValueError(
-            f"metric_for_best_model='objective' with greater_is_better={args.greater_is_better}: the objective is "
-            f"better if it is {'greater' if objective.greater_is_better else 'lower'}, so set "
-            f"greater_is_better={objective.greater_is_better}. (The Trainer takes True for names that do not end in "
-            f"'loss'.)"
+            f"metric_for_best_model='objective' needs greater_is_better={objective.greater_is_better}, got "
+            f"{args.greater_is_better} (the Trainer's default for names that do not end in 'loss' is True)."
         )
 
 
@@ -126,8 +122,7 @@ def is_best(
         return determine(metrics, trial)
     if key not in told and trainer.is_world_process_zero():
         logger.warning(
-            "metric_for_best_model=%r is %s in step %d: it is not compared. The best model is that of evaluations "
-            "where it is finite; without any, none is chosen.",
+            "metric_for_best_model=%r is %s in step %d: this evaluation cannot be the best.",
             *(metric, metrics[key], trainer.state.global_step),
         )
     told.add(key)

@@ -45,15 +45,15 @@ def check_classes(
     steering = plan.steering
     rows = {} if steering is None else steering.rows
     parts += [(f"targets[{name!r}]", name, own) for name, own in rows.items()]
-    whole: list[tuple[str, Any, Stream | None, str | None]] = []
-    for stream, task in zip(plan.streams, plan.tasks, strict=True):
-        whole.append((f"Stream {stream.name!r}", stream.dataset, stream, task))
-    whole += [(called, own, *evaluation.treated_like(name)) for called, name, own in parts]
-    for called, own, like, task in whole[len(plan.streams) :]:
+    evaluated = [(called, own, *evaluation.treated_like(name)) for called, name, own in parts]
+    for called, own, like, task in evaluated:
         if trainer.args.eval_strategy != "no" and _is_stock(trainer, like):
             head = f"the head {task!r}" if task else "the model's head"
             check_label_values(called, own, num_classes_of(model, task), head)
-    found = (_named(trainer, differences, *own) for own in whole)
+    trained = [
+        (f"Stream {own.name!r}", own.dataset, own, task) for own, task in zip(plan.streams, plan.tasks, strict=True)
+    ]
+    found = (_named(trainer, differences, *own) for own in (*trained, *evaluated))
     by_head = check_same_classes(one for one in found if one is not None)
     if "" in by_head:
         warn_of_config(model, by_head[""])

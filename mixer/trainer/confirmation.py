@@ -1,6 +1,5 @@
 """Loading a step, and the agreement of all ranks on it before anything else happens."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,15 +10,14 @@ from transformers import Trainer
 from transformers.utils import logging
 
 from mixer.checkpoint.choose import write_error
-from mixer.distributed.collectives import OtherRankError, RankSync
+from mixer.distributed.collectives import OtherRankError
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.loading.micro_batch_caps import Size, Window
 from mixer.losses.stream_losses import StreamLosses
-from mixer.mixture.bad_samples import Skipping
 from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import WriteError
 
@@ -32,28 +30,22 @@ class StepConfirmation:
     """Loads steps and confirms them: all ranks trained the last one, planned the same next one, and could load it.
 
     Args:
-        trainer: The trainer.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         losses: The losses of the streams, which count items.
-        skipping: What happens to samples that cannot be loaded.
         check_labels: Refuses labels that a stream's head does not have.
         signals: Returns how many of the signals that end a run this rank has received.
     """
 
     def __init__(
         self,
-        trainer: Trainer,
-        run: Run,
-        ranks: RankSync,
+        basis: Basis,
         losses: StreamLosses,
-        skipping: Skipping,
         check_labels: Callable[[StepBatch], None],
         signals: Callable[[], tuple[int, ...]],
     ):
-        self._trainer, self._run, self._ranks, self._losses = trainer, run, ranks, losses
-        self._skipping, self._check_labels, self._signals = skipping, check_labels, signals
-        self._num_streams = len(run.mixing.names)
+        self._trainer, plan, self._run, self._ranks = basis
+        self._skipping, self._losses, self._check_labels, self._signals = plan.skipping, losses, check_labels, signals
+        self._num_streams = len(plan.streams)
         self.largest = Size(0, 0)  # of this rank's micro-batches in the step
         self.begin()
 
@@ -159,8 +151,7 @@ class StepConfirmation:
         if skipped is None or not skipped.any():
             return []
         own = [(stream_id, position) for stream_id, _, position in batch.broken]
-        texts = self._ranks.gather_bytes(json.dumps(own).encode())
-        return [(stream_id, position) for text in texts for stream_id, position in json.loads(text)]
+        return [(stream_id, position) for of_rank in self._ranks.gather(own) for stream_id, position in of_rank]
 
     def _log_skipped_samples(self, batch: StepBatch, skipped: Int64Array | None) -> None:
         """Logs the samples that a step skips, and ends the run on all ranks if there are too many."""

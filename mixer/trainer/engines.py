@@ -74,8 +74,7 @@ def engine_of(trainer: Trainer) -> Engine:
         return Engine("FSDP2", has_gradients=False, has_weights=False)
     if state.distributed_type not in _PLAIN:
         raise ValueError(
-            f"The distributed engine {state.distributed_type.value} is not supported by mixing: use DDP, FSDP2 or "
-            "DeepSpeed."
+            f"mixing does not support the engine {state.distributed_type.value}: use DDP, FSDP2 or DeepSpeed."
         )
     return Engine("DDP")
 
@@ -93,8 +92,7 @@ def check_engine(trainer: Trainer, plan: RunPlan) -> None:
     engine = engine_of(trainer)
     if trainer.args.fsdp and engine.name != "FSDP2":
         logger.warning(
-            "fsdp is set, but accelerate shards no model here (use_cpu, one process, or no device for it): this run "
-            "trains with %s.",
+            "fsdp is set, but accelerate shards nothing here (use_cpu, one process, no device): training with %s.",
             engine.name,
         )
     for refusal in _refusals(engine, plan):
@@ -124,9 +122,8 @@ def _refusals(engine: Engine, plan: RunPlan) -> Iterator[str]:
         )
     if not engine.has_layers and plan.probed is not None:
         yield (
-            f"Per-stream gradients cannot be measured under {engine.name}, which holds the weights of a layer only "
-            f"while it runs. Use stage 2, FSDP2 or DDP, or leave out the option that needs them (mixing, batch_size or "
-            f"probe)."
+            f"Per-stream gradients cannot be measured under {engine.name}, which holds a layer's weights only while it "
+            "runs. Use stage 2, FSDP2 or DDP, or no option that needs them (mixing, batch_size, probe)."
         )
     if not engine.has_step:
         yield from _of_step(engine, plan)
@@ -137,10 +134,7 @@ def _refusals(engine: Engine, plan: RunPlan) -> Iterator[str]:
 def _of_step(engine: Engine, plan: RunPlan) -> Iterator[str]:
     why = f"{engine.name} makes the optimizer step in the last backward of a step"
     if plan.config.nonfinite == "skip":
-        yield (
-            f"nonfinite='skip' skips a step once the losses of all ranks are known, but {why}. Use 'warn' or 'raise', "
-            f"or another engine."
-        )
+        yield (f"nonfinite='skip' needs the losses of all ranks, but {why}. Use 'warn', 'raise' or another engine.")
     late = [method.name for method in plan.methods if type(method).end_backward is not Method.end_backward]
     if late:
         yield f"{', '.join(late)}: would see the gradient too late, since {why}. Use DDP or FSDP2."

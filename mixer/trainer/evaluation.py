@@ -4,12 +4,12 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.ledger.evaluated_losses import mean_loss, mean_metrics, metrics_by_set, worst_loss
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
@@ -17,26 +17,17 @@ from mixer.losses.set_loss import SetLoss
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
-from mixer.models.labels import find_lack_of_labels
 from mixer.models.trl_metrics import name_by_set
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
-from mixer.run.plan import RunPlan, Steering
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.best_model import save_best_of_each, stopping_once
-from mixer.trainer.evaluation_sets import checking_metrics
-from mixer.trainer.streams_that_differ import StreamDifferences, tried
+from mixer.trainer.evaluation_sets import checking_metrics, lack_of_labels
+from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.utils.attributes import attributes_held
 
 _PREFIX = "eval_"
-_MOST_LOOKED_AT = 100  # samples of a set in search of a label
 logger = logging.get_logger(__name__)
-
-
-class _Joined(NamedTuple):
-    run: Run
-    plan: RunPlan
-    ranks: RankSync
 
 
 class StreamEvaluation:
@@ -51,7 +42,7 @@ class StreamEvaluation:
         self._trainer, self._metrics_by_set = trainer, metrics_by_set
         self.set_loss = SetLoss(trainer)
         self._streams: Sequence[Stream] = ()
-        self._joined: _Joined | None = None
+        self._joined: Basis | None = None
         self._tasks: tuple[str | None, ...] = ()
         self._agree: Callable[[], None] | None = None
         self.prefix: str | None = None  # of the sets of a dict while they are evaluated
@@ -69,20 +60,12 @@ class StreamEvaluation:
         return self._metrics_by_set is not None or self._trainer.compute_metrics is not None
 
     def join(
-        self,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
-        losses: StreamLosses,
-        differences: StreamDifferences,
-        agree: Callable[[], None],
+        self, basis: Basis, losses: StreamLosses, differences: StreamDifferences, agree: Callable[[], None]
     ) -> None:
         """Joins the runs of a trainer with streams, and refuses sets that cannot be evaluated.
 
         Args:
-            plan: The plan of the run.
-            run: The run.
-            ranks: Collective operations.
+            basis: The trainer, the plan of the run, the run and its ranks.
             losses: The losses of the streams.
             differences: How the streams differ.
             agree: Makes ranks agree on what callbacks ask for.
@@ -90,66 +73,27 @@ class StreamEvaluation:
         Raises:
             ValueError: If a set is empty, the head to evaluate it with is unknown, or a target has no labels.
         """
-        self._joined, self._agree = _Joined(run, plan, ranks), agree
+        self._joined, self._agree, plan = basis, agree, basis.plan
         self._streams, self._tasks = plan.streams, plan.tasks
         self.set_loss.join(losses)
-        self._check_targets(plan.steering, losses, differences)
+        lack_of = partial(lack_of_labels, self._trainer, losses, differences)
+        for name, rows in {} if plan.steering is None else plan.steering.rows.items():
+            called = f"The target {name!r} of the objective"
+            if (lack := lack_of(called, rows, self._stream_of(name))) is not None:
+                raise ValueError(f"{called} has no loss: {lack}")
         sets = self._trainer.eval_dataset
         if self._trainer.args.eval_strategy == "no" or sets is None:
             return
         for name, dataset in (sets if isinstance(sets, dict) else {"": sets}).items():
-            stream = self._stream_of(name)
-            self._task_of(name, stream)
-            if isinstance(dataset, Sized):
-                called = f"eval_dataset[{name!r}]" if name else "eval_dataset"
-                if self._check_set(called, dataset, stream, losses, differences):
-                    self._without_labels.add(name)
-
-    def _check_set(
-        self, called: str, dataset: Any, stream: Stream | None, losses: StreamLosses, differences: StreamDifferences
-    ) -> bool:
-        """Refuses an empty set, which would have no loss; warns of one without labels, and says whether it is one."""
-        if not len(dataset):
-            raise ValueError(
-                f"{called} is empty, so evaluations would return no loss for it. Add samples, leave it out, or set "
-                f"eval_strategy='no'."
-            )
-        lack = self._lack_of_labels(called, dataset, stream, losses, differences)
-        if lack is not None and self._trainer.is_world_process_zero():
-            logger.warning("%s has no loss: %s", called, lack)
-        return lack is not None
-
-    def _check_targets(self, steering: Steering | None, losses: StreamLosses, differences: StreamDifferences) -> None:
-        """Refuses targets without labels, which would have no loss to steer by."""
-        for name, rows in {} if steering is None else steering.rows.items():
-            called = f"The target {name!r} of the objective"
-            lack = self._lack_of_labels(called, rows, self._stream_of(name), losses, differences)
-            if lack is not None:
-                raise ValueError(f"{called} has no loss: {lack}")
-
-    def _lack_of_labels(
-        self, called: str, dataset: Any, stream: Stream | None, losses: StreamLosses, differences: StreamDifferences
-    ) -> str | None:
-        trainer: Any = self._trainer
-        has_own_loss = losses.is_users or (stream is not None and stream.compute_loss_func is not None)
-        if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
-            return None
-        samples, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
-        places = range(0, num_samples, max(num_samples // _MOST_LOOKED_AT, 1))[:_MOST_LOOKED_AT]
-        for place in places:  # the first one with a label is enough
-            inputs = None
-            with tried(f"Sample {place} of {called} cannot be read."):
-                sample = samples[place]
-                inputs = differences.collated_like(stream, sample)
-            if inputs is None:
-                return None
-            lack = find_lack_of_labels(trainer.model, inputs, dataset, sample)
-            if lack is not None or (counted := losses.labels_per_row(inputs)).any() or not len(counted):
-                return lack
-        return (
-            f"none of its samples ({len(places)} of {num_samples} were looked at) has a label that counts: all labels "
-            "are -100. Leave it out, or give it labels."
-        )
+            (stream, _), called = self.treated_like(name), f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            if isinstance(dataset, Sized) and not len(dataset):
+                raise ValueError(
+                    f"{called} is empty: it has no loss. Add samples, leave it out, or set eval_strategy='no'."
+                )
+            if isinstance(dataset, Sized) and (lack := lack_of(called, dataset, stream)) is not None:
+                self._without_labels.add(name)
+                if self._trainer.is_world_process_zero():
+                    logger.warning("%s has no loss: %s", called, lack)
 
     def _stream_of(self, name: str) -> Stream | None:
         only = self._streams[0] if len(self._streams) == 1 else None  # a set of any name belongs to a single stream
@@ -188,7 +132,7 @@ class StreamEvaluation:
             self._agree()
         return metrics
 
-    def _summarise(self, joined: _Joined, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
+    def _summarise(self, joined: Basis, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
         """Adds the mean and the worst loss of several sets, and the mean of each metric that all of them have."""
         trainer: Any = self._trainer
         run, plan = joined.run, joined.plan
@@ -229,8 +173,7 @@ class StreamEvaluation:
         if objective.metric != "loss" and lacking and objective.importance.keys() <= losses.keys():
             found = {name: sorted(by_set.get(name, {})) for name in lacking}
             logger.warning_once(
-                f"There is no eval_objective: its metric {objective.metric!r} is missing for {lacking}, for which "
-                f"compute_metrics returned {found}."
+                f"No eval_objective: {objective.metric!r} is missing for {lacking}; compute_metrics returned {found}."
             )
 
     def predict(self, predict: Callable[..., Any], test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -311,7 +254,13 @@ class StreamEvaluation:
         """Refuses a set whose length differs between ranks: they would wait for each other forever."""
         if self._joined is not None and self._trainer.args.world_size > 1:
             dataset = getattr(dataloader, "dataset", None)
-            check_same_length(self._joined.ranks, len(dataset) if isinstance(dataset, Sized) else -1)
+            lengths = self._joined.ranks.gather(len(dataset) if isinstance(dataset, Sized) else "no length")
+            if len(set(lengths)) > 1:
+                by_rank = ", ".join(f"{length} on rank {rank}" for rank, length in enumerate(lengths))
+                raise ValueError(
+                    f"The evaluation set has different lengths on the ranks, which would wait for each other: "
+                    f"{by_rank}. Pass the whole set on every rank: the trainer shards it."
+                )
 
     def measured(self, evaluate: Callable[..., Any], dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluates a set, and computes its loss over all ranks; see `Trainer.evaluation_loop`."""
@@ -321,13 +270,9 @@ class StreamEvaluation:
         with self.set_loss.measuring(None if stream is None else self._streams.index(stream)):
             output = evaluate(dataloader, *args, **kwargs)
             self.set_loss.settled(output.metrics, call.arguments.get("metric_key_prefix", "eval"))
-        self._end_set()
-        return output
-
-    def _end_set(self) -> None:
-        """Names what TRL's trainer has measured by the set of a dict, before it logs that."""
-        if self._set is not None and self.prefix == _PREFIX:
+        if self._set is not None and self.prefix == _PREFIX:  # what TRL's trainer has measured, before it logs that
             self._own_metrics |= name_by_set(self._trainer, self._set)
+        return output
 
     def with_task(self, inputs: Any) -> Any:
         """Returns inputs for the head of the set's stream."""
@@ -356,23 +301,3 @@ class StreamEvaluation:
         prepared = getattr(self._trainer.accelerator, "_dataloaders", [])
         prepared[:] = [one for one in prepared if one is not loader]
         return loader
-
-
-def check_same_length(rank_sync: RankSync, length: int) -> None:
-    """Refuses an evaluation set whose length differs between ranks; all ranks have to call it.
-
-    Args:
-        rank_sync: Collective operations.
-        length: Number of samples on this rank; -1 if unknown.
-
-    Raises:
-        ValueError: On all ranks, with the lengths.
-    """
-    lengths = [int(one) for one in rank_sync.gather_bytes(str(length).encode())]
-    if len(set(lengths)) == 1:
-        return
-    by_rank = ", ".join(f"{'no length' if one < 0 else one} on rank {rank}" for rank, one in enumerate(lengths))
-    raise ValueError(
-        f"The evaluation set has different lengths on the ranks, which would wait for each other: {by_rank}. Pass the "
-        f"whole set on every rank: the trainer shards it."
-    )

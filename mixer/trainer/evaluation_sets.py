@@ -1,4 +1,4 @@
-"""Evaluation sets: their names, and the metrics and weights that are given for them."""
+"""Evaluation sets: their names and labels, and the metrics and weights that are given for them."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -6,9 +6,17 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from transformers import Trainer
 
 from mixer.ledger.evaluated_losses import check_eval_weights
-from mixer.mixture.stream import is_dataset
+from mixer.loading.preprocessing import preprocessed
+from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import is_dataset
+from mixer.models.labels import find_lack_of_labels
+from mixer.trainer.streams_that_differ import StreamDifferences, tried
+
+_MOST_LOOKED_AT = 100  # samples of a set in search of a label
 
 
 def check_sets(
@@ -68,6 +76,43 @@ def check_evaluation_names(eval_dataset: Any) -> None:
     for name, entry in {"worst": "eval_worst_loss", "mean": "eval_mean_METRIC, means over the sets"}.items():
         if isinstance(eval_dataset, dict) and name in eval_dataset:
             raise ValueError(f"eval_dataset: the name {name!r} is reserved for {entry}; rename the set.")
+
+
+def lack_of_labels(
+    trainer: Any, losses: StreamLosses, differences: StreamDifferences, called: str, dataset: Any, stream: Stream | None
+) -> str | None:
+    """Looks for a label that counts in a data set.
+
+    Args:
+        trainer: The trainer.
+        losses: The losses of the streams.
+        differences: How the streams differ.
+        called: What the data set is called, for messages.
+        dataset: The data set, which has a length.
+        stream: The stream that it is treated like.
+
+    Returns:
+        Why it has no loss; `None` if it has one, or if that is the business of the user's code.
+    """
+    has_own_loss = losses.is_users or (stream is not None and stream.compute_loss_func is not None)
+    if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
+        return None
+    samples, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
+    places = range(0, num_samples, max(num_samples // _MOST_LOOKED_AT, 1))[:_MOST_LOOKED_AT]
+    for place in places:  # the first one with a label is enough
+        inputs = None
+        with tried(f"Sample {place} of {called} cannot be read."):
+            sample = samples[place]
+            inputs = differences.collated_like(stream, sample)
+        if inputs is None:
+            return None
+        lack = find_lack_of_labels(trainer.model, inputs, dataset, sample)
+        if lack is not None or (counted := losses.labels_per_row(inputs)).any() or not len(counted):
+            return lack
+    return (
+        f"none of its samples ({len(places)} of {num_samples} were looked at) has a label that counts: all labels "
+        "are -100. Leave it out, or give it labels."
+    )
 
 
 def checking_metrics(compute_metrics: Callable[..., Any], name: str) -> Callable[..., Any]:

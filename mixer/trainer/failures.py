@@ -230,8 +230,7 @@ def explained(error: BaseException, where: str, rank: int, world_size: int, time
         return _missing_ranks_error(where)
     message = (
         f"Rank {rank} waited {timeout_seconds:g} seconds (ddp_timeout) for others {where}. {_late(rank, world_size)}: "
-        "check their logs, or inspect them with py-spy. If ranks are only slow, raise training.ddp_timeout. "
-        "The run can be resumed from its newest checkpoint."
+        "see their logs, or py-spy; if they are only slow, raise ddp_timeout. The newest checkpoint resumes the run."
     )
     leave_note(message)
     return TimeoutError(message)

@@ -236,6 +236,5 @@ def check_conflict(trainer: Trainer, plan: RunPlan) -> None:
         )
     if splitting := [method.name for method in methods if type(method).has_priority is not Method.has_priority]:
         raise ValueError(
-            f"conflict and the methods {splitting} both combine separate gradients into that of the step: use only one "
-            f"of the two."
+            f"conflict and the methods {splitting} both combine separate gradients: use only one of the two."
         )

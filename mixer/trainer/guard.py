@@ -6,11 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.loading.result import StepResult
-from mixer.run.state import Run
+from mixer.loading.loaded_step import StepResult
+from mixer.run.state import Basis
 from mixer.trainer.methods import MethodList
 from mixer.utils.device import to_host
 
@@ -32,14 +31,13 @@ class WeightGuard:
     """Leaves out steps that would destroy the weights.
 
     Args:
-        trainer: The trainer.
-        run: The run.
+        basis: The trainer, the plan of the run, the run and its ranks.
         methods: Its methods, whose terms are part of the gradient.
-        nonfinite: What happens to a step with a loss that is not finite; see `MixingOptions`.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, nonfinite: str):
-        self._trainer, self._run, self._methods, self._nonfinite = trainer, run, methods, nonfinite
+    def __init__(self, basis: Basis, methods: MethodList):
+        self._trainer, plan, self._run, _ = basis
+        self._methods, self._nonfinite = methods, plan.config.nonfinite
         self._num_in_a_row = 0
 
     def begin(self) -> None:
@@ -84,9 +82,8 @@ class WeightGuard:
         self._num_in_a_row += 1
         if self._num_in_a_row >= (_MOST_IF_SCALED if self._scales_losses else _MOST_IN_A_ROW):
             raise NonFiniteLossError(
-                f"Step {result.plan.step} is the {self._num_in_a_row}th in a row that had to be skipped: {why}. The "
-                "weights are those before these steps. Find the samples at fault (nonfinite='raise' ends at the first "
-                "step of them), or resume from a checkpoint with a lower learning rate."
+                f"Step {result.plan.step} is the {self._num_in_a_row}th skipped in a row: {why}. The weights are those "
+                "before these steps. Find the samples (nonfinite='raise'), or resume with a lower learning rate."
             )
 
     def _of_gradient(self, result: StepResult) -> str:

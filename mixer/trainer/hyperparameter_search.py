@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from transformers import Trainer
 
 from mixer.ledger.ledger import Ledger
 from mixer.run.hf_compat import output_folder, present_trial
-from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.methods import MethodList
 
 _FOLDER = "search-start"
@@ -27,17 +25,14 @@ class Search:
     """Makes the trials of a hyperparameter search independent of each other.
 
     Args:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
+        basis: The trainer, the plan of the run, the run and its ranks.
         methods: Its methods.
         check_options: Refuses options that do not go together.
     """
 
-    def __init__(
-        self, trainer: Trainer, plan: RunPlan, run: Run, methods: MethodList, check_options: Callable[[], None]
-    ):
-        self._trainer, self._run, self._methods, self._check_options = trainer, run, methods, check_options
+    def __init__(self, basis: Basis, methods: MethodList, check_options: Callable[[], None]):
+        self._trainer, plan, self._run, _ = basis
+        self._methods, self._check_options = methods, check_options
         self._ledger_interval_steps = plan.config.ledger_interval_steps
         # The common start of all trials: weights and batch size set by hand, and the methods' saved memories.
         self._start: tuple[Mapping[str, float] | None, int | None, Path] | None = None
@@ -71,9 +66,8 @@ class Search:
         if compute_objective is None and isinstance(sets, dict):
             if self._trainer.compute_metrics is not None:
                 raise ValueError(
-                    "compute_objective is missing: the Trainer's own would add up all losses and metrics of the "
-                    f"evaluation sets {list(sets)}. Choose one, as in compute_objective=lambda metrics: "
-                    'metrics["eval_loss"], their mean.'
+                    f"compute_objective is missing: the Trainer's adds up all metrics of the sets {list(sets)}. Choose "
+                    "one, such as compute_objective=lambda metrics: metrics['eval_loss'], their mean."
                 )
             compute_objective = itemgetter("eval_loss")
         with self._searching():

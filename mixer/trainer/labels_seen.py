@@ -11,9 +11,8 @@ from mixer.utils.arrays import BoolArray, Int64Array
 # Samples without a label after which a stream has none: labels may be sparse.
 _ENOUGH, _ENOUGH_FOR_ALL = 100, 1_000
 _WHY = (
-    "A label counts unless it is -100. Usual causes: prompts that fill max_length, so that the answers are cut off; a "
-    "collator that finds no answer and ignores the whole text. `mixer inspect`, or inspect_trainer(trainer), shows "
-    "the labels"
+    "A label counts unless it is -100. Usual causes: max_length cuts the answers off; a collator finds no answer and "
+    "ignores the text. `mixer inspect`, or inspect_trainer(trainer), shows the labels"
 )
 logger = logging.get_logger(__name__)
 

@@ -8,17 +8,16 @@ from math import floor
 from typing import Any
 
 import numpy as np
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.loading.learning_rate import LearningRate, check_scheduler
 from mixer.mixture.controller import Mixing
 from mixer.run.hf_compat import save_checkpoint
-from mixer.run.state import Run
+from mixer.run.state import Basis, Run
 from mixer.trainer.save import Checkpointing, HeldArguments
 from mixer.utils.user_code import is_user_code
 
@@ -35,25 +34,15 @@ class LoopControl:
     callbacks are compared after each step if some callbacks may make them on one rank only: the user's own.
 
     Args:
-        trainer: The trainer.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         checkpoints: Writes checkpoints.
         arguments: The training arguments.
-        handles_signals: Whether a signal saves and ends the run.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        run: Run,
-        ranks: RankSync,
-        checkpoints: Checkpointing,
-        arguments: HeldArguments,
-        handles_signals: bool = True,
-    ):
-        self._trainer, self._run, self._checkpoints, self._arguments = trainer, run, checkpoints, arguments
-        self._ranks, self._handles_signals = ranks, handles_signals
+    def __init__(self, basis: Basis, checkpoints: Checkpointing, arguments: HeldArguments):
+        self._trainer, plan, self._run, self._ranks = basis
+        self._checkpoints, self._arguments = checkpoints, arguments
+        self._handles_signals = plan.config.handle_signals
         self._signals = StopSignals()
         self.stopped_by: signal.Signals | None = None  # the signal that ended the run early
         self.ended_at: int | None = None  # the step after which the clock last ended an epoch
@@ -77,9 +66,8 @@ class LoopControl:
         """Returns the length of the run by the mixture's clock; see `Trainer.set_initial_training_values`."""
         if self._trainer.is_in_train and dataloader is not self._run.loader:
             raise TypeError(
-                f"get_train_dataloader of {type(self._trainer).__name__} returns another {type(dataloader).__name__} "
-                f"than the first super().get_train_dataloader() of the run, which yields its steps. Return that one, "
-                f"and change the streams (preprocess, data_collator, weights)."
+                f"get_train_dataloader of {type(self._trainer).__name__} returns a {type(dataloader).__name__}, not "
+                "that of super().get_train_dataloader(): return that, and change the streams (preprocess, weights)."
             )
         clock = self._run.mixing.clock
         max_steps, steps = clock.planned_steps, clock.steps_per_epoch
@@ -270,10 +258,8 @@ class MixingCallback(TrainerCallback):
         if self.mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:
                 logger.warning(
-                    "The streams are exhausted after %d of %d steps; the learning-rate schedule was planned for all of "
-                    "them.",
-                    state.global_step,
-                    state.max_steps,
+                    "The streams are exhausted after %d of the %d steps for which the learning rate was planned.",
+                    *(state.global_step, state.max_steps),
                 )
             # The Trainer then evaluates and saves as after its last step.
             state.max_steps = state.global_step

@@ -9,26 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
+import mixer.losses.normalization as loss_forms
 from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.micro_batch_caps import is_out_of_memory
-from mixer.losses.normalization import (
-    EXACT_SHARE,
-    LARGEST_OTHER_SHARE,
-    LossNormalization,
-    Seen,
-    counts_other_items,
-    decide,
-    find_kind,
-    needs_kind,
-    try_normalization,
-    vote_on_kind,
-)
 from mixer.losses.stream_losses import StreamLosses
 from mixer.losses.trial_rows import rows_to_try
 from mixer.models.inputs import inner_model
@@ -37,8 +25,7 @@ from mixer.models.side_state import model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import prepare_inputs
 from mixer.run.hooks import StepHook
-from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.out_of_memory import Recovery
 from mixer.utils.text import in_words
@@ -46,7 +33,7 @@ from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
 
-Trial = Callable[[StepBatch, int], Tensor]
+Trial = Callable[[StepBatch, int], loss_forms.Tried | loss_forms.KindFound | None]
 
 # A tentative normalisation is tried again in this many steps whose rows have unequal numbers of items.
 _MOST_UNEVEN = 32
@@ -56,10 +43,7 @@ class LossTrials:
     """Determines how losses are normalised, together with the other ranks.
 
     Args:
-        trainer: The trainer, which computes losses.
-        plan: The plan of the run.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Loads steps.
@@ -68,24 +52,22 @@ class LossTrials:
 
     def __init__(
         self,
-        trainer: Trainer,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
+        basis: Basis,
         hooks: Sequence[StepHook],
         losses: StreamLosses,
         confirmation: StepConfirmation,
         recovery: Recovery,
     ):
-        self._trainer, self._plan, self._run, self._losses = trainer, plan, run, losses
-        self._ranks, self._hooks = ranks, hooks
-        self._confirmation, self._recovery = confirmation, recovery
+        self._trainer, self._plan, self._run, self._ranks = basis
+        self._hooks, self._losses, self._confirmation, self._recovery = hooks, losses, confirmation, recovery
         self.begin()
         self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
         self._has_recounted = False  # whether the loss shifts labels unlike its model
         self._has_told = False  # that rows of several streams were mixed up
         self._failure: Exception | None = None  # of a trial with other rows than a micro-batch has
-        self._last_tried: list[Seen] = []  # the last loss of unknown kind, for some rows and for their halves
+        self._last_tried: list[
+            loss_forms.Seen
+        ] = []  # the last loss of unknown kind, for some rows and for their halves
 
     def begin(self) -> None:
         """Begins a run."""
@@ -111,7 +93,9 @@ class LossTrials:
         if tentative and not is_even:
             self._num_uneven += 1
             tries_again |= self._num_uneven <= _MOST_UNEVEN
-        again = [kind for kind in tentative if tries_again and not (is_even and known[kind].is_clear_if_even)]
+        # Rows with equal items say nothing new of a loss whose row losses are its mean, by items and by rows.
+        are_clear = {kind for kind in tentative if is_even and known[kind].rows_known and not known[kind].is_guess}
+        again = [kind for kind in tentative if tries_again and kind not in are_clear]
         again += [kind for kind in kinds if kind in known and self._is_doubtful(kind, known[kind], plan.step)]
         return [kind for kind in kinds if kind not in known or kind in again]
 
@@ -121,7 +105,7 @@ class LossTrials:
         loader = self._run.present_loader
         return loader.by_stream or loader.round_robin or self._run.step.counts.mixed_up[1] > 0
 
-    def _is_doubtful(self, kind: int, known: LossNormalization, step: int) -> bool:
+    def _is_doubtful(self, kind: int, known: loss_forms.LossNormalization, step: int) -> bool:
         """Whether a settled normalisation may have been a coincidence: rows show it in every step, parts do not."""
         if not (known.rows_known or self._is_parted_or_mixed_up):  # after steps whose rows were mixed up
             return True
@@ -150,7 +134,7 @@ class LossTrials:
         self._part_streams("The loss of this model cannot be separated by row")
         return self._confirmation.reloaded(batch)
 
-    def _settled(self, kind: int, found: LossNormalization, step: int) -> LossNormalization:
+    def _settled(self, kind: int, found: loss_forms.LossNormalization, step: int) -> loss_forms.LossNormalization:
         """Keeps what was settled before, unless a later trial shows otherwise."""
         before = self._losses.normalizations.get(kind)
         if before is None or before.is_tentative:
@@ -176,11 +160,9 @@ class LossTrials:
         if not self._has_told and self._trainer.is_world_process_zero():
             self._has_told = True
             logger.warning(
-                "In step %d %s. Which row is of which stream cannot be told, so the streams have no losses in such "
-                "steps; the model is trained on all rows. For losses by stream keep the rows that the collator leaves "
-                "out, with labels of -100, or set data_collator on each Stream, whose micro-batches are then its own.",
-                batch.plan.step,
-                found,
+                "In step %d %s. Which row is of which stream cannot be told: such steps train all rows, without losses "
+                "by stream. For these keep all rows, with labels of -100, or set data_collator on each Stream.",
+                *(batch.plan.step, found),
             )
         return batch
 
@@ -204,58 +186,57 @@ class LossTrials:
                 else "every micro-batch contains one stream from now on",
             )
 
-    def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, LossNormalization | None]:
+    def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, loss_forms.LossNormalization | None]:
         """Determines how the losses of one kind are normalised."""
-        batch, votes = self._voted(batch, kind, self._try_normalization)
-        of_kind = None
-        if needs_kind(votes):
-            batch, of_kind = self._voted(batch, kind, self._try_kind)
-            if counts_other_items(of_kind) and not (self._has_recounted or self._losses.differ):
+        batch, seen = self._seen_by_ranks(batch, kind, self._try_normalization)
+        tried, found = [loss_forms.Tried(*one) for one in seen], None
+        if any(one.needs_kind for one in tried):
+            batch, seen = self._seen_by_ranks(batch, kind, self._try_kind)
+            found = [loss_forms.KindFound(*one) for one in seen]
+            if loss_forms.counts_other_items(found) and not (self._has_recounted or self._losses.differ):
                 self._has_recounted = True
                 self._losses.count_other_labels()
                 return self._learn_kind(self._confirmation.reconfirmed(batch), kind)
-        normalization = decide(votes, self._trainer.args.world_size, of_kind)
+        normalization = loss_forms.decide(tried, self._trainer.args.world_size, found)
         if normalization is not None and normalization.is_guess and not normalization.counts_items:
             normalization = self._as_by_the_trainer(kind, normalization)
         if normalization is not None and normalization.kind == "other" and self._trainer.is_world_process_zero():
             self._warn_of_other_loss(kind, normalization)
         return batch, normalization
 
-    def _warn_of_other_loss(self, kind: int, normalization: LossNormalization) -> None:
+    def _warn_of_other_loss(self, kind: int, normalization: loss_forms.LossNormalization) -> None:
         """Warns of a loss whose gradient on the whole batch cannot be computed from micro-batches."""
         logger.warning(
             "%s is neither a sum nor a mean over tokens or rows: for some rows it is %.4g, for their halves %.4g and "
-            "%.4g. The gradient of a step is therefore the mean of its micro-batches' gradients, weighted by their "
-            "%s; the Trainer's with gradient accumulation is the same mean with equal weights. For the gradient of "
-            "the whole batch use one micro-batch: per_device_train_batch_size as large as the batch, on one rank.",
+            "%.4g. A step's gradient is the mean of its micro-batches' gradients, weighted by their %s (the Trainer's: "
+            "equally). For that of the whole batch use one micro-batch (per_device_train_batch_size), on one rank.",
             self._losses.name(kind),
             *(seen.loss for seen in self._last_tried),
             "share of num_items_in_batch" if normalization.counts_items else "labels",
         )
 
-    def _as_by_the_trainer(self, kind: int, guess: LossNormalization) -> LossNormalization:
+    def _as_by_the_trainer(self, kind: int, guess: loss_forms.LossNormalization) -> loss_forms.LossNormalization:
         """Weights rows alike if a trial failed on any rank, as the Trainer weights micro-batches of one row."""
         failure, self._failure = self._failure, None
         if not self._ranks.max_over_ranks(int(failure is not None)):
             return guess
         if failure is not None and kind not in self._losses.normalizations:
             logger.warning(
-                "How %s is normalised could not be found out, because it cannot be computed for other rows than those "
-                "of a micro-batch (%s). Every row counts alike, as in the Trainer's gradient accumulation. To divide "
-                "by tokens, divide by num_items_in_batch.",
+                "How %s is normalised could not be found out: of other rows than a micro-batch's it fails (%s). Every "
+                "row counts alike, as the Trainer accumulates. To divide by tokens, divide by num_items_in_batch.",
                 *(self._losses.name(kind), in_words(failure)),
             )
         return replace(guess, kind="row mean", has_row_means=guess.rows_known, is_tentative=False)
 
     # ---- A trial ----
 
-    def _voted(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, Tensor]:
-        """Adds up the ranks' votes on a normalisation; returns the step too, which may have been split again."""
-        batch, own = self._recovery.tried(lambda split: (split, self._vote(split, kind, trial)), batch)
-        return batch, self._ranks.add_up(own.to(self._trainer.args.device)).cpu()
+    def _seen_by_ranks(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, list[Any]]:
+        """Gathers what ranks see in a trial; returns the step too, which may have been split again."""
+        batch, own = self._recovery.tried(lambda split: (split, self._tried(split, kind, trial)), batch)
+        return batch, [one for one in self._ranks.gather(own) if one is not None]
 
-    def _vote(self, batch: StepBatch, kind: int, trial: Trial) -> Tensor:
-        """Returns this rank's vote on a normalisation.
+    def _tried(self, batch: StepBatch, kind: int, trial: Trial) -> loss_forms.Tried | loss_forms.KindFound | None:
+        """Returns what this rank sees in a trial; `None` if that is nothing.
 
         All ranks run the model equally often in a trial: a forward may be a collective.
         """
@@ -266,8 +247,8 @@ class LossTrials:
         micro = batch.micro_batches[number]
         counts = any(of_kind) and not micro.is_padding
         with losses.function_of(int(micro.stream_ids[0])), losses.naming_streams(micro), self._trying():
-            votes = trial(batch, number)
-        return votes if counts else torch.zeros_like(votes)
+            seen = trial(batch, number)
+        return seen if counts else None
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
@@ -305,15 +286,15 @@ class LossTrials:
         rows = self._losses.reader.heard().rows
         return rows if rows is not None and len(rows) == num_samples else None
 
-    def _try_normalization(self, batch: StepBatch, number: int) -> Tensor:
+    def _try_normalization(self, batch: StepBatch, number: int) -> loss_forms.Tried | None:
         losses, micro = self._losses, batch.micro_batches[number]
-        return try_normalization(
+        return loss_forms.try_normalization(
             lambda count, averages: self._loss(micro.inputs, count, averages),
             lambda: self._rows(len(micro.stream_ids)),
             self._run.step.num_items,
             self._run.step.micro_items[number],
             self._trainer.args.world_size,
-            EXACT_SHARE if losses.is_users or losses.differ else LARGEST_OTHER_SHARE,
+            loss_forms.EXACT_SHARE if losses.is_users or losses.differ else loss_forms.LARGEST_OTHER_SHARE,
             is_stock=self._is_stock,
         )
 
@@ -324,7 +305,7 @@ class LossTrials:
         is_known = isinstance(inner, PreTrainedModel) and library_of(type(inner)) == "transformers"
         return is_known and not (self._losses.is_users or self._losses.differ)
 
-    def _try_kind(self, batch: StepBatch, number: int) -> Tensor:
+    def _try_kind(self, batch: StepBatch, number: int) -> loss_forms.KindFound | None:
         micro, loader = batch.micro_batches[number], self._run.present_loader
         inputs, num_samples = batch_mapping(micro.inputs), len(micro.stream_ids)
         if num_samples == 1:
@@ -336,11 +317,11 @@ class LossTrials:
         rows = rows_to_try(inputs, num_samples, self._losses.labels_per_row)
         self._last_tried = seen = [self._see(one) for one in (rows or [inputs] * 3)]
         if rows is None:
-            return vote_on_kind(None)
+            return None
         tolerance = self._losses.tolerance
-        best = find_kind(seen[0], seen[1:], tolerance)
+        best = loss_forms.find_kind(seen[0], seen[1:], tolerance)
         if best is None or best.kind != "other":
-            return vote_on_kind(best)
+            return best
         # A model that wraps another one, for example, may shift its labels without a way to know.
         shifts = not self._losses.shifts_labels
         shifted = [
@@ -348,10 +329,10 @@ class LossTrials:
             for one, tried in zip(seen, rows, strict=True)
             if labels_can_shift(tried)
         ]
-        other = find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
-        return vote_on_kind(best, has_other_items=other is not None and other.kind != "other")
+        other = loss_forms.find_kind(shifted[0], shifted[1:], tolerance) if shifted else None
+        return best._replace(has_other_items=other is not None and other.kind != "other")
 
-    def _see(self, inputs: Mapping[str, Any]) -> Seen:
+    def _see(self, inputs: Mapping[str, Any]) -> loss_forms.Seen:
         loss = math.nan  # which says nothing
         try:
             # Without training's factor world_size.
@@ -362,4 +343,4 @@ class LossTrials:
             self._failure = error
         items = self._losses.labels_per_row(inputs)
         rows = self._rows(len(items))
-        return Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())
+        return loss_forms.Seen(loss, None if rows is None else rows.double().cpu().numpy(), items.cpu().numpy())

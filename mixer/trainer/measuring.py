@@ -1,62 +1,27 @@
 """What measures the requests of policy and schedule: one table from requests to hooks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from transformers import Trainer, TrainingArguments
+from transformers import TrainingArguments
 
-from mixer.losses.stream_losses import StreamLosses
+import mixer.measurements as measurements
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.branch_losses import BranchProbe
-from mixer.measure.reference import ExcessLossHook, LossAfterHook, ReferenceModel, needed_reference
+from mixer.measure.reference import ExcessLossHook, LossAfterHook, needed_reference
 from mixer.measure.stream_gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
 from mixer.measure.target_gradients import TargetProbe
 from mixer.measure.target_rows import TargetRows
-from mixer.measurements import (
-    BUILT_IN,
-    Alignment,
-    Branches,
-    ExcessLoss,
-    GradientNoise,
-    Gradients,
-    Kind,
-    LossAfter,
-    UpdateNorm,
-    asked,
-)
 from mixer.mixture.controller import Mixing
 from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
 from mixer.run.probing import exact_refusal
-from mixer.run.state import Run
-from mixer.trainer.step import was_skipped
 from mixer.trainer.trl import with_fused_head
 
 
-class Means(NamedTuple):
-    """What hooks measure with.
-
-    Attributes:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
-        runs: Runs of the model outside of training.
-        losses: The losses of the streams.
-        target_rows: Returns the rows of each target of the objective, from data sets by name.
-    """
-
-    trainer: Trainer
-    plan: RunPlan
-    run: Run
-    runs: AuxiliaryPasses
-    losses: StreamLosses
-    target_rows: Callable[[Mapping[str, Any]], list[TargetRows]]
-
-
-def new_hooks(means: Means) -> list[StepHook]:
+def new_hooks(runs: AuxiliaryPasses) -> list[StepHook]:
     """Makes the hooks that measure what policy and schedule ask for."""
-    made = (make(means, asked(means.plan.needs, kind)) for kind, make in _HOOKS.items())
+    made = (make(runs, measurements.asked(runs.plan.needs, kind)) for kind, make in _HOOKS.items())
     return [hook for hook in made if hook is not None]
 
 
@@ -70,7 +35,7 @@ def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
     Raises:
         ValueError: With the request.
     """
-    known = {*BUILT_IN, *(kind for hook in hooks for kind in hook.measures)}
+    known = {*measurements.BUILT_IN, *(kind for hook in hooks for kind in hook.measures)}
     if unknown := [need for need in plan.needs if type(need) not in known]:
         raise ValueError(
             f"mixing={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
@@ -78,13 +43,12 @@ def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
         )
 
 
-def _gradients(means: Means, _requests: list[Any]) -> StepHook | None:
-    plan, args, mixing = means.plan, means.trainer.args, means.run.mixing
-    if plan.probed is None:
+def _gradients(runs: AuxiliaryPasses, _requests: list[Any]) -> StepHook | None:
+    if runs.plan.probed is None:
         return None
-    _check_exact(plan, args, mixing)
-    probe = RunProbe(*plan.probed, mixing.names, args, means.runs)
-    probe.check(means.losses.own_model)
+    _check_exact(runs.plan, runs.trainer.args, runs.run.mixing)
+    probe = RunProbe(runs.plan.probed, runs)
+    probe.check(runs.losses.own_model)
     return probe
 
 
@@ -122,57 +86,46 @@ def _check_exact(plan: RunPlan, args: TrainingArguments, mixing: Mixing) -> None
         raise exact_refusal(f"mixing={plan.policy.name} weights losses, which needs micro-batches of one stream each")
 
 
-def _noise(means: Means, requests: list[Any]) -> StepHook | None:
-    args = means.trainer.args
-    if not requests or args.world_size == 1:  # where the gradients show it
-        return None
-    return NoiseBetweenRanks(means.runs, means.runs.ranks, args.world_size, args.device)
+def _noise(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
+    # One rank's noise shows in the streams' gradients.
+    return NoiseBetweenRanks(runs) if requests and runs.ranks.world_size > 1 else None
 
 
-def _excess_loss(means: Means, requests: list[Any]) -> StepHook | None:
-    trainer, plan, ranks = means.trainer, means.plan, means.runs.ranks
-    reference = needed_reference(plan.reference_model, trainer.model, plan.policy, bool(requests))
-    if (reference := with_fused_head(reference, trainer.model)) is None:
-        return None
-    own = {"autocast": trainer.accelerator.autocast, "new_reader": means.losses.new_reader}
-    new = partial(ReferenceModel, runs=means.runs, device=trainer.args.device, **own)
-    return ExcessLossHook(reference, len(plan.streams), ranks, new, means.losses.sum_dtype)
+def _excess_loss(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
+    model, plan = runs.trainer.model, runs.plan
+    reference = needed_reference(plan.reference_model, model, plan.policy, bool(requests))
+    reference = with_fused_head(reference, model)
+    return None if reference is None else ExcessLossHook(reference, runs)
 
 
-def _loss_after(means: Means, requests: list[Any]) -> StepHook | None:
+def _alignment(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
-    # A trial has an accelerator of its own.
-    skipped = partial(was_skipped, means.trainer, means.run.step)
-    return LossAfterHook(means.runs, means.runs.ranks, skipped, means.trainer.args.device, means.losses.sum_dtype)
+    steering, request = runs.plan.aim, measurements.Alignment.merged(requests)
+    judging = _targets(runs, steering.judging) if request.judged and steering.judging else []
+    return TargetProbe(_targets(runs, steering.rows), runs, request, steering.objective, judging)
 
 
-def _alignment(means: Means, requests: list[Any]) -> StepHook | None:
-    if not requests:
-        return None
-    steering, args = means.plan.aim, means.trainer.args
-    ranks, request = (args.process_index, args.world_size), Alignment.merged(requests)
-    judging = means.target_rows(steering.judging) if request.judged and steering.judging else []
-    own = means.target_rows(steering.rows), means.run.mixing, means.runs
-    return TargetProbe(*own, *ranks, request, steering.objective, judging)
-
-
-def _branches(means: Means, requests: list[Any]) -> StepHook | None:
+def _branches(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
     if len(set(requests)) > 1:
         raise ValueError(f"needs: a run is branched in one way, but these differ: {requests}.")
-    rows = means.target_rows(means.plan.aim.rows)
-    return BranchProbe(rows, means.run.mixing, means.runs, means.trainer, requests[0])
+    return BranchProbe(_targets(runs, runs.plan.aim.rows), runs, requests[0])
+
+
+def _targets(runs: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:
+    """Returns the rows of each target of the objective, from data sets by name."""
+    return [TargetRows(name, rows[name], runs) for name in runs.plan.aim.objective.names]
 
 
 # In the order in which they are called.
-_HOOKS: dict[Kind, Callable[[Means, list[Any]], StepHook | None]] = {
-    Gradients: _gradients,
-    GradientNoise: _noise,
-    UpdateNorm: lambda _, requests: UpdateNormHook() if requests else None,
-    ExcessLoss: _excess_loss,
-    LossAfter: _loss_after,
-    Alignment: _alignment,
-    Branches: _branches,
+_HOOKS: dict[measurements.Kind, Callable[[AuxiliaryPasses, list[Any]], StepHook | None]] = {
+    measurements.Gradients: _gradients,
+    measurements.GradientNoise: _noise,
+    measurements.UpdateNorm: lambda _, requests: UpdateNormHook() if requests else None,
+    measurements.ExcessLoss: _excess_loss,
+    measurements.LossAfter: lambda runs, requests: LossAfterHook(runs) if requests else None,
+    measurements.Alignment: _alignment,
+    measurements.Branches: _branches,
 }

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Trainer
 
 from mixer.checkpoint.checkpoint_files import METHODS_ENTRY
 from mixer.loading.loaded_step import MicroBatch, StepBatch
@@ -18,7 +17,7 @@ from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.stream import Stream
 from mixer.run.hooks import ForwardResult
 from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.files import WriteError, folder_name
 from mixer.utils.validation import whole_number
@@ -30,9 +29,7 @@ class MethodList:
     """The methods of a run: their terms in the loss, their states, and their log entries.
 
     Args:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
+        basis: The trainer, the plan of the run, the run and its ranks.
         runs: Runs of the model outside of training.
         dtype: The type in which terms are added up.
 
@@ -40,9 +37,10 @@ class MethodList:
         ValueError: If methods do not go together, or do not support the run.
     """
 
-    def __init__(self, trainer: Trainer, plan: RunPlan, run: Run, runs: AuxiliaryPasses, dtype: torch.dtype):
-        self._trainer, self._plan, self._run, self._runs, self._dtype = trainer, plan, run, runs, dtype
-        self.all: Sequence[Method] = plan.methods
+    def __init__(self, basis: Basis, runs: AuxiliaryPasses, dtype: torch.dtype):
+        self._trainer, self._plan, self._run, _ = basis
+        self._runs, self._dtype = runs, dtype
+        self.all: Sequence[Method] = self._plan.methods
         # Of methods with a term, by index.
         self._term_names = {number: method.name for number, method in enumerate(self.all) if method.adds_term}
         _check_names(self.all)
@@ -233,8 +231,7 @@ def _check_planned(method: Method, plan: RunPlan) -> None:
     for name, is_planned in {"one_stream_each": plan.one_stream_each, "needs_samples": plan.keeps_samples}.items():
         if getattr(method, name) and not is_planned:
             raise ValueError(
-                f"methods: {method.name}.attach has set {name}, but the run is planned before methods are attached. "
-                "Set it in the class or in __init__."
+                f"methods: {method.name} sets {name} too late, in attach: set it in the class or in __init__."
             )
 
 

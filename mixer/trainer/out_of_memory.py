@@ -13,10 +13,8 @@ from typing import TypeVar
 import numpy as np
 from accelerate.utils.memory import clear_device_cache
 from torch import nn
-from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchMemoryError, Size, explain, is_out_of_memory
@@ -26,7 +24,7 @@ from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import optimizer_name, steps_in_backward
 from mixer.run.hooks import StepHook
 from mixer.run.loading import LoadingRules
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.engines import engine_of
 from mixer.trainer.failures import OUT_OF_MEMORY, leave_note
@@ -40,9 +38,7 @@ class Recovery:
     """Lowers the maximum micro-batch size when memory runs out, and keeps the total batch size.
 
     Args:
-        trainer: The trainer.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Splits steps again.
@@ -51,16 +47,14 @@ class Recovery:
 
     def __init__(
         self,
-        trainer: Trainer,
-        run: Run,
-        ranks: RankSync,
+        basis: Basis,
         hooks: Sequence[StepHook],
         losses: StreamLosses,
         confirmation: StepConfirmation,
         rules: LoadingRules,
     ):
-        self._trainer, self._run, self._losses, self._confirmation = trainer, run, losses, confirmation
-        self._ranks, self._hooks, self._rules = ranks, hooks, rules
+        self._trainer, _, self._run, self._ranks = basis
+        self._hooks, self._losses, self._confirmation, self._rules = hooks, losses, confirmation, rules
         self.is_on = False  # whether the run repeats steps
         self._obstacle: str | None = None  # reason why steps cannot be repeated in this run
 

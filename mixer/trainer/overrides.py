@@ -73,10 +73,9 @@ def check_overrides(trainer_class: type, mixin: type) -> None:
         is_below, found = order.index(owner) > order.index(mixin), f"{owner.__name__} overrides {name}"
         if is_below and name not in _EXTENDED:
             raise TypeError(
-                f"{trainer_class.__name__}: {found}, which mixing replaces: the batches that it makes (generated, "
-                f"repeated or reordered) would silently be lost. Train with {owner.__name__} on one data set that is "
-                f"mixed beforehand (datasets.interleave_datasets), or use a trainer that leaves {name} to "
-                f"transformers.Trainer, such as SFTTrainer or DPOTrainer."
+                f"{trainer_class.__name__}: {found}, which mixing replaces: its batches (generated, repeated or "
+                f"reordered) would be lost. Train with {owner.__name__} on one data set mixed beforehand "
+                f"(datasets.interleave_datasets), or use a trainer without {name}, such as SFTTrainer or DPOTrainer."
             )
         if name in _NEVER_CALLED:
             raise TypeError(f"{trainer_class.__name__}: {found}, which mixing does not call: {_NEVER_CALLED[name]}")
@@ -195,9 +194,8 @@ def check_create_optimizer(trainer_class: type[Trainer]) -> None:
     name = "create_optimizer_and_scheduler"
     if (owner := next(owner for owner in trainer_class.__mro__ if name in vars(owner))) is not Trainer:
         raise TypeError(
-            f"{trainer_class.__name__}: {owner.__name__} overrides {name}, which the Trainer does not call, so its "
-            f"optimizer would never be used. Override create_optimizer() and create_scheduler(num_training_steps, "
-            f"optimizer=None) instead, or pass optimizers=(optimizer, scheduler)."
+            f"{trainer_class.__name__}: {owner.__name__} overrides {name}, which the Trainer does not call. Override "
+            "create_optimizer() and create_scheduler(num_training_steps, optimizer=None), or pass optimizers=..."
         )
 
 

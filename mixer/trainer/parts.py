@@ -1,6 +1,6 @@
 """The parts of a trainer, and the order in which they are built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,15 @@ from mixer.loading.learning_rate import check_schedule
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.stream_gradients import RunProbe
-from mixer.measure.target_rows import TargetRows
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
-from mixer.mixture.stream import Stream, describe
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import describe
 from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import Facts, Options, RunPlan, plan_run
-from mixer.run.state import PresentStep, Run
+from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.best_model import check_best_metric, check_best_of_each
 from mixer.trainer.classes import check_classes
 from mixer.trainer.confirmation import StepConfirmation
@@ -38,12 +38,13 @@ from mixer.trainer.guard import WeightGuard
 from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl
-from mixer.trainer.measuring import Means, check_measured, new_hooks
+from mixer.trainer.measuring import check_measured, new_hooks
 from mixer.trainer.methods import MethodList, methods_of
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
+from mixer.trainer.starting_point import StartingPoint
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.trl import TRLMetrics
@@ -74,7 +75,7 @@ class Parts:
     ):
         check_options(trainer, streams, options, evaluation, rules.most_samples)
         self.trainer, self._evaluation, self._rules = trainer, evaluation, rules
-        args, config, step = trainer.args, options.config, PresentStep()
+        args, step = trainer.args, PresentStep()
         self.ranks = ranks = RankSync(args.world_size, args.ddp_timeout_delta)
         self.loading = StreamLoading(trainer, streams, options, ranks, rules)
         self.differences = StreamDifferences(trainer, streams, self.loading, rules)
@@ -85,27 +86,28 @@ class Parts:
         self.losses = losses = StreamLosses(trainer, step, plan)
         mixing = _new_mixing(trainer, plan)
         folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
-        ledger = Ledger(folder, is_writer, config.ledger_interval_steps)
+        ledger = Ledger(folder, is_writer, plan.config.ledger_interval_steps)
         self.run = run = Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once), step)
-        self.auxiliary_passes = AuxiliaryPasses(trainer, plan, run, ranks, losses, self.loading)
-        observers = new_hooks(Means(trainer, plan, run, self.auxiliary_passes, losses, self._target_rows))
+        basis = Basis(trainer, plan, run, ranks)
+        self.auxiliary_passes = AuxiliaryPasses(basis, losses, self.loading)
+        observers = new_hooks(self.auxiliary_passes)
         self.probe = next((hook for hook in observers if isinstance(hook, RunProbe)), None)
-        self.methods = methods = MethodList(trainer, plan, run, self.auxiliary_passes, losses.sum_dtype)
+        self.methods = methods = MethodList(basis, self.auxiliary_passes, losses.sum_dtype)
         self.hooks = hooks = [*observers, *_trl_metrics(trainer, step), *methods]
         self.arguments = HeldArguments(trainer)
-        guard = WeightGuard(trainer, run, methods, config.nonfinite)
-        self.checkpoints = Checkpointing(trainer, plan, run, ranks, methods, self.arguments, guard)
-        self.loop = loop = LoopControl(trainer, run, ranks, self.checkpoints, self.arguments, config.handle_signals)
-        self.resuming = Resuming(trainer, plan, run, ranks, loop, self.checkpoints)
-        self.search = Search(trainer, plan, run, methods, self._check_again)
-        checks = options.skipping, self.differences.check_classes, lambda: loop.signals
-        confirmation = StepConfirmation(trainer, run, ranks, losses, *checks)
-        self.recovery = Recovery(trainer, run, ranks, hooks, losses, confirmation, rules)
-        together = trainer, plan, run, ranks, hooks, losses, confirmation, self.recovery, methods
-        self.steps = StepRunner(*together, guard, self.arguments, self.probe)
+        guard = WeightGuard(basis, methods)
+        self.checkpoints = Checkpointing(basis, methods, self.arguments, guard)
+        self.loop = loop = LoopControl(basis, self.checkpoints, self.arguments)
+        self.start = start = StartingPoint(basis)
+        self.resuming = Resuming(basis, start, loop, self.checkpoints)
+        self.search = Search(basis, methods, self._check_again)
+        confirmation = StepConfirmation(basis, losses, self.differences.check_classes, lambda: loop.signals)
+        self.recovery = Recovery(basis, hooks, losses, confirmation, rules)
+        together = hooks, losses, confirmation, self.recovery, methods
+        self.steps = StepRunner(basis, *together, guard, self.arguments, self.probe)
         self.reporting = Reporting(trainer)
         self.log = StreamLog(trainer, run, methods, self.reporting)
-        evaluation.join(plan, run, ranks, losses, self.differences, loop.agree)
+        evaluation.join(basis, losses, self.differences, loop.agree)
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -117,11 +119,6 @@ class Parts:
         check_engine(trainer, plan)
         if plan.one_stream_each or mixing.weighs_losses:
             warn_of_forwards(len(plan.streams), mixing.batch_size, trainer.args)
-
-    def _target_rows(self, rows: Mapping[str, Any]) -> list[TargetRows]:
-        """Returns the rows of each target of the objective, from data sets by name."""
-        own = self.trainer, self.plan, self.loading.seed
-        return [TargetRows(name, rows[name], *own) for name in self.plan.aim.objective.names]
 
     @property
     def mixture(self) -> MixtureOptions:

@@ -108,8 +108,8 @@ class OwnStep:
         if has_none and not num_backwards and not is_hidden and _has_gradient(model):
             raise TypeError(
                 f"{type(self._trainer).__name__}.training_step has computed a gradient without "
-                "self.accelerator.backward(loss), where the loss is weighted by the micro-batch's share of the step. "
-                "Call that instead of loss.backward()."
+                "self.accelerator.backward(loss), which weights the loss by the micro-batch's share of the step: call "
+                "that."
             )
         return loss, used
 

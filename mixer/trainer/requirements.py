@@ -47,8 +47,7 @@ def check_needs(
     _check_measured(policy, streams, args)
     if objective is not None and objective.bounds and not (policy.is_static or policy.holds_bounds):
         logger.warning(
-            "mixing=%s does not act on the bounds of the objective, %s: they are only reported. mixing='auto' and "
-            "MarginalValue act on them.",
+            "mixing=%s does not act on the bounds of the objective, %s: they are only reported. mixing='auto' does.",
             *(policy.name, dict(objective.bounds)),
         )
     if "evaluations" in required(policy.needs):
@@ -61,16 +60,12 @@ def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingAr
     missing = [s.name for s in streams if not isinstance(eval_dataset, dict) or s.name not in eval_dataset]
     if missing:
         raise ValueError(
-            f"Policy {name} needs evaluation losses of every stream: set eval_dataset to a dict with the streams' "
-            f"names; missing: {missing}."
+            f"Policy {name} needs losses of every stream: eval_dataset must be a dict by stream; missing: {missing}."
         )
     if args.eval_strategy == "no":
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
     if not args.eval_on_start and any(need.before_first_step for need in asked(policy.needs, EvaluationLoss)):
-        raise ValueError(
-            f"Policy {name} compares losses with those before the first step: set eval_on_start=True in the training "
-            f"arguments."
-        )
+        raise ValueError(f"Policy {name} compares losses with those before the first step: set eval_on_start=True.")
 
 
 def _check_measured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
@@ -116,9 +111,8 @@ def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
         )
     if trainer.args.world_size > 1 and trainer.args.train_sampling_strategy == "group_by_length":
         logger.warning(
-            "batch_size=%s measures noise by the differences between the ranks' gradients. With "
-            "train_sampling_strategy='group_by_length', and a length column in the data, some ranks get longer "
-            "samples than others: this difference counts as noise and makes batches too large.",
+            "batch_size=%s measures noise by the ranks' differences. train_sampling_strategy='group_by_length', with a "
+            "length column, gives some ranks longer samples: that counts as noise and makes batches too large.",
             schedule.name,
         )
 

@@ -14,24 +14,13 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
 
-from mixer.checkpoint.checkpoint_files import (
-    CAP_ENTRY,
-    METHODS_ENTRY,
-    STATE_FILE,
-    abandon,
-    begin_writing,
-    complete,
-    rotate,
-    step_of,
-)
+from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.choose import write_error
 from mixer.checkpoint.saved_options import OPTIONS_ENTRY, options_of
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
 from mixer.run.hf_compat import loop_losses, output_folder, push_checkpoint
-from mixer.run.plan import RunPlan
-from mixer.run.state import Run
+from mixer.run.state import Basis
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.methods import MethodList
 from mixer.utils.attributes import attributes_held
@@ -165,26 +154,14 @@ class Checkpointing:
     """Writes checkpoints that contain the mixture and the loop's progress, and a marker once complete.
 
     Args:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         methods: Its methods, which have states of their own.
         arguments: The training arguments.
         guard: Refuses weights that are not finite.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
-        methods: MethodList,
-        arguments: HeldArguments,
-        guard: WeightGuard,
-    ):
-        self._trainer, self._plan, self._run, self._ranks = trainer, plan, run, ranks
+    def __init__(self, basis: Basis, methods: MethodList, arguments: HeldArguments, guard: WeightGuard):
+        self._trainer, self._plan, self._run, self._ranks = basis
         self._methods, self._arguments, self._guard = methods, arguments, guard
         self.started = 0.0  # start time of the run without its interruptions, by the monotonic clock
         self.last: Path | None = None  # the newest checkpoint
@@ -207,7 +184,7 @@ class Checkpointing:
     @property
     def holds_step(self) -> bool:
         """Whether the newest checkpoint is of the present step."""
-        return self.last is not None and step_of(self.last) == self._trainer.state.global_step
+        return self.last is not None and checkpoint_files.step_of(self.last) == self._trainer.state.global_step
 
     def note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         """Records the last step; called after every step, and once more at the end of an epoch."""
@@ -257,7 +234,7 @@ class Checkpointing:
         checkpoint = output_folder(trainer, trial) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         with self._putting_errors_off("its folder"):
             if args.should_save:
-                begin_writing(checkpoint)
+                checkpoint_files.begin_writing(checkpoint)
         self._end_if_unwritten(checkpoint)
         trainer.accelerator.wait_for_everyone()
         with self._putting_errors_off("it"), self._arguments.held(save_total_limit=None, push_to_hub=False):
@@ -270,7 +247,7 @@ class Checkpointing:
         trainer.accelerator.wait_for_everyone()
         with self._putting_errors_off("the list of its files"):
             if args.should_save:
-                complete(checkpoint)
+                checkpoint_files.complete(checkpoint)
         self._end_if_unwritten(checkpoint)
         self._finish(checkpoint)
 
@@ -283,7 +260,7 @@ class Checkpointing:
                 self._run.ledger.finish()  # the push runs in the background and would upload a growing file in part
             push_checkpoint(trainer, checkpoint)
         if args.should_save:
-            rotate(checkpoint, args.save_total_limit, trainer.state.best_model_checkpoint)
+            checkpoint_files.rotate(checkpoint, args.save_total_limit, trainer.state.best_model_checkpoint)
         trainer.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
 
     def save_optimizer(self, save: Callable[[str], None], output_dir: str) -> None:
@@ -313,11 +290,14 @@ class Checkpointing:
     def _save_mixture(self, folder: Path, progress: Progress) -> None:
         loader = self._run.present_loader
         cap = loader.cap.state_dict(loader.configured_cap)
-        state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), CAP_ENTRY: cap}
+        state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), checkpoint_files.CAP_ENTRY: cap}
         with self._arguments.as_the_user_set_them():
             state[OPTIONS_ENTRY] = options_of(self._trainer, self._plan, self._run.mixing)
         with synced_later():  # by `complete`
-            write_json(folder / STATE_FILE, {**state, METHODS_ENTRY: self._methods.settings()})
+            write_json(
+                folder / checkpoint_files.STATE_FILE,
+                {**state, checkpoint_files.METHODS_ENTRY: self._methods.settings()},
+            )
 
     def _progress(self) -> Progress:
         trainer, run = self._trainer, self._run
@@ -369,5 +349,5 @@ class Checkpointing:
         except Exception:
             with contextlib.suppress(OSError):
                 if self._trainer.args.should_save:
-                    abandon(checkpoint)
+                    checkpoint_files.abandon(checkpoint)
             raise

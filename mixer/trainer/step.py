@@ -21,20 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.distributed.collectives import RankSync
-from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.result import StepResult, read_together
+from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult, read_together
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.stream_gradients import RunProbe
 from mixer.measurements import GradientNorm, Kind, LearningRate, Loss, MeanLoss, Results, asked
 from mixer.mixture.step_plan import Plan
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
-from mixer.run.plan import RunPlan
-from mixer.run.state import PresentStep, Run
+from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
 from mixer.trainer.guard import WeightGuard
@@ -54,10 +50,7 @@ class StepRunner:
     """Runs the steps of a trainer, each on all its micro-batches and ranks as if one process had the whole batch.
 
     Args:
-        trainer: The trainer.
-        plan: The plan of the run.
-        run: The run.
-        ranks: Collective operations.
+        basis: The trainer, the plan of the run, the run and its ranks.
         hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Loads steps and confirms them with all ranks.
@@ -70,10 +63,7 @@ class StepRunner:
 
     def __init__(
         self,
-        trainer: Trainer,
-        plan: RunPlan,
-        run: Run,
-        ranks: RankSync,
+        basis: Basis,
         hooks: Sequence[StepHook],
         losses: StreamLosses,
         confirmation: StepConfirmation,
@@ -83,14 +73,15 @@ class StepRunner:
         arguments: HeldArguments,
         probe: RunProbe | None,
     ):
-        self._trainer, self._run, self._ranks, self._hooks, self._losses = trainer, run, ranks, hooks, losses
-        self._confirmation, self._recovery, self._methods = confirmation, recovery, methods
-        self._trials = LossTrials(trainer, plan, run, ranks, hooks, losses, confirmation, recovery)
-        self._micro = MicroBatchTraining(trainer, run, losses)
+        self._trainer, plan, self._run, self._ranks = basis
+        self._hooks, self._losses, self._confirmation = hooks, losses, confirmation
+        self._recovery, self._methods = recovery, methods
+        self._trials = LossTrials(basis, hooks, losses, confirmation, recovery)
+        self._micro = MicroBatchTraining(self._trainer, self._run, losses)
         self._guard, self._arguments, self._probe = guard, arguments, probe
         self._needs = plan.needs
         self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
-        self._labels = LabelsSeen(plan.streams, trainer.is_world_process_zero())
+        self._labels = LabelsSeen(plan.streams, self._trainer.is_world_process_zero())
         self._finished: StepResult | None = None
         self._num_unlike = torch.zeros(())  # micro-batches whose rows do not explain their loss, over all ranks
         self._num_first = 0  # remaining micro-batches of the present step that go first
@@ -294,9 +285,8 @@ class StepRunner:
         run, result = self._run, self._finished
         if result is None:
             raise TypeError(
-                f"training_step of this {type(self._trainer).__name__} was replaced during the run. Replace it before "
-                "train(), or override it in the class: it then gets each micro-batch. Or get_batch_samples returned "
-                "another batch than super().get_batch_samples."
+                f"training_step of this {type(self._trainer).__name__} was replaced during the run: do so before "
+                "train(), or override it. Or get_batch_samples returned another batch than super().get_batch_samples."
             )
         self._finished = None
         self._methods.close_step()
@@ -337,8 +327,3 @@ class StepRunner:
         if rate is not None and asked(needs, LearningRate):
             measured[LearningRate] = rate.at
         return measured
-
-
-def was_skipped(trainer: Trainer, step: PresentStep) -> bool:
-    """Whether the present step moved no parameter."""
-    return step.is_left_out or bool(trainer.accelerator.optimizer_step_was_skipped)

@@ -11,27 +11,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
+import mixer.models.labels as label_checks
 from mixer.loading.collate import StreamSpecifics, can_share_batch
 from mixer.loading.loaded_step import StepBatch
 from mixer.losses.stream_losses import computes_loss
 from mixer.mixture.stream import Stream
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
-from mixer.models.labels import (
-    check_label_column,
-    check_label_values,
-    check_labels,
-    check_whole_numbers,
-    find_lack_of_labels,
-    needs_labels,
-    num_classes_of,
-)
-from mixer.run.hf_compat import (
-    collator_removing_columns,
-    find_signature_columns,
-    prepares_inputs_itself,
-    signature_columns,
-)
+from mixer.run import hf_compat
 from mixer.run.loading import LoadingRules, StreamLoading, goes_by_first
 from mixer.run.plan import differ_by_options
 from mixer.utils.arrays import Int64Array
@@ -85,16 +72,16 @@ class StreamDifferences:
     def _find_classes(self) -> tuple[int | None, ...]:
         """Finds the number of classes of each stream's head, if that head computes the loss."""
         num_classes = tuple(
-            None if self._is_users(number) else num_classes_of(self._model, task)
+            None if self._is_users(number) else label_checks.num_classes_of(self._model, task)
             for number, task in enumerate(self.tasks)
         )
         for stream, task, number in zip(self._streams, self.tasks, num_classes, strict=True):
             collator = stream.data_collator or self._trainer.data_collator
             # A user's collator may change the labels of the data set.
             if stream.preprocess is None and goes_by_first(collator):
-                check_label_values(f"Stream {stream.name!r}", stream.dataset, number, _head(task))
+                label_checks.check_label_values(f"Stream {stream.name!r}", stream.dataset, number, _head(task))
                 if number is not None:
-                    check_label_column(stream.name, stream.dataset, number, _head(task))
+                    label_checks.check_label_column(stream.name, stream.dataset, number, _head(task))
         return num_classes
 
     def _check_smoothing(self) -> None:
@@ -107,7 +94,7 @@ class StreamDifferences:
                 raise ValueError(
                     f"label_smoothing_factor={self._trainer.args.label_smoothing_factor} needs classes, but stream "
                     f"{self._streams[number].name!r} trains {_head(task)} on other labels ({problem}). Set it to 0, or "
-                    f"set the stream's compute_loss_func."
+                    "set the stream's compute_loss_func."
                 )
 
     def _form(self, stream: Stream, task: str | None) -> StreamSpecifics:
@@ -115,7 +102,7 @@ class StreamDifferences:
             return StreamSpecifics(None, task)
         collator: Any = stream.data_collator
         if not self._loading.columns_are_removed:
-            collator = collator_removing_columns(self._trainer, collator, f"stream {stream.name!r}")
+            collator = hf_compat.collator_removing_columns(self._trainer, collator, f"stream {stream.name!r}")
         return StreamSpecifics(collator, task)
 
     def _first_samples(self) -> dict[int, Any]:
@@ -137,13 +124,12 @@ class StreamDifferences:
         for name in missing if self._rules.removes_columns else ():
             if name in (getattr(stream.dataset, "column_names", None) or ()):
                 raise ValueError(
-                    f"Stream {stream.name!r}: its transform reads the column {name!r}, which the model's forward does "
-                    "not take, so that remove_unused_columns=True removes it. Set remove_unused_columns=False, or pass "
-                    "the function as the stream's preprocess, which sees all columns."
+                    f"Stream {stream.name!r}: its transform reads the column {name!r}, which remove_unused_columns=True"
+                    " removes (not in the model's forward). Set it to False, or pass it as preprocess."
                 )
 
     def _check_columns(self, samples: Mapping[int, Any]) -> None:
-        if type(self._trainer).compute_loss != Trainer.compute_loss or prepares_inputs_itself(self._trainer):
+        if type(self._trainer).compute_loss != Trainer.compute_loss or hf_compat.prepares_inputs_itself(self._trainer):
             return  # the user's code decides what happens to the columns
         for number, sample in samples.items():
             if (inputs := self.collated(number, sample)) is not None:
@@ -155,9 +141,11 @@ class StreamDifferences:
     def _check_labels(self, number: int, sample: Any, inputs: Mapping[str, Any]) -> None:
         stream, model = self._streams[number], self._model
         if (classes := self._num_classes[number]) is not None and heads_of(model) is None:
-            check_whole_numbers(stream.name, inputs.get("labels"), classes, _head(None))
-        lack = None if self._is_users(number) else find_lack_of_labels(model, inputs, stream.dataset, sample)
-        if lack is not None and needs_labels(model):
+            label_checks.check_whole_numbers(stream.name, inputs.get("labels"), classes, _head(None))
+        lack = (
+            None if self._is_users(number) else label_checks.find_lack_of_labels(model, inputs, stream.dataset, sample)
+        )
+        if lack is not None and label_checks.needs_labels(model):
             raise ValueError(f"Stream {stream.name!r}: {lack}")
         if lack is not None:
             logger.warning("Stream %r: %s", stream.name, lack)
@@ -180,7 +168,7 @@ class StreamDifferences:
         """Compares the columns of data sets if some are iterable, whose rows are not read."""
         if not any(stream.is_iterable for stream in self._streams):
             return True
-        known, removes = frozenset(signature_columns(self._trainer)), self._rules.removes_columns
+        known, removes = frozenset(hf_compat.signature_columns(self._trainer)), self._rules.removes_columns
         columns = [frozenset(getattr(dataset, "column_names", None) or ()) for dataset in self._loading.datasets()]
         return len({names & known if removes else names for names in columns if names}) <= 1
 
@@ -201,8 +189,8 @@ class StreamDifferences:
 
     def _take_label_columns(self) -> None:
         """Counts the streams' own label columns as columns of the model."""
-        find_signature_columns(self._trainer)
-        known: Any = signature_columns(self._trainer)
+        hf_compat.find_signature_columns(self._trainer)
+        known: Any = hf_compat.signature_columns(self._trainer)
         own = [column for stream in self._streams for column in stream.label_names or ()]
         known += [column for column in own if column not in known]
 
@@ -217,7 +205,7 @@ class StreamDifferences:
             if (number := self._num_classes[stream_id]) is not None and isinstance(labels, Tensor):
                 are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
                 own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
-                check_labels(self._streams[stream_id].name, own, number, _head(self.tasks[stream_id]))
+                label_checks.check_labels(self._streams[stream_id].name, own, number, _head(self.tasks[stream_id]))
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.resolve import resolve_epoch_size
 from mixer.mixture.split_names import trained_on
-from mixer.mixture.stream import Stream, as_streams, skipping_of
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams, skipping_of
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.class_checks import check_output_folder
@@ -273,7 +274,7 @@ class MixingMixin(Trainer):
         Raises:
             ValueError: If there is no such checkpoint (with those that there are), or the folder is that of the run.
         """
-        return self._parts.resuming.forked(Path(run), at, partial(self.train, **kwargs))
+        return self._parts.start.forked(Path(run), at, partial(self.train, **kwargs))
 
     def _check_train_dataset(self) -> None:
         if self.train_dataset is not self._preparation.combined:
@@ -366,11 +367,11 @@ class MixingMixin(Trainer):
             ValueError: If another run uses the folder; with its process.
             OSError: If the folder is not writable; the other ranks raise a `RemoteError`.
         """
-        return self._parts.resuming.holding_output(trial)
+        return self._parts.start.holding_output(trial)
 
     def newest_checkpoint(self) -> str | None:
         """Returns the folder of the newest complete and intact checkpoint, or `None`; all ranks have to call it."""
-        return self._parts.resuming.newest_checkpoint()
+        return self._parts.start.newest_checkpoint()
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model, and the arguments as the user set them; see `Trainer.save_model`."""

@@ -78,7 +78,7 @@ class Training:
             self._parts.arguments.held(auto_find_batch_size=False),  # otherwise the whole loop would restart
             contextlib.ExitStack() as self._held,
             adapters_checked(self._trainer.model, self._check_loaded),
-            self._parts.resuming.chosen(requested, trial) as checkpoint,
+            self._parts.start.chosen(requested, trial) as checkpoint,
         ):
             return self._parts.loop.run(partial(train, checkpoint, *args, **kwargs), self._finish)
 
@@ -149,7 +149,7 @@ class Training:
         """
         is_resuming = self._is_beginning
         trainer: Any = self._trainer
-        checkpoint = str(self._parts.resuming.checkpoint if is_resuming else trainer.state.best_model_checkpoint)
+        checkpoint = str(self._parts.start.checkpoint if is_resuming else trainer.state.best_model_checkpoint)
         left = loaded_whole(trainer.model, result, Path(checkpoint))
         self._check_loaded(left, checkpoint)
         return left
@@ -167,7 +167,7 @@ class Training:
         is_run, self._is_beginning = self._is_beginning and self._trainer.is_in_train, False
         if is_run:  # the loop's first act
             self._begin()
-        rows_from = None if self._parts.resuming.checkpoint is None else Path(self._parts.resuming.checkpoint)
+        rows_from = None if self._parts.start.checkpoint is None else Path(self._parts.start.checkpoint)
         mixing = run.mixing if is_run else run.mixing.aside()
         feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
         loader = self._parts.loading.new_loader(
@@ -191,7 +191,7 @@ class Training:
         self._one_stream_each = bool(self._ranks.max_over_ranks(int(self._one_stream_each)))
         own = partial(assemble, args, self._plan.streams, self._parts.mixture)
         progress, new_parts = None, partial(own, scheduler=self._trainer.lr_scheduler)
-        if self._parts.resuming.checkpoint is None:
+        if self._parts.start.checkpoint is None:
             run.mixing.restart(*new_parts(None))
         else:
             progress = self._parts.resuming.restored(self._parts.methods, new_parts)
@@ -220,16 +220,12 @@ class Training:
         callbacks = self._trainer.callback_handler.callbacks
         take_bars(callbacks, lambda: self._run.mixing, self._plan.config.logging_style, self._evaluation_sets)
         self._parts.reporting.hook()
-        callbacks.insert(0, self.callback())
+        steps, loop, handler = self._parts.steps, self._parts.loop, self._trainer.callback_handler
+        callbacks.insert(0, MixingCallback(self._start, steps.close, loop.take_stop_back, self._run, handler))
 
     def _evaluation_sets(self) -> Collection[str]:
         sets: Any = self._trainer.eval_dataset
         return sets if isinstance(sets, dict) else ()
-
-    def callback(self) -> MixingCallback:
-        """Makes the callback that prepares the parts, and closes steps and epochs."""
-        handler = self._trainer.callback_handler
-        return MixingCallback(self._start, self._parts.steps.close, self._parts.loop.take_stop_back, self._run, handler)
 
     def _start(self) -> None:
         """Called before the first step: the model is wrapped, the optimizer and the schedule exist."""

@@ -15,7 +15,8 @@ from transformers.utils import logging
 
 from mixer.gradients.probe.plain_forward import is_fused
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
-from mixer.mixture.stream import Stream, combine
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import combine
 from mixer.models.trl_metrics import gathering, rows_of_ranks
 from mixer.run.class_checks import check_loss, check_prepared_elsewhere
 from mixer.run.hooks import ForwardResult, StepHook
@@ -44,9 +45,8 @@ def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
     for stream in streams:
         if not isinstance(stream.dataset, (datasets.Dataset, datasets.IterableDataset)):
             raise TypeError(
-                f"Stream {stream.name!r}: {trainer} prepares its data sets and takes a datasets.Dataset or "
-                f"datasets.IterableDataset, got {type(stream.dataset).__name__}. Convert it with Dataset.from_list or "
-                f"Dataset.from_generator."
+                f"Stream {stream.name!r}: {trainer} takes a datasets.Dataset or IterableDataset, got "
+                f"{type(stream.dataset).__name__}. Convert it, with Dataset.from_list or from_generator."
             )
     with_images = [stream.name for stream in streams if _IMAGES & first_sample(stream).keys()]
     if 0 < len(with_images) < len(streams):
@@ -75,14 +75,12 @@ def check_sft(stream: Stream, args: Any, formats: bool) -> None:
     if not formats and not any(needed <= columns for needed in (*_SFT_FORMATS, {text})):
         raise ValueError(
             f"Stream {stream.name!r} has the columns {sorted(columns)}, but SFTTrainer needs 'messages', 'prompt' and "
-            f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename its columns, or pass a "
-            f"formatting_func."
+            f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename some, or pass a formatting_func."
         )
     if args.assistant_only_loss and not (is_conversational(sample) or is_conversational_from_value(sample)):
         raise ValueError(
-            f"assistant_only_loss=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}), "
-            f"so its whole text would count for the loss. Convert it to 'messages', or leave assistant_only_loss at "
-            f"False."
+            f"assistant_only_loss=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}): "
+            "all of it would count. Convert it to 'messages', or leave the option out."
         )
     if args.completion_only_loss and not columns & {"completion", "labels"}:
         raise ValueError(
@@ -94,8 +92,7 @@ def check_sft(stream: Stream, args: Any, formats: bool) -> None:
         logger.warning(
             "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "
             "'functions' to 'tools', take out what is not to be learned; then remove the column.",
-            stream.name,
-            " and ".join(dropped),
+            *(stream.name, " and ".join(dropped)),
         )
 
 
@@ -262,8 +259,7 @@ class StreamPreparation:
                     raise  # it may come from another rank, without a word about this stream
                 raise ValueError(
                     f"Stream {stream.name!r}: {name} cannot prepare the columns {sorted(first_sample(stream))}: "
-                    f"{type(error).__name__}: {str(error).rstrip('.')}. If the format is the reason, convert the "
-                    f"stream to one that {name} takes."
+                    f"{type(error).__name__}: {str(error).rstrip('.')}. Convert it to a format that {name} takes?"
                 ) from error
         if isinstance(prepared, datasets.Dataset) and not len(prepared):
             raise ValueError(

@@ -14,7 +14,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from transformers import TrainerCallback
 
 from mixer import Ledger, LossChange
-from mixer.mixture.stream import as_streams
+from mixer.mixture.streams import as_streams
 from tests.ranks.launch import ROOT
 
 pytestmark = pytest.mark.full

@@ -14,7 +14,8 @@ from mixer.loading.learning_rate import check_schedule
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
-from mixer.mixture.stream import Stream, as_streams, describe
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams, describe
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.stream_checks import check_evaluation, check_streams
 from mixer.run.class_checks import check_budget, check_finite

@@ -15,8 +15,7 @@ from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.learning_rate import new_learning_rate
-from mixer.loading.loaded_step import StepCounts
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepCounts, StepResult
 from mixer.measurements import GradientNorm, Gradients, LearningRate, Loss, MeanLoss, Results
 from mixer.mixture.step_plan import Plan
 from mixer.recipe.recipe import Recipe

@@ -14,7 +14,8 @@ from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import Plan
-from mixer.mixture.stream import Stream, read_from
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import read_from
 from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import has_labels, items_per_row, tokens_per_row
 from mixer.recipe.recipe import Recipe

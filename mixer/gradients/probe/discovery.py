@@ -59,8 +59,7 @@ class Covered:
             kinds_here = sorted({type(module).__name__ for module in kinds})
             raise ValueError(
                 f"None of the layers can be read: they are of kinds {kinds_here}; supported are Linear, Conv1D, "
-                f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with micro-batches of one stream "
-                "each."
+                f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with one stream per micro-batch."
             )
         self.targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(self.parameters))
         self.captures = () if any_kind else _captures(kinds, self.parameters, desk)

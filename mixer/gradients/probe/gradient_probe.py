@@ -8,17 +8,10 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+import mixer.gradients.probe.probe_arguments as probe_arguments
 from mixer.gradients.probe.check import PieceCheck
 from mixer.gradients.probe.discovery import Covered
 from mixer.gradients.probe.plain_forward import PlainForward
-from mixer.gradients.probe.probe_arguments import (
-    check_arguments,
-    check_ranks,
-    check_rows,
-    factors_of,
-    is_distributed,
-    refusal,
-)
 from mixer.gradients.probe.reading import Desk, Reading, Stopwatch, Workspace
 from mixer.gradients.probe.row_streams import Rows
 from mixer.gradients.probe.sums import Totals, projections_of
@@ -92,12 +85,12 @@ class GradientProbe:
         warned: set[str] | None = None,
     ):
         if world_size is None:
-            world_size = dist.get_world_size() if is_distributed() else 1
-        check_arguments(model, num_streams, mode, layers, sketch_size, world_size)
+            world_size = dist.get_world_size() if probe_arguments.is_distributed() else 1
+        probe_arguments.check_arguments(model, num_streams, mode, layers, sketch_size, world_size)
         self._accumulates = mode == "sketch" or exact_accumulate
         if not self._accumulates and (world_size > 1 or homogeneous):
-            raise refusal(f"a world_size of {world_size}" if world_size > 1 else "homogeneous=True")
-        check_ranks(world_size)
+            raise probe_arguments.refusal(f"a world_size of {world_size}" if world_size > 1 else "homogeneous=True")
+        probe_arguments.check_ranks(world_size)
         self.model, self.num_streams, self.mode = model, num_streams, mode
         self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
         self._desk = Desk()
@@ -139,9 +132,9 @@ class GradientProbe:
                 the first `start` are discarded.
         """
         try:
-            ids, items = check_rows(stream_ids, num_items, self.num_streams, self._homogeneous)
+            ids, items = probe_arguments.check_rows(stream_ids, num_items, self.num_streams, self._homogeneous)
             if self._totals is not None and not self._accumulates:
-                raise refusal("a second micro-batch")
+                raise probe_arguments.refusal("a second micro-batch")
             with self._stopwatch.running():
                 totals = self._begin(draw) if self._totals is None else self._totals
                 self._close_reading(totals)
@@ -199,7 +192,7 @@ class GradientProbe:
             ValueError: If no layer could be read, no backward pass ran, or an argument is outside its range.
             RuntimeError: If `start` was not called.
         """
-        factors = factors_of(loss_scale, loss_weights, self.num_streams)
+        factors = probe_arguments.factors_of(loss_scale, loss_weights, self.num_streams)
         totals = self._totals
         if totals is None:
             raise RuntimeError("finish() came without start(): call start(stream_ids) before the forward.")

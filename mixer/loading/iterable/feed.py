@@ -73,7 +73,7 @@ class Feed:
                 self._end_pass(stream_id, ready)
             active = list(ending)
         for stream_id, cursor in cursors.items():
-            cursor.limit(self._rows[stream_id].num_in_tail if cursor.is_over else None)
+            cursor.left = self._rows[stream_id].num_in_tail if cursor.is_over else None
 
     def _needs_more(self, stream_id: int, num_rows: int) -> bool:
         is_over = self._mixing.planner.row_drawers[stream_id].is_over

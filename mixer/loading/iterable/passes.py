@@ -85,8 +85,7 @@ class ChainedRows:
             return pickle.dumps(self._left, protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # rows of any type
             logger.warning(
-                "Stream %r: %d rows left at the end of a pass are not delivered: they cannot be sent to other ranks "
-                "(%s: %s).",
+                "Stream %r: %d rows left at the end of a pass are lost: they cannot be sent to other ranks (%s: %s).",
                 *(self._name, sum(map(len, self._left)), type(error).__name__, error),
             )
             return pickle.dumps([[] for _ in self._left])

@@ -234,8 +234,7 @@ class RowSource:
         is_exact = is_stateful(self._reader.dataset) and not self._has_buffer
         if num_again and (not is_exact or max(replayed) > self._chunk_size):
             logger.warning(
-                "Stream %r cannot resume at its position: the first %d rows of this pass on rank %d are read again "
-                "and skipped.%s",
+                "Stream %r cannot resume in place: the first %d rows of this pass on rank %d are read and skipped.%s",
                 *(self._name, num_again, self._rank, _WITHOUT_BUFFER if self._has_buffer else ""),
             )
         if self._workers is None:

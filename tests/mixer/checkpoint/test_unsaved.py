@@ -28,7 +28,7 @@ def _full(*_: Any, **__: Any) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "part"),
     [
-        (save, "begin_writing", "its folder"),
+        (checkpoint_files, "begin_writing", "its folder"),
         pytest.param(PreTrainedModel, "save_pretrained", "its model", marks=FULL),
         pytest.param(Trainer, "_save_optimizer_and_scheduler", "its optimizer", marks=FULL),
         pytest.param(save, "write_json", "the state of its mixture", marks=FULL),

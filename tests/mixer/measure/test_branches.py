@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,7 @@ from transformers import default_data_collator
 
 import mixer
 from mixer import MixingTrainer
-from mixer.loading.loaded_step import StepCounts
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepCounts, StepResult
 from mixer.measure.branch_losses import BranchProbe
 from mixer.measurements import Branches, BranchStatistics
 from mixer.mixture.clock import Budget, Clock
@@ -161,8 +161,10 @@ def test_stages_follow_a_budget_of_labels() -> None:
     assert plan is not None
     contents = StepCounts(plan.counts, plan.counts, labels=np.array([10, 15]))
     result = StepResult(plan, contents, torch.zeros(3), 0.1, 1.0)
-    runs: Any = None
-    assert BranchProbe([], mixing, runs, runs, Branches())._progress(result) == (0.0, 0.25)
+    runs: Any = SimpleNamespace(
+        trainer=None, run=SimpleNamespace(mixing=mixing), plan=SimpleNamespace(streams=mixing.planner.streams)
+    )
+    assert BranchProbe([], runs, Branches())._progress(result) == (0.0, 0.25)
 
 
 def test_what_has_no_branches_is_refused(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ SHARED = Tagger()
     ("reference", "message"),
     [
         (None, r"Watching needs the losses of a reference model.*reference_model=\.\.\..*reco"),
-        ("my/model", r"reference_model must be a model .*got a str: load it first"),
+        ("my/model", r"reference_model must be a model, got a str: load it first"),
         (SHARED, r"shares parameters .*deepcopy"),
     ],
 )

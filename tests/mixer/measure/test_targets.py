@@ -236,7 +236,7 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
         ({"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}}, r"\['outside'\] has 1 row"),
         ({"objective": Objective(["outside"], steering_sets={"outside": "rows.jsonl"})}, "got 'rows.jsonl'"),
         ({"objective": Objective(["outside"], steering_sets={"outside": iter([])})}, "got a list_iterator"),
-        ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' comes from compute_metrics, but there"),
+        ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' needs compute_metrics"),
         ({"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}}, "set greater_is_better=False"),
     ],
 )
@@ -266,7 +266,7 @@ def test_a_target_without_labels_is_refused_and_a_lacking_metric_told(
     )
     for _ in range(2):
         assert "eval_objective" not in trainer.evaluate()
-    said = "its metric 'f1' is missing for ['t'], for which compute_metrics returned {'t': ['accuracy']}"
+    said = "'f1' is missing for ['t']; compute_metrics returned {'t': ['accuracy']}"
     assert caplog.text.count(said) == 1
 
 

@@ -91,26 +91,6 @@ class TestTooManyDue:
             np.testing.assert_allclose(left, deficit + shares * total - counts, atol=1e-12)
 
 
-@given(
-    weights=st.lists(st.integers(0, 6).map(lambda weight: weight / 4), min_size=1, max_size=8).filter(any),
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=30),
-    deficits=st.lists(st.integers(-12, 12), min_size=8, max_size=8),
-)
-def test_a_few_streams_get_what_the_arrays_give_them(
-    weights: list[float], sizes: list[int], deficits: list[int]
-) -> None:
-    """Number by number, or as arrays: counts and what is carried over agree to the bit, where deadlines tie too."""
-    shares, deficit = normalised(weights), np.array(deficits[: len(weights)]) / 4.0
-    deficit -= deficit.mean()
-    for total in sizes:
-        counts, left = apportion(shares, total, deficit)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mixer.mixture.apportion, "_FEW_STREAMS", 0)
-            expected, expected_left = apportion(shares, total, deficit)
-        assert (counts.tobytes(), left.tobytes()) == (expected.tobytes(), expected_left.tobytes())
-        deficit = left
-
-
 class TestCounts:
     @given(weights=weight_lists, total=st.integers(1, 10**9))
     def test_the_deficit_is_the_rest_of_the_share_and_the_sum_the_batch(self, weights: list[float], total: int) -> None:

@@ -5,7 +5,8 @@ import datasets
 import pytest
 import torch.utils.data
 
-from mixer.mixture.stream import Stream, as_streams, describe
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams, describe
 
 NAN, INF = float("nan"), float("inf")
 

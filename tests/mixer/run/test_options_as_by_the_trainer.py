@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, default_collate
 from transformers import Trainer, TrainerCallback
 
+from docs.site.argument_behaviour import AS_BY_THE_TRAINER
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Order, Stream
-from mixer.run.argument_support import AS_BY_THE_TRAINER
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
 
 KIND = "sequence-classification"

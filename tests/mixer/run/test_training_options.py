@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import TrainingArguments
 
+from docs.site.argument_behaviour import AS_BY_THE_TRAINER, DIFFERENCES, TRANSFORMERS
 from docs.site.options_page import option_names, page
 from mixer import MixingTrainer, Stream, schedules
 from mixer.policies.function import Function
-from mixer.run.argument_support import AS_BY_THE_TRAINER, DIFFERENCES, REFUSED, TRANSFORMERS
+from mixer.run.argument_support import REFUSED
 from mixer.schedules.function import Function as SizeFunction
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams
 
@@ -196,7 +197,7 @@ EVALUATES = {"eval_strategy": "steps", "eval_steps": 1}
 def test_an_empty_set_is_refused(tmp_path: Path) -> None:
     empty = _rows().select([])
     for sets, called in ((empty, "eval_dataset"), ({"a": empty}, r"eval_dataset\['a'\]")):
-        with pytest.raises(ValueError, match=f"^{called} is empty, .* set eval_strategy='no'"):
+        with pytest.raises(ValueError, match=f"^{called} is empty: .* set eval_strategy='no'"):
             _trainer(tmp_path, {"a": _rows()}, EVALUATES, eval_dataset=sets)
         _trainer(tmp_path, {"a": _rows()}, eval_dataset=sets)
 

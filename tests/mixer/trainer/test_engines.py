@@ -118,11 +118,11 @@ def test_the_first_fsdp_and_other_engines_are_refused_and_fsdp_that_is_not_used_
 ) -> None:
     with pytest.raises(ValueError, match="fsdp_config: version 1"):
         engine_of(trainer_with("fsdp1"))
-    with pytest.raises(ValueError, match="XLA is not supported by mixing: use DDP, FSDP2 or DeepSpeed"):
+    with pytest.raises(ValueError, match="does not support the engine XLA: use DDP, FSDP2 or DeepSpeed"):
         engine_of(trainer_with("xla"))
     check_engine(trainer_with("ddp", fsdp=True), planned())
     check_engine(trainer_with("fsdp2", fsdp=True), planned())
-    assert caplog.text.count("fsdp is set, but accelerate shards no model here") == 1
+    assert caplog.text.count("fsdp is set, but accelerate shards nothing here") == 1
 
 
 def test_weights_that_are_elsewhere() -> None:

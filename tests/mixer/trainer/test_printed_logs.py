@@ -101,5 +101,5 @@ def test_entries_of_others_stand_on_the_line_and_many_streams_are_cut_short() ->
 
 
 def test_an_unknown_style_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="logging_style must be one of 'line', 'dict', got 'json'"):
+    with pytest.raises(ValueError, match="logging_style must be 'line' or 'dict', got 'json'"):
         make(tmp_path, logging_style="json")

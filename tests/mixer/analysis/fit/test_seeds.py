@@ -11,8 +11,7 @@ from mixer.analysis.fit import fit_mixture
 from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
-from mixer.loading.loaded_step import StepCounts
-from mixer.loading.result import StepResult
+from mixer.loading.loaded_step import StepCounts, StepResult
 from mixer.measurements import Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing

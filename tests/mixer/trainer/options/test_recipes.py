@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 from mixer import Fixed, Head, LossChange, Stream, Temperature
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_own_weights
-from mixer.mixture.stream import describe
+from mixer.mixture.streams import describe
 from mixer.recipe.data import DataSource, Labelled, Prompt, Text, Validation
 from mixer.recipe.data.splits import check_disjoint
 from mixer.recipe.model import ModelRecipe
