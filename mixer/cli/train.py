@@ -102,8 +102,7 @@ def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None
         return True if configured in ("true", "True") else configured
     if configured is not None:
         raise ValueError(
-            f"--resume {resume} and training.resume_from_checkpoint={configured} both choose a checkpoint: give one of "
-            "the two."
+            f"--resume {resume} and training.resume_from_checkpoint={configured}: both choose a checkpoint, give one."
         )
     if resume in ("must", "never"):
         return resume == "must"

@@ -73,8 +73,7 @@ class ADO(PolicyWithOptions):
         super().__post_init__()
         if self.num_ignored_steps > self.num_warmup_steps:
             raise ValueError(
-                f"num_ignored_steps must be at most num_warmup_steps={self.num_warmup_steps}, got "
-                f"{self.num_ignored_steps}; half of it leaves the first fit the other half."
+                f"num_ignored_steps={self.num_ignored_steps} must be at most num_warmup_steps={self.num_warmup_steps}."
             )
         self._history = LossHistory(self.max_points)
 

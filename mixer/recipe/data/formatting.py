@@ -158,8 +158,7 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     """
     if not isinstance(dataset, (datasets.Dataset, datasets.IterableDataset)):
         raise TypeError(
-            f"{called}: {_name(chosen)} reads a datasets.Dataset or datasets.IterableDataset, got a "
-            f"{type(dataset).__name__}. Dataset.from_list or Dataset.from_generator make one."
+            f"{called}: {_name(chosen)} reads a datasets.Dataset or IterableDataset, got a {type(dataset).__name__}."
         )
     if task not in chosen.tasks:
         raise ValueError(
@@ -168,10 +167,7 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     columns = column_names(dataset)
     missing = [name for name in chosen.columns if name not in columns]
     if missing:
-        raise ValueError(
-            f"{called}: {_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have "
-            f"{columns}."
-        )
+        raise ValueError(f"{called}: {_name(chosen)} reads the column {missing[0]!r}; the data have {columns}.")
     _warn_of_lost_characters(dataset, chosen, called)
     ignored = getattr(chosen, "ignored_columns", ())
     unread = [name for name in columns if name in chosen.telling_columns and name not in (*chosen.columns, *ignored)]
