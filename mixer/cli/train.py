@@ -102,7 +102,8 @@ def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None
         return True if configured in ("true", "True") else configured
     if configured is not None:
         raise ValueError(
-            f"--resume {resume} and training.resume_from_checkpoint={configured}: both choose a checkpoint, give one."
+            f"--resume {resume} and training.resume_from_checkpoint={configured} both choose a checkpoint: give one of "
+            "the two."
         )
     if resume in ("must", "never"):
         return resume == "must"

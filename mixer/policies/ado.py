@@ -73,7 +73,8 @@ class ADO(PolicyWithOptions):
         super().__post_init__()
         if self.num_ignored_steps > self.num_warmup_steps:
             raise ValueError(
-                f"num_ignored_steps={self.num_ignored_steps} must be at most num_warmup_steps={self.num_warmup_steps}."
+                f"num_ignored_steps must be at most num_warmup_steps={self.num_warmup_steps}, got "
+                f"{self.num_ignored_steps}; half of it leaves the first fit the other half."
             )
         self._history = LossHistory(self.max_points)
 

@@ -287,7 +287,8 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         raise ValueError(f"{where}: weights must be numbers, got {weights!r}.")
     if array.shape != (len(names),):
         raise ValueError(
-            f"{where}: expected a weight for each of {list(names)}, got {list(array.shape)}: {reprlib.repr(weights)}."
+            f"{where}: expected {len(names)} weights, one for each of {list(names)}, got shape {list(array.shape)}: "
+            f"{reprlib.repr(weights)}."
         )
     check_weights(array, names, where)
     return array

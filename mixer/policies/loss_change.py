@@ -58,7 +58,8 @@ class LossChange(PolicyWithOptions):
         super().__post_init__()
         if not self.fast_decay < self.slow_decay:
             raise ValueError(
-                f"fast_decay={self.fast_decay} must be below slow_decay={self.slow_decay}; 0.9 and 0.98 are usual."
+                f"fast_decay must be below slow_decay, got {self.fast_decay} and {self.slow_decay}; 0.9 and 0.98 "
+                "average over about 10 and 50 observations."
             )
         self._dominant = DominantStream(self.name)
         if self.loss == "evaluation":

@@ -61,14 +61,16 @@ class Objective:
         share = self.steering_share
         if share is not None and not (isinstance(share, int | float) and 0.0 <= share < 1.0):
             raise ValueError(
-                f"objective: steering_share must be in [0, 1), got {share!r}; 0.25 leaves three of four rows to judge."
+                f"objective: steering_share must be 0 or more and below 1, got {share!r}; 0.25 leaves three of four "
+                f"rows to judge by, 0 leaves all if steering_sets gives the rows that steer."
             )
         _check_steering_sets(self.steering_sets)
         if not isinstance(self.metric, str):
             raise ValueError(f"objective: metric must be a name, got {self.metric!r}.")
         if self.metric == "loss" and self.greater_is_better:
             raise ValueError(
-                "objective: greater_is_better=True, but of a loss less is better: set metric='accuracy', say."
+                "objective: greater_is_better=True, but its metric is the loss, of which less is better; set "
+                "metric='accuracy', say, as compute_metrics names it."
             )
         _check_bounds(self.bounds)
 
@@ -186,7 +188,8 @@ def _check_targets(targets: Any) -> None:
         _check_importance(targets)
     elif targets is not None and len(set(targets)) < len(targets):
         raise ValueError(
-            f"objective: targets must name each set once, got {list(targets)}; {{'name': 2, ...}} weighs one twice."
+            f"objective: targets must name each set once, got {list(targets)}; to weigh a set twice as much write "
+            "{'name': 2, ...}."
         )
 
 
@@ -199,13 +202,15 @@ def _check_steering_sets(sets: Any) -> None:
 def _check_bounds(bounds: Any) -> None:
     if not isinstance(bounds, Mapping):
         raise ValueError(
-            f"objective: bounds must be multiples of first losses, such as {{'old': 1.05}}, got {bounds!r:.100}."
+            f"objective: bounds must be a mapping of evaluation sets to multiples of their first loss, got "
+            f"{bounds!r:.100}; {{'old': 1.05}} lets the loss of 'old' rise by 5 %."
         )
     for name, bound in bounds.items():
         is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
         if not (is_number and _LEAST_BOUND <= bound < math.inf):
             raise ValueError(
-                f"objective: bounds[{name!r}] must be {_LEAST_BOUND} or more times its first loss, got {bound!r}."
+                f"objective: bounds[{name!r}] must be a multiple of the set's first loss, {_LEAST_BOUND} or more, got "
+                f"{bound!r}; 1.05 lets it rise by 5 %."
             )
 
 
@@ -236,5 +241,6 @@ def as_objective(value: Any) -> Objective | None:
     if isinstance(value, Mapping | Sequence):
         return Objective(value)
     raise TypeError(
-        f"objective must be an Objective, 'average', 'worst', or names of sets, got a {type(value).__name__}."
+        "objective must be an Objective, 'average', 'worst', or names of evaluation sets, got a "
+        f"{type(value).__name__}."
     )

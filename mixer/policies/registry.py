@@ -57,5 +57,6 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
         function: Callable[..., Any] = mixing
         return Function(function)
     raise TypeError(
-        f"mixing must be a policy, its name, weights, or a function f(step, weights), got {type(mixing).__name__}."
+        "mixing must be a policy, its name, weights by name or in order, or a function f(step, weights), "
+        f"got {type(mixing).__name__}."
     )

@@ -132,7 +132,8 @@ def _pairs(points: Any) -> list[tuple[float | str, Any]]:
         pairs = [("decay" if at == "decay" else float(at), value) for at, value in given]
     except (TypeError, ValueError):
         raise ValueError(
-            f"points must be [(progress, weights), ...] or {{'0': first, 'decay': last}}, got {points!r}."
+            "points must be a list of (progress, weights) or phases by progress, or 'decay', "
+            f"got {points!r}; such as [(0.0, first), (1.0, last)] or {{'0': first, 'decay': last}}."
         ) from None
     if not pairs:
         raise ValueError("points must have a progress and weights, at least once, got none.")

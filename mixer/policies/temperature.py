@@ -41,7 +41,8 @@ class Temperature(StaticPolicy):
             )
         if unknown:
             raise ValueError(
-                f"{type(self).__name__} needs sizes, which {unknown} do not have: give weights, or Uniform."
+                f"{type(self).__name__} needs stream sizes, but {unknown} are iterable and of unknown size. Give "
+                'weights (mixing={"math": 2, ...}), or mix with Uniform.'
             )
         sizes = (mixture.num_samples / mixture.num_samples.max()) ** (1.0 / self.temperature)
         weights: FloatArray = sizes / sizes.sum()

@@ -66,7 +66,8 @@ class UniMax(StaticPolicy):
         unknown = [name for name, size in zip(mixture.names, mixture.num_samples, strict=True) if size == 0]
         if unknown:
             raise ValueError(
-                f"UniMax needs sizes, and those of {unknown} are unknown: give sizes={{name: samples, ...}}."
+                f"UniMax needs stream sizes, but {unknown} are iterable and of unknown size. Give "
+                "sizes={name: samples, ...}."
             )
         return mixture.num_samples.astype(np.float64)
 

@@ -82,7 +82,8 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
         if stream.data is None and stream.factory is None:
             others = [other for other in streams if other != name]
             raise ValueError(
-                f"streams.{name}: give data (path: ...) or factory, it has neither. The other streams are {others}."
+                f"streams.{name}: give data (path: a name on the hub, a file or a folder) or factory, a function that "
+                f"gives a data set; it has neither. The other streams are {others}."
             )
         split = stream.train_split if stream.data is None else stream.data.split
         held_out = [part for part in (own.partition("[")[0].strip() for own in split.split("+")) if is_held_out(part)]
@@ -145,5 +146,6 @@ def check_lengths(dataset: Any, called: str) -> None:
     lengths = sorted({len(tokens) for tokens in first if isinstance(tokens, list)})
     if len(lengths) > 1:
         raise ValueError(
-            f"{called}: rows of {lengths[0]} to {lengths[-1]} tokens are padded: give the recipe their tokenizer."
+            f"{called}: its rows have from {lengths[0]} to {lengths[-1]} tokens, and batches cannot be padded: give "
+            "the recipe the tokenizer that made them, for its pad token."
         )

@@ -193,7 +193,8 @@ class StreamRecipe:
                 evaluation = formatted(evaluation, chosen, tokenizer, task, f"{called} (validation)")
         elif trainer is None and self.data is not None and "input_ids" not in (columns := column_names(train)):
             raise ValueError(
-                f"{called}: {columns} has no tokens (input_ids): give format, one of Text, Prompt, Chat and Labelled."
+                f"{called}: the data have the columns {columns} and no tokens (input_ids): give format, one of Text, "
+                "Prompt, Chat and Labelled."
             )
         is_own = self.data is not None or self.format is not None or self.validation is not None
         content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
@@ -209,7 +210,8 @@ class StreamRecipe:
         is_pair, is_own = trainer != "sft", not isinstance(self.format, Dialogue | None)
         if is_own and is_pair:
             raise ValueError(
-                f"{called}.format: trainer {trainer} takes pairs, not {type(self.format).__name__}: leave format out."
+                f"{called}.format: trainer {trainer} learns from pairs of answers, which {type(self.format).__name__} "
+                "does not make: leave format out."
             )
         if is_own or (self.format is None and not is_pair and self._is_ready(training, column_names(rows), called)):
             return self.format
@@ -221,7 +223,8 @@ class StreamRecipe:
         text, shapes = training.dataset_text_field, shapes_in(columns)
         if "input_ids" not in columns and text in columns and shapes:
             raise ValueError(
-                f"{called}: {columns} have {text!r} and {' and '.join(shapes)}: choose one by data.columns."
+                f"{called}: of the columns {columns}, {text!r} has texts and others are {' and '.join(shapes)}: choose "
+                "by data.columns which to read."
             )
         is_ready = "input_ids" in columns or text in columns
         if is_ready and training.assistant_only_loss and "labels" not in columns:
@@ -231,12 +234,14 @@ class StreamRecipe:
     def _load(self, called: str) -> tuple[Any, Any]:
         if (self.factory is None) == (self.data is None):
             raise ValueError(
-                f"{called}: give data (path: ...) or factory, it has {'neither' if self.data is None else 'both'}."
+                f"{called}: give data (path: a name on the hub, a file or a folder) or factory, a function that gives "
+                f"a data set; it has {'neither' if self.data is None else 'both'}."
             )
         if self.data is not None:
             if self.arguments or (self.train_split, self.validation_split) != ("train", "validation"):
                 raise ValueError(
-                    f"{called}: arguments, train_split and validation_split are for factory: write data.split."
+                    f"{called}: arguments, train_split and validation_split belong to factory; data has its splits in "
+                    "data.split and data.validation_split."
                 )
             return self.data.load(f"{called}.data", () if self.format is None else self.format.numbers)
         splits = call_by_name(f"{called}.factory", str(self.factory), self.arguments)

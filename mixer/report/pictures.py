@@ -31,7 +31,8 @@ def check_pictures(picture_format: str) -> None:
         raise ValueError(f"picture_format must be one of {', '.join(PICTURE_FORMATS)}, found {picture_format!r}.")
     if find_spec("kaleido") is None or find_spec("choreographer") is None:  # the old kaleido needs no choreographer
         raise ValueError(
-            "pictures need kaleido 1.0 or later, which is not installed: pip install 'adaptive-mixer[pictures]'."
+            "pictures are drawn by kaleido 1.0 or later, which is not installed: "
+            "pip install 'adaptive-mixer[pictures]'."
         )
 
 

@@ -145,7 +145,8 @@ def _tables(mixtures: ArrayLike, losses: ArrayLike) -> tuple[FloatArray, FloatAr
     shares, values = np.array(mixtures, dtype=np.float64), np.asarray(losses, dtype=np.float64)
     if shares.ndim != 2 or values.ndim != 2 or len(shares) != len(values) or not shares.size:
         raise ValueError(
-            f"mixtures and losses must be [num_runs, ...] tables, got {list(shares.shape)} and {list(values.shape)}."
+            "mixtures must have the shape [num_runs, num_streams] and losses [num_runs, num_losses], got "
+            f"{list(shares.shape)} and {list(values.shape)}."
         )
     return shares, np.where(np.isfinite(values), values, np.nan)
 

@@ -98,7 +98,8 @@ class RecordedLosses:
         run, names, policy, schedule = RecordedRun(folder), mixing.names, mixing.policy, mixing.schedule
         if missing := [name for name in names if name not in run.names]:
             raise ValueError(
-                f"losses: {run.folder} has {list(run.names)}, not {missing}: give a run of the same streams."
+                f"losses: {run.folder} has the streams {list(run.names)}, and nothing of {missing}. Give a run of the "
+                "same streams."
             )
         self._run = run
         self._has_same_streams = run.names == names

@@ -142,7 +142,8 @@ class _Writer:
         note = folder / "ledger" / "ledger.json"
         if note.is_file() and "simulated" not in read_json(note):
             raise ValueError(
-                f"output: {folder} holds a trained run, which a simulation would replace: give another folder."
+                f"output: {folder} holds a run that was trained, whose ledger would make way for the simulation's. "
+                "Give another folder."
             )
         mixing = parts.mixing
         self.ledger = Ledger(folder / "ledger", is_writer=True, interval_steps=parts.ledger_interval_steps)

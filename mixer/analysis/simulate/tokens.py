@@ -85,7 +85,8 @@ class PlannedLabels:
         unread = [stream.name for stream in streams if stream.is_iterable or stream.is_memory]
         if unread:
             raise ValueError(
-                f"{user} counts labels, which {unread} (iterable, or buffers) show in training only: mix by tokens."
+                f"{user} counts labels, and those of {unread} are known in training only: rows of an iterable data set "
+                "and entries of a buffer are not read ahead. Simulate with amounts in tokens."
             )
         trainer = recipe.build_parts(has_weights=False).trainer
         self._loader, self._num_streams, self._user = trainer.get_train_dataloader(), len(streams), user

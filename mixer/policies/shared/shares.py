@@ -66,7 +66,8 @@ def resolve_least(least: float | None, usual: float, num_streams: int, who: str,
         return min(usual, half)
     if least * num_streams > 1.0 + 1e-12:
         raise ValueError(
-            f"{who}: {option} {least} of {num_streams} streams is more than 1 in all: give {half:.2g}, or leave it out."
+            f"{who}: {option} {least} for each of {num_streams} streams is more than 1 in all; "
+            f"give {option}={half:.2g} or so, or leave it out."
         )
     return least
 

@@ -50,6 +50,7 @@ def _in_order(graph: Sequence[Sequence[float]] | FloatArray, names: Sequence[str
         raise ValueError(f"SkillIt: the graph must be numbers in rows of equal length, got {graph!r}.") from None
     if array.shape != (len(names), len(names)):
         raise ValueError(
-            f"SkillIt: expected the shape {[len(names)] * 2} for {list(names)}, got {list(array.shape)}; {_WAY_OUT}."
+            f"SkillIt: expected a graph of shape {[len(names)] * 2} for the streams {list(names)}, got "
+            f"{list(array.shape)}; {_WAY_OUT}."
         )
     return array

@@ -158,7 +158,8 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     """
     if not isinstance(dataset, (datasets.Dataset, datasets.IterableDataset)):
         raise TypeError(
-            f"{called}: {_name(chosen)} reads a datasets.Dataset or IterableDataset, got a {type(dataset).__name__}."
+            f"{called}: {_name(chosen)} reads a datasets.Dataset or datasets.IterableDataset, got a "
+            f"{type(dataset).__name__}. Dataset.from_list or Dataset.from_generator make one."
         )
     if task not in chosen.tasks:
         raise ValueError(
@@ -167,7 +168,10 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     columns = column_names(dataset)
     missing = [name for name in chosen.columns if name not in columns]
     if missing:
-        raise ValueError(f"{called}: {_name(chosen)} reads the column {missing[0]!r}; the data have {columns}.")
+        raise ValueError(
+            f"{called}: {_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have "
+            f"{columns}."
+        )
     _warn_of_lost_characters(dataset, chosen, called)
     ignored = getattr(chosen, "ignored_columns", ())
     unread = [name for name in columns if name in chosen.telling_columns and name not in (*chosen.columns, *ignored)]

@@ -263,7 +263,8 @@ def _common_suffix(files: Sequence[PurePath], called: str, path: Path | str) -> 
     if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:
         named = ", ".join(f"{suffix} ({by_suffix[suffix].name})" for suffix in suffixes)
         raise ValueError(
-            f"{called}: {str(path)!r} mixes {named}: give one file, or a pattern such as '*{suffixes[0]}'."
+            f"{called}: {str(path)!r} mixes the formats {named}. Give one file, a pattern such as '*{suffixes[0]}', "
+            "or a folder with files of one format."
         )
     return suffixes[0]
 

@@ -88,7 +88,8 @@ class DataSource:
         if is_url(shown) or is_here or len(paths) > 1:
             if self.revision is not None:
                 raise ValueError(
-                    f"{called}: revision={self.revision!r} is for the hub, and {shown!r} is a path: leave it out."
+                    f"{called}: revision={self.revision!r} is for data on the hub, and {shown!r} is a path. Leave it "
+                    "out, or give the right file or folder."
                 )
             if self.name is not None and len(paths) > 1:
                 raise ValueError(f"{called}: name={self.name!r} is for data on the hub, or a folder: leave it out.")
@@ -107,7 +108,8 @@ class DataSource:
     def _load_hub(self, path: str, splits: Sequence[str], called: str) -> list[Any]:
         if not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
             raise FileNotFoundError(
-                f"{called}: there is no file or folder {str(Path(path).absolute())!r}, and hub names are org/name."
+                f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {path!r} is no name on the "
+                "hub, which has the form org/name."
             )
         if self.rows != "line":
             raise ValueError(f"{called}: rows={self.rows!r} is for text files: leave it out.")
@@ -152,7 +154,8 @@ def _load_hub(
     except (DatasetsError, ValueError, OSError, KeyError, RuntimeError, NotImplementedError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{called}: {path!r} (name={name}, split={', '.join(splits)}, revision={revision}): {cause}"
+            f"{called}: {path!r} (name={name}, split={', '.join(splits)}, revision={revision}) cannot be loaded: "
+            f"{cause}"
         ) from error
 
 

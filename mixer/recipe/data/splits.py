@@ -91,6 +91,7 @@ def check_slices(split: str, called: str, streaming: bool) -> list[str]:
     names = [part.partition("[")[0].strip() for part in split.split("+")]
     if streaming and names != [split]:
         raise ValueError(
-            f"{called}: {split!r}: streamed data have no slices or sums: name one split, or set streaming to false."
+            f"{called}: {split!r}: streamed data have no slices or sums of splits: name one split, or set streaming to "
+            "false."
         )
     return names

@@ -34,7 +34,8 @@ class Validation:
         is_count = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size > 0
         if not (is_share or is_count):
             raise ValueError(
-                f"validation: the size must be a share between 0 and 1, or a number of rows, got {self.size}."
+                "validation: the size must be a share between 0 and 1, or a number of rows of 1 or more, got "
+                f"{self.size}."
             )
 
     def carve(self, dataset: Any, called: str) -> tuple[Any, Any]:
@@ -49,14 +50,16 @@ class Validation:
         """
         if isinstance(dataset, datasets.IterableDataset):
             raise ValueError(
-                f"{called}: streamed data hold out no rows: give data.validation_split, or set data.streaming to false."
+                f"{called}: rows cannot be held out of streamed data, whose number of rows is not known: name a split "
+                "(data.validation_split), or set data.streaming to false."
             )
         if not isinstance(dataset, datasets.Dataset):
             raise ValueError(f"{called}: a share is held out of a datasets.Dataset, got a {type(dataset).__name__}.")
         num_held = self.size if isinstance(self.size, int) else round(self.size * len(dataset))
         if not 0 < num_held < len(dataset):
             raise ValueError(
-                f"{called}: {self.size} of {len(dataset)} rows holds out {num_held}; both parts need one or more."
+                f"{called}: {self.size} of {len(dataset)} rows would leave {len(dataset) - num_held} for training and "
+                f"{num_held} for validation; both need one or more."
             )
         strata = self._strata(dataset, called)
         try:
@@ -102,7 +105,8 @@ def hold_out(
         num_parts = np.count_nonzero(sizes)
         if num_held > num_samples - num_parts:
             raise ValueError(
-                f"{num_held} of {num_samples} rows leave some of {num_parts} values no row to train on: hold out fewer."
+                f"{num_held} of {num_samples} rows with {num_parts} different values cannot be held out, since one of "
+                "each must stay for training: hold out fewer, or leave out stratify_by."
             )
         by_stratum = np.split(order[np.argsort(strata[order], kind="stable")], np.cumsum(sizes))
         held = np.concatenate([part[:quota] for part, quota in zip(by_stratum, _quotas(sizes, num_held), strict=False)])
