@@ -120,8 +120,14 @@ def _of_pairs(run: str, cosines: Cosines, end: float) -> Panel:
         values.astype(np.float32),
         "epoch %{x:.3f}, %{customdata}: %{z:.3f}",
         [[name] * len(row) for name, row in zip(names, values, strict=True)],
-        x=cosines.edges, y=np.arange(len(names)), xgap=1, ygap=1,
-        colorscale=_COLOUR_SCALE, zmin=-scale, zmax=scale, colorbar={"nticks": 5, "tickfont": _SMALL},
+        x=cosines.edges,
+        y=np.arange(len(names)),
+        xgap=1,
+        ygap=1,
+        colorscale=_COLOUR_SCALE,
+        zmin=-scale,
+        zmax=scale,
+        colorbar={"nticks": 5, "tickfont": _SMALL},
     )
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "tickfont": _SMALL}
     made = panel(f"{run}: over the run", [trace], end, **ticks, autorange="reversed", showgrid=False)
