@@ -6,8 +6,9 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Group, RenderableType
 
 from mixer.cli.command import Command, add_json
+from mixer.ledger.comparison import comparison
 from mixer.ledger.forks import fork_table, paired_differences
-from mixer.ledger.summary import comparison, summarise
+from mixer.ledger.summary import summarise
 from mixer.utils.console import show
 
 

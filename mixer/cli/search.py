@@ -29,7 +29,7 @@ from mixer.analysis.search.search_plan import (
     named,
     next_runs,
 )
-from mixer.analysis.short_runs import RECIPE_FILE, Step, finish, without_warnings
+from mixer.analysis.short_runs import RECIPE_FILE, finish, without_warnings
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.fit import show
 from mixer.cli.mixtures import OPTIONS, constraints_of, how_to_train
@@ -329,7 +329,7 @@ def _trained(text: str, is_quiet: bool) -> None:
     parser = _parser(load_yaml(text).get("trainer"))
     recipe = build_recipe(Recipe, parser, parser.parse_string(text))
     with without_warnings(is_quiet):
-        finish(Step(recipe, without_credentials(text)))
+        finish(recipe, without_credentials(text))
 
 
 def _say(sentence: str) -> None:

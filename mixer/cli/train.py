@@ -11,7 +11,8 @@ from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.inspect_view import preview
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.distributed.launch import build_together
-from mixer.ledger.summary import comparison, summarise
+from mixer.ledger.comparison import comparison
+from mixer.ledger.summary import summarise
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.stream_checks import in_words_of_recipes
 from mixer.trainer.trainer import MixingTrainer

@@ -30,7 +30,7 @@ def watch() -> Command:
 
 def _watch(config: Namespace) -> None:
     run, shown, is_terminal = WatchedRun(newest_run(config.run)), console(), sys.stdout.isatty()
-    _read(run)
+    run.read()
     if config.json:
         print_json(as_document(run))
         return
@@ -39,11 +39,5 @@ def _watch(config: Namespace) -> None:
             while run.state == "running":
                 live.update(view(run, shown.width, shown.height), refresh=True)
                 time.sleep(_INTERVAL_SECONDS)
-                _read(run)
+                run.read()
     shown.print(view(run, shown.width, shown.height - 1 if is_terminal else _ROWS_WITHOUT_TERMINAL))
-
-
-def _read(run: WatchedRun) -> None:
-    run.read()
-    if not run.gathered.clock:  # the tables are written one after the other
-        raise ValueError(f"The ledger of {run.folder} has no complete step yet: try again in a few seconds.")

@@ -10,7 +10,7 @@ from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.function import Function
 from mixer.policies.marginal_value import MarginalValue
-from mixer.policies.safeguard import Safeguard
+from mixer.policies.wrappers.safeguard import Safeguard
 from mixer.schedules.base import Schedule
 from mixer.utils.known_rules import built_in_rules, known_rules
 from mixer.utils.registry import choose, refuse_class

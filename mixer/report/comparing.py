@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from mixer.ledger.summary import judged_apart, unlike_amounts
+from mixer.ledger.comparison import judged_apart, unlike_amounts
 from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
 from mixer.report.judging import Measure, Measured, bound, over_seeds, shares_of

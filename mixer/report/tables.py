@@ -20,7 +20,7 @@ from mixer.report.judging import shares_of
 from mixer.report.plots.gradients import course_of
 from mixer.report.plots.losses import smoothed
 from mixer.report.run import Run, stream_names
-from mixer.utils.text import between, duration, first_of, listed, rule_in_words
+from mixer.utils.text import duration, first_of, listed, rule_in_words
 
 _COLUMNS = (
     *("samples", "share", "token_share", "label_share", "first_weight", "last_weight", "coverage", "passes"),
@@ -180,27 +180,9 @@ def _seconds(column: str) -> Callable[[Run], str]:
     return lambda run: duration(float(run.timings[column].sum())) if run.timings[column].any() else ""
 
 
-def _factor(run: Run) -> str:
-    factors = run.clock["learning_rate_factor"]
-    return "" if (factors == 1.0).all() else f"{factors.min():.3g} to {factors.max():.3g}"
-
-
-def _gradient_norm(run: Run) -> str:
-    norms = run.clock["gradient_norm"].dropna()
-    return "" if norms.empty else f"{norms.iloc[0]:.3g} → {norms.iloc[-1]:.3g}"
-
-
 def _prefetched(run: Run) -> str:
     hits, misses = int(run.timings["hits"].sum()), int(run.timings["misses"].sum())
     return f"{hits / (hits + misses):.1%}" if hits + misses else ""
-
-
-def _cosine(run: Run) -> str:
-    if run.cosines is None:
-        return ""
-    names, means = run.cosines.names, run.cosines.mean
-    pairs = {f"{names[i]} and {names[j]}": float(means[i, j]) for i, j in np.argwhere(np.triu(run.cosines.counts, 1))}
-    return between(pairs, "{:.2f}".format)
 
 
 def _rule(field: str) -> Callable[[Run], str]:
@@ -218,9 +200,6 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",
     "Batch size, first → last": _batch_size,
     "Learning rate, peak → last": _learning_rate,
-    "Factor of the batch size on it": _factor,
-    "Gradient norm, first → last": _gradient_norm,
-    "Mean cosine of two streams' gradients": _cosine,
     "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),
     "Validation loss, last, worst": _validation(lambda _, losses: worst_loss(losses)),
     "Time in loading": _seconds("load_seconds"),

@@ -13,18 +13,17 @@ from mixer.utils.entry_points import load_plug_ins
 def built_in_rules(package: str, base: Any) -> dict[str, type[Any]]:
     """Returns the rules of a package by name: its imports are the one list of them.
 
-    A rule is a class that stands in a file of its own in the package; abstract classes and shared ones are none.
+    A rule is a class that stands in a file of its own in the package, or in its folder `wrappers`; abstract classes and
+    shared ones are none.
 
     Args:
         package: Name of the package, which is imported.
         base: The base class of these rules.
     """
+    folders = (package, f"{package}.wrappers")
     classes = {name: value for name, value in vars(sys.modules[package]).items() if inspect.isclass(value)}
-    return {
-        name: value
-        for name, value in classes.items()
-        if issubclass(value, base) and not inspect.isabstract(value) and value.__module__.rpartition(".")[0] == package
-    }
+    rules = {name: value for name, value in classes.items() if value.__module__.rpartition(".")[0] in folders}
+    return {name: one for name, one in rules.items() if issubclass(one, base) and not inspect.isabstract(one)}
 
 
 def known_rules(package: str, base: Any, kinds: str) -> dict[str, type[Any]]:

@@ -25,8 +25,9 @@ from mixer.analysis.fit.runs import Run
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
 from mixer.cli import main
+from mixer.ledger.comparison import comparison_table
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.summary import comparison_table, summarise
+from mixer.ledger.summary import summarise
 from mixer.report import write_report
 from mixer.report.tables import write_tables
 from mixer.utils.console import console

@@ -183,9 +183,11 @@ RULES = {
 @pytest.mark.parametrize("package", RULES)
 def test_a_file_of_a_rule_and_its_import_are_all_that_a_built_in_rule_needs(package: str) -> None:
     classes, others = RULES[package]
-    files = {path.stem for path in (ROOT / package.replace(".", "/")).glob("*.py")} - {"__init__", *others.split()}
+    folders = [folder for name in ("", "/wrappers") if (folder := ROOT / (package.replace(".", "/") + name)).is_dir()]
+    files = [path.relative_to(ROOT) for folder in folders for path in folder.glob("*.py")]
+    names = {".".join(path.with_suffix("").parts) for path in files if path.stem not in ("__init__", *others.split())}
     own = {name: rule for name, rule in classes().items() if rule.__module__.startswith(f"{package}.")}
-    assert {rule.__module__ for rule in own.values()} == {f"{package}.{name}" for name in files}
+    assert {rule.__module__ for rule in own.values()} == names
     assert package != "mixer.policies" or {name: getattr(mixer, name) for name in own if name in mixer.__all__} == own
 
 

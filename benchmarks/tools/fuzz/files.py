@@ -136,8 +136,7 @@ def _read_run(folder: Path, random: Random) -> None:
     elif kind == 2:
         run = WatchedRun(folder)
         run.read()
-        if run.gathered.clock:
-            view(run, 80, 20)
+        view(run, 80, 20)
     else:
         ledger = Ledger(folder / "ledger")
         ledger.clock()

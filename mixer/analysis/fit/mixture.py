@@ -1,6 +1,7 @@
 """The best fixed mixture by a fit to the mixtures and losses of runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from mixer.analysis.fit.fitted_objective import Objective, make_objective
 from mixer.analysis.fit.prediction import Prediction, predict_objective
 from mixer.policies.contract import check_weights
 from mixer.policies.objective import Objective as Declared
-from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.arrays import FloatArray
 
 _LEAST_MIXTURES = 3
 _SAME_MIXTURE = 1e-3
@@ -72,56 +73,77 @@ def fit_mixture(
     for run, mixture in zip(runs, shares, strict=True):
         check_weights(mixture, streams, f"mixtures: {run}")
     shares /= shares.sum(axis=1, keepdims=True)
-    target = make_objective(objective, loss_names, streams)
-    constraints = constraints or Constraints()
-    region = constraints.of(streams)
-    signed = -values if greater_is_better else values
-    numbers = _numbers(groups, shares)
+    target, constraints = make_objective(objective, loss_names, streams), constraints or Constraints()
+    region, sign = constraints.of(streams), -1.0 if greater_is_better else 1.0
     levels = np.zeros(len(shares)) if sizes is None else _sizes(sizes, len(shares))
-    is_largest = levels == levels.max()
-
-    def predict(own: Objective) -> Prediction:
-        return _predict(own, shares, signed[:, [loss_names.index(name) for name in own.weights]], numbers, levels)
-
-    counted = [loss_names.index(name) for name in target.weights]
-    _check_losses(signed[is_largest][:, counted], target, numbers[is_largest], streams)
-    prediction = predict(target)
-    bounded = [
-        (predict(make_objective({name: 1.0}, loss_names, streams)), bound)
-        for name, bound in _bounds(constraints, loss_names, greater_is_better).items()
+    table = _Table(shares, sign * values, loss_names, _numbers(groups, shares), levels)
+    table.check(target, streams)
+    unknown = [name for name in constraints.bounds if name not in loss_names]
+    if unknown:
+        raise ValueError(f"bounds: there is no loss of {unknown}; there are losses of {loss_names}.")
+    prediction = table.predict(target)
+    bounds = [
+        (table.predict(make_objective({name: 1.0}, loss_names, streams)), sign * bound)
+        for name, bound in constraints.bounds.items()
     ]
-    best = best_mixture(prediction, region, shares[is_largest], bounded)
+    best = best_mixture(prediction, region, shares[levels == levels.max()], bounds)
     return FittedMixture(streams, runs, shares, target, prediction, region, best, greater_is_better)
 
 
-def _bounds(constraints: Constraints, names: Sequence[str], greater_is_better: bool) -> dict[str, float]:
-    unknown = [name for name in constraints.bounds if name not in names]
-    if unknown:
-        raise ValueError(f"bounds: there is no loss of {unknown}; there are losses of {list(names)}.")
-    return {name: -bound if greater_is_better else bound for name, bound in constraints.bounds.items()}
+@dataclass(frozen=True)
+class _Table:
+    """The runs to fit.
 
+    Args:
+        shares: `[num_runs, num_streams]`.
+        losses: `[num_runs, num_losses]`, of which less is better; NaN where a run has none.
+        names: Names of the losses.
+        numbers: `[num_runs]`: number of the mixture.
+        levels: `[num_runs]`: size of the model.
+    """
 
-def _predict(
-    objective: Objective, shares: FloatArray, losses: FloatArray, numbers: Groups, levels: FloatArray
-) -> Prediction:
-    """Fits one size after the other, each with the help of the last; the largest is checked by mixtures left out."""
-    found: Prediction | None = None
-    for level in np.unique(levels)[:-1]:
-        table = _by_mixture(objective, shares, losses, numbers, levels == level)
-        if np.isfinite(table[1]).sum(axis=0).min() >= _LEAST_MIXTURES:
-            found = predict_objective(objective, *table, found, is_checked=False)
-    return predict_objective(objective, *_by_mixture(objective, shares, losses, numbers, levels == levels.max()), found)
+    shares: FloatArray
+    losses: FloatArray
+    names: Sequence[str]
+    numbers: Groups
+    levels: FloatArray
 
+    def _of(self, objective: Objective, level: float) -> tuple[FloatArray, FloatArray, Groups]:
+        """Gives the runs of a size: their shares, the losses of an objective, and their mixtures."""
+        rows, columns = self.levels == level, [self.names.index(name) for name in objective.weights]
+        return self.shares[rows], self.losses[rows][:, columns], self.numbers[rows]
 
-def _by_mixture(
-    objective: Objective, shares: FloatArray, losses: FloatArray, numbers: Groups, rows: BoolArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Gives mean shares and losses of each mixture, and how many runs it has."""
-    table = pd.DataFrame(losses[rows]).groupby(numbers[rows])
-    points = pd.DataFrame(shares[rows]).groupby(numbers[rows]).mean().to_numpy()
-    values, counts = table.mean().to_numpy(), np.asarray(table.size(), dtype=np.float64)
-    order = np.argsort(objective(values), kind="stable")  # so that the order of the runs makes no difference
-    return points[order], values[order], counts[order]
+    def _by_mixture(self, objective: Objective, level: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Gives mean shares and losses of each mixture, and how many runs it has."""
+        shares, losses, numbers = self._of(objective, level)
+        table = pd.DataFrame(losses).groupby(numbers)
+        points = pd.DataFrame(shares).groupby(numbers).mean().to_numpy()
+        values, counts = table.mean().to_numpy(), np.asarray(table.size(), dtype=np.float64)
+        order = np.argsort(objective(values), kind="stable")  # so that the order of the runs makes no difference
+        return points[order], values[order], counts[order]
+
+    def predict(self, objective: Objective) -> Prediction:
+        """Fits one size after the other, each with the help of the last; mixtures left out check the largest."""
+        found: Prediction | None = None
+        *smaller, largest = np.unique(self.levels).tolist()
+        for level in smaller:
+            table = self._by_mixture(objective, level)
+            if np.isfinite(table[1]).sum(axis=0).min() >= _LEAST_MIXTURES:
+                found = predict_objective(objective, *table, found, is_checked=False)
+        return predict_objective(objective, *self._by_mixture(objective, largest), found)
+
+    def check(self, objective: Objective, streams: Sequence[str]) -> None:
+        """Refuses runs of too few mixtures with the losses that count."""
+        _, losses, numbers = self._of(objective, self.levels.max())
+        whole = np.isfinite(losses).all(axis=1)
+        count = len(np.unique(numbers[whole]))
+        if count < _LEAST_MIXTURES:
+            missing = int((~whole).sum())
+            without = f", after {missing} without a finite loss of each of {[*objective.weights]}" if missing else ""
+            raise ValueError(
+                f"losses: a fit needs runs of at least {_LEAST_MIXTURES} different mixtures, got {int(whole.sum())} "
+                f"with {count}{without}: record other fixed mixtures of {list(streams)}, better twice as many."
+            )
 
 
 def group_runs(*mixtures: FloatArray) -> Groups:
@@ -172,17 +194,3 @@ def _numbers(groups: ArrayLike | None, shares: FloatArray) -> Groups:
     if len(numbers) != len(shares):
         raise ValueError(f"groups: expected {len(shares)} labels, one for each run, got {groups!r}.")
     return numbers
-
-
-def _check_losses(losses: FloatArray, objective: Objective, numbers: Groups, streams: Sequence[str]) -> None:
-    """Refuses runs of too few mixtures with the losses that count."""
-    whole = np.isfinite(losses).all(axis=1)
-    count = len(np.unique(numbers[whole]))
-    if count < _LEAST_MIXTURES:
-        missing = int((~whole).sum())
-        without = f", after {missing} without a finite loss of each of {[*objective.weights]}" if missing else ""
-        raise ValueError(
-            f"losses: a fit needs runs of at least {_LEAST_MIXTURES} different mixtures, got {int(whole.sum())} with "
-            f"{count}{without}: record other fixed mixtures of {list(streams)}, at least one more than streams, better "
-            "twice as many."
-        )

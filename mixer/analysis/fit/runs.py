@@ -17,8 +17,7 @@ from mixer.ledger.folder import read_note
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.ledger.summary import summarise
 from mixer.policies.contract import UNITS, Unit
-from mixer.policies.objective import Objective
-from mixer.utils.arrays import FloatArray
+from mixer.report.run import run_names
 from mixer.utils.console import Result
 
 LossKind = Literal["evaluation", "train"]
@@ -48,8 +47,8 @@ class Run:
         budget: Samples or tokens in all.
         evaluated_at: Samples or tokens before the evaluation of the losses.
         progress: Fraction of its budget that is done.
-        requested: Mean shares that the policy requested, a row for each stream, in columns for samples, tokens and
-            labels.
+        requested: Mean shares that the policy requested, a row for each stream, in columns for samples, and for tokens
+            or labels if it mixes by these.
         is_steady: Whether its mixture stayed the same, in one of these.
 
     Raises:
@@ -63,11 +62,14 @@ class Run:
         if not self.amounts.sum() > 0:
             raise ValueError(f"{folder} has counted no {unit}: take --unit samples, or leave it out.")
         self.losses, step = _evaluated(run) if loss == "evaluation" else _trained(run)
-        requested = _requested_shares(run)
+        # What the policy requests in its own unit is the same for every seed; the samples that it becomes are not.
+        requested = {"samples": np.nan_to_num(run.streams["weight"])}
+        requested |= {} if run.unit == "samples" else {run.unit: run.streams["policy_weight"]}
         self.budget = float(run.clock[unit][-1])
         self.evaluated_at = run.amount_at(step, unit)
         self.progress = float(run.clock["progress"][-1])
-        self.requested = pd.DataFrame({kind: shares.mean(axis=0) for kind, shares in requested.items()}, run.names)
+        means = {kind: shares.mean(axis=0) for kind, shares in requested.items()}
+        self.requested = pd.DataFrame(means, run.names).reindex(columns=UNITS)
         self.is_steady = any(np.ptp(shares, axis=0).max() <= _STEADY for shares in requested.values())
 
 
@@ -105,7 +107,8 @@ class RecordedRuns(Result):
         allow_different_budgets: bool = False,
         allow_different_recipes: bool = False,
     ):
-        runs = [Run(folder, name, unit, loss) for name, folder in _by_name(folders).items()]
+        names = run_names(folders)
+        runs = [Run(folder, name, unit, loss) for folder, name in zip(folders, names, strict=True)]
         self.runs, self.folders = tuple(run.name for run in runs), tuple(folders)
         self.streams = _common_streams(runs)
         if not allow_different_budgets:
@@ -118,13 +121,9 @@ class RecordedRuns(Result):
         self.losses = np.array([run.losses.reindex(self.loss_names) for run in runs], dtype=np.float64)
         requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in UNITS]
         self.groups = group_runs(*map(np.array, requested))
-        self.objective = _common_objective(folders)
+        declared = [recorded_objective(folder, read_note(folder)) for folder in folders]
+        self.objective = declared[0] if all(one == declared[0] for one in declared) else None
         self.notes = [*_notes(runs, self.streams, self.loss_names), *recipe_notes]
-
-
-def _common_objective(folders: Sequence[Path]) -> Objective | None:
-    found = [recorded_objective(folder, read_note(folder)) for folder in folders]
-    return found[0] if all(one == found[0] for one in found) else None
 
 
 def fit_runs(recorded: RecordedRuns, constraints: Constraints, objective: str | None = None) -> FittedMixture:
@@ -157,37 +156,6 @@ def objective_of(folder: Path, is_start: bool = False) -> float:
             f"that compute_metrics returns. Its folder is {folder}."
         )
     return value
-
-
-def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
-    resolved = [folder.resolve() for folder in folders]
-    twice = [str(folder) for number, folder in enumerate(resolved) if folder in resolved[:number]]
-    if twice:
-        raise ValueError(f"{twice} are given twice: give each run once.")
-    names = [folder.name for folder in resolved]
-    return {folder.name if names.count(folder.name) == 1 else str(folder): folder for folder in resolved}
-
-
-def _requested_shares(run: RecordedRun) -> dict[Unit, FloatArray]:
-    """Gives the requested shares of each unit by step and stream, which are the same for every seed.
-
-    A policy with `unit="tokens"` requests shares of tokens, which the mean length of each stream's samples so far turns
-    into shares of samples. The same lengths turn them back, to rounding. Likewise with labels.
-    """
-    weights = np.nan_to_num(run.streams["weight"])
-    return {"samples": weights, **{unit: _shares_in(run, weights, unit) for unit in UNITS[1:]}}
-
-
-def _shares_in(run: RecordedRun, weights: FloatArray, unit: Unit) -> FloatArray:
-    counts, amounts = (np.nan_to_num(run.streams[name]) for name in ("count", unit))
-    samples_before, before = np.cumsum(counts, axis=0) - counts, run.so_far(unit) - amounts
-    is_known = before > 0
-    lengths = np.where(is_known, before / np.maximum(samples_before, 1), 0.0)
-    means = np.where(is_known.any(axis=1), lengths.sum(axis=1) / np.maximum(is_known.sum(axis=1), 1), 1.0)
-    shares = weights * np.where(is_known, lengths, means[:, None])  # the mean for streams without any so far
-    totals = shares.sum(axis=1, keepdims=True)
-    result: FloatArray = shares / np.where(totals > 0.0, totals, 1.0)
-    return result
 
 
 def _evaluated(run: RecordedRun) -> tuple[pd.Series, int]:

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from mixer.ledger.append_table import places_by_stream
 from mixer.ledger.evaluated_losses import recorded_weights
 from mixer.ledger.folder import open_ledger, read_note
-from mixer.ledger.ledger import Ledger
 from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import FloatArray
 
@@ -20,93 +18,26 @@ _STREAM_COLUMNS = (
     *("step", "stream", "weight", "policy_weight", "count", "items", "loss"),
     *("tokens", "labels", "seen", "coverage", "epoch", "active"),
 )
-_UNITS, _MOST = ("epochs", "steps", *UNITS), 2.0**63  # a valid budget
+_AMOUNTS: dict[Unit, str] = {"samples": "count", "tokens": "tokens", "labels": "labels"}
+_MOST = 2.0**63  # a valid budget
 
 
-class GatheredStream(NamedTuple):
+class WatchedStream(NamedTuple):
     """A stream of a run.
 
     Args:
         last: The newest row.
         losses: Loss of each row, `[num_rows]`.
-        recent: `[num_rows, 4]`: loss and number of samples, of tokens and of labels of each of the last 50 steps.
+        loss: The mean loss of the last 50 steps; NaN without any, or if the last one is not finite.
         is_finite: Whether the last loss is finite; `None` without a loss.
+        amounts: Number of samples, tokens and labels of the last 50 steps.
     """
 
     last: dict[str, Any]
     losses: FloatArray
-    recent: FloatArray
+    loss: float
     is_finite: bool | None
-
-    @property
-    def recent_loss(self) -> float:
-        """The mean loss of the last 50 steps; NaN without any, or if the last one is not finite."""
-        known = self.recent[np.isfinite(self.recent[:, 0]), 0]
-        return float(known.mean()) if len(known) and self.is_finite is not False else math.nan
-
-
-class Gathered:
-    """The newest rows of a run, and its losses.
-
-    Args:
-        ledger: The run's ledger.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        clock = ledger.read("clock")
-        self.clock: dict[str, Any] = clock.slice(max(0, clock.num_rows - 1)).to_pylist()[0] if clock.num_rows else {}
-        self.losses, norms = _numbers(clock, "loss", "gradient_norm").T
-        self._steps, self._progress = _numbers(clock, "step", "progress").T
-        loss, norm = self.clock.get("loss"), self.clock.get("gradient_norm")
-        self.is_finite = {
-            "loss": None if loss is None else math.isfinite(loss),
-            # The column is NaN too where the norm is not measured.
-            "gradient_norm": None if norm is None or np.isnan(norms).all() else math.isfinite(norm),
-        }
-        evaluations = ledger.evaluations()
-        self.evaluations: dict[str, float] = dict(zip(evaluations["stream"], evaluations["loss"], strict=True))
-        self.evaluated_at = None if evaluations.empty else int(evaluations["step"].iloc[-1])
-        seconds = _numbers(ledger.read("timings", ["load_seconds", "train_seconds"]), "load_seconds", "train_seconds")
-        self._load, self._train = np.nansum(seconds[-_RECENT_STEPS:], axis=0).tolist()
-        self._num_timed = len(seconds[-_RECENT_STEPS:])
-        rows = ledger.read("streams", _STREAM_COLUMNS)
-        numbers = _numbers(rows, "loss", "count", "tokens", "labels", "items")
-        recent_rows = max(1, _RECENT_STEPS // ledger.interval_steps)
-        self.streams: dict[str, GatheredStream] = {}  # those of the last step, in order
-        for name, places in places_by_stream(rows).items():
-            last, own = rows.slice(places[-1], 1).to_pylist()[0], numbers[places]
-            with_items = own[own[:, 4] > 0, 0]
-            is_finite = bool(np.isfinite(with_items[-1])) if len(with_items) else None
-            self.streams[name] = GatheredStream(last, own[:, 0], own[-recent_rows:, :4], is_finite)
-        last_step = max((one.last["step"] for one in self.streams.values()), default=0)
-        self.streams = {name: one for name, one in self.streams.items() if one.last["step"] == last_step}
-
-    def shares(self, unit: Unit = "samples") -> dict[str, float]:
-        """Returns the share of each stream in the samples, tokens or labels of the last 50 steps."""
-        column = 1 + UNITS.index(unit)
-        counts = {name: float(np.nansum(one.recent[:, column])) for name, one in self.streams.items()}
-        total = sum(counts.values())
-        return {name: count / total if total else 0.0 for name, count in counts.items()}
-
-    def progress_after(self, step: int) -> float:
-        """Returns the share of the run that was done after a step."""
-        return float(np.max(self._progress[self._steps <= step], initial=0.0))
-
-    @property
-    def loading_share(self) -> float:
-        """Share of loading in the loading and training time of the last 50 steps; NaN if unknown."""
-        total: float = self._load + self._train
-        return self._load / total if total > 0 else math.nan
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Mean seconds of loading and training per step over the last 50 steps, without the optimizer step."""
-        return (self._load + self._train) / self._num_timed if self._num_timed else math.nan
-
-
-def _numbers(rows: pa.Table, *columns: str) -> FloatArray:
-    """`[num_rows, num_columns]`."""
-    return np.column_stack([np.asarray(rows.column(name).to_numpy(), dtype=np.float64) for name in columns])
+    amounts: dict[Unit, float]
 
 
 class WatchedRun:
@@ -115,10 +46,6 @@ class WatchedRun:
     Args:
         folder: The run's output folder.
     """
-
-    note: dict[str, Any]
-    gathered: Gathered
-    eval_weights: dict[str, float] | None  # as set by the user
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -129,20 +56,55 @@ class WatchedRun:
         Raises:
             ValueError: If there is none with a step, or it is damaged.
         """
-        self.note = read_note(self.folder)
+        self.note, ledger = read_note(self.folder), open_ledger(self.folder)
         self.eval_weights = recorded_weights(self.folder, self.note)
-        self.gathered = Gathered(open_ledger(self.folder))
+        clock, evaluations = ledger.clock(), ledger.evaluations()
+        if clock.empty:  # the tables are written one after the other
+            raise ValueError(f"The ledger of {self.folder} has no complete step yet: try again in a few seconds.")
+        self.clock: dict[str, Any] = clock.tail(1).to_dict("records")[0]
+        self.losses, self._progress = clock["loss"].to_numpy(), clock.set_index("step")["progress"]
+        # The column is NaN too where the norm is not measured.
+        norm = None if clock["gradient_norm"].isna().all() else math.isfinite(self.clock["gradient_norm"])
+        self.is_finite = {"loss": math.isfinite(self.clock["loss"]), "gradient_norm": norm}
+        self.evaluations: dict[str, float] = dict(zip(evaluations["stream"], evaluations["loss"], strict=True))
+        self.evaluated_at = None if evaluations.empty else int(evaluations["step"].iloc[-1])
+        self.seconds = ledger.timings()[["load_seconds", "train_seconds"]].tail(_RECENT_STEPS).mean()
+        rows, recent = ledger.read("streams", _STREAM_COLUMNS), max(1, _RECENT_STEPS // ledger.interval_steps)
+        columns = {name: rows.column(name).to_numpy() for name in (*_AMOUNTS.values(), "loss", "items")}
+        streams = {
+            name: _stream(
+                rows.slice(places[-1], 1).to_pylist()[0], {key: own[places] for key, own in columns.items()}, recent
+            )
+            for name, places in places_by_stream(rows).items()
+        }
+        end = max(one.last["step"] for one in streams.values())
+        self.streams = {name: one for name, one in streams.items() if one.last["step"] == end}  # in order
+
+    def shares(self, unit: Unit = "samples") -> dict[str, float]:
+        """Returns the share of each stream in the samples, tokens or labels of the last 50 steps."""
+        total = sum(one.amounts[unit] for one in self.streams.values()) or 1.0
+        return {name: one.amounts[unit] / total for name, one in self.streams.items()}
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Mean seconds of loading and training per step over the last 50 steps, without the optimizer step."""
+        return float(self.seconds.sum(skipna=False))
+
+    @property
+    def loading_share(self) -> float:
+        """Share of loading in the loading and training time of the last 50 steps; NaN if unknown."""
+        total = self.seconds_per_step
+        return float(self.seconds["load_seconds"]) / total if total > 0 else math.nan
 
     @property
     def progress(self) -> float:
         """Share of the run that is done."""
-        return float(self.gathered.clock.get("progress", 0.0))
+        return float(self.clock["progress"])
 
     @property
     def policy(self) -> Any:
         """The policy as it is described (see `as_data`); `None` if unknown."""
-        run = self.note.get("run")
-        return run.get("mixing") if isinstance(run, dict) else None
+        return self._described.get("mixing")
 
     @property
     def state(self) -> str:
@@ -159,19 +121,22 @@ class WatchedRun:
     @property
     def budget(self) -> dict[str, float]:
         """The run's budget by unit; empty if unknown."""
+        budget = self._described.get("budget")
+        given = {unit: budget.get(unit) for unit in ("epochs", "steps", *UNITS)} if isinstance(budget, dict) else {}
+        return {unit: most for unit, most in given.items() if isinstance(most, int | float) and 0 < most < _MOST}
+
+    @property
+    def _described(self) -> dict[str, Any]:
         run = self.note.get("run")
-        budget = run.get("budget") if isinstance(run, dict) else None
-        units = budget.items() if isinstance(budget, dict) else ()
-        return {
-            unit: most for unit, most in units if unit in _UNITS and isinstance(most, int | float) and 0 < most < _MOST
-        }
+        return run if isinstance(run, dict) else {}
 
     def seconds_left(self) -> float | None:
         """Estimates the remaining time from the time since the run began, or resumed."""
         if self.state != "running":
             return None
-        resumed_after = self.note.get("resumed_after")
-        done = self.progress - self.gathered.progress_after(resumed_after if isinstance(resumed_after, int) else 0)
+        resumed = self.note.get("resumed_after")
+        before = self._progress[self._progress.index <= (resumed if isinstance(resumed, int) else 0)].max()
+        done = self.progress - (0.0 if math.isnan(before) else float(before))
         taken = self._last_written() - (self.folder / "ledger" / "ledger.json").stat().st_mtime
         return (1.0 - self.progress) * taken / done if taken > 0.0 and done > 0.0 else None
 
@@ -181,3 +146,12 @@ class WatchedRun:
 
     def _last_written(self) -> float:
         return max((path.stat().st_mtime for path in (self.folder / "ledger" / "clock").glob("*")), default=time.time())
+
+
+def _stream(last: dict[str, Any], columns: dict[str, Any], recent: int) -> WatchedStream:
+    losses = columns["loss"]
+    with_items, known = losses[columns["items"] > 0], losses[-recent:][np.isfinite(losses[-recent:])]
+    is_finite = bool(np.isfinite(with_items[-1])) if len(with_items) else None
+    mean = float(known.mean()) if len(known) and is_finite is not False else math.nan
+    amounts = {unit: float(columns[name][-recent:].sum()) for unit, name in _AMOUNTS.items()}
+    return WatchedStream(last, losses, mean, is_finite, amounts)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,56 +9,59 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mixer.analysis.watch.gathered import Gathered, GatheredStream, WatchedRun
+from mixer.analysis.watch.gathered import WatchedRun
 from mixer.ledger.evaluated_losses import mean_loss, worst_loss
-from mixer.policies.contract import UNITS, Unit
+from mixer.policies.contract import UNITS
 from mixer.utils.arrays import FloatArray
 from mixer.utils.text import clock_text, duration_text, mixing_unit, short_number, unit_beside
 
 CURVE_WIDTH = 12
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _BAR_WIDTH = 8
-# Columns by priority: title, width.
-_COLUMNS = (
-    ("weight", _BAR_WIDTH + 6),
-    ("loss", 7),
-    ("coverage", 8),
-    ("share", 6),
-    ("evaluated", 9),
-    ("curve", CURVE_WIDTH),
-    ("passes", 7),
-    ("samples", 7),
-)
+# Columns by priority, and their widths.
+_COLUMNS = {"weight": _BAR_WIDTH + 6, "loss": 7, "coverage": 8, "share": 6, "evaluated": 9, "curve": CURVE_WIDTH}
+_COLUMNS |= {"passes": 7, "samples": 7}
 _NAME_WIDTH, _LEAST_NAME_WIDTH = 24, 10
 _SILENCE_SECONDS = 30.0
 _STATE_STYLES = {"running": "green", "finished": "bold green", "stopped": "bold red"}
 
 
-def stream_table(gathered: Gathered, columns: int, rows: int, unit: Unit = "samples") -> RenderableType:
+def stream_table(run: WatchedRun, columns: int, rows: int) -> RenderableType:
     """Draws a table with one line per stream.
 
     Args:
-        gathered: The run's rows.
+        run: The run, after `read`.
         columns: Available width.
         rows: Available height, with the table's head, at least 2. If the streams do not fit, those of greatest weight
             are shown and the others are counted.
-        unit: What weights are shares of.
     """
-    streams, shares, own_shares = gathered.streams, gathered.shares(), gathered.shares(unit)
-    shown = _shown(streams, rows)
+    streams, unit = run.streams, mixing_unit({"mixing": run.policy})
+    heaviest = sorted(streams, key=lambda name: -streams[name].last["weight"])
+    shown = [name for name in streams if name in {*heaviest[: rows - 1 if len(streams) < rows else rows - 2]}]
     name_width = max(_LEAST_NAME_WIDTH, min(_NAME_WIDTH, max(map(len, streams), default=0)))
-    titles = _fitting(columns - name_width, unit)
+    widths = _COLUMNS if unit == "samples" else {"weight": _COLUMNS["weight"], f"of {unit}": 9, **_COLUMNS}
+    ends = itertools.accumulate(width + 2 for width in widths.values())
+    titles = [title for title, end in zip(widths, ends, strict=True) if end <= columns - name_width]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("stream", width=name_width, no_wrap=True, overflow="ellipsis")
     for title in titles:
         table.add_column(title, justify="left" if title in ("weight", "curve") else "right", no_wrap=True)
+    shares, own_shares = run.shares(), run.shares(unit)
     for name in shown:
-        cells = _cells(streams[name], shares[name], gathered.evaluations.get(name))
-        if unit != "samples":
-            weight = streams[name].last["policy_weight"]
-            cells |= {"weight": _weight(weight), f"of {unit}": f"{own_shares[name]:.0%}"}
-        style = None if streams[name].last["active"] in (None, True) else "dim"
-        table.add_row(Text(name), *(cells[title] for title in titles), style=style)
+        last, evaluated = streams[name].last, run.evaluations.get(name)
+        share = last["weight" if unit == "samples" else "policy_weight"]
+        cells: dict[str, str | Text] = {
+            "weight": f"{bar_text(share, _BAR_WIDTH)} {share:.3f}",
+            f"of {unit}": f"{own_shares[name]:.0%}",
+            "loss": loss_text(streams[name].loss, streams[name].is_finite),
+            "coverage": number_text(last["coverage"], ".0%"),
+            "share": f"{shares[name]:.0%}",
+            "curve": sparkline(streams[name].losses),
+            "evaluated": loss_text(evaluated, _is_finite(evaluated)),
+            "passes": number_text(last["epoch"], ".2f"),
+            "samples": short_number(last["seen"]),
+        }
+        table.add_row(Text(name), *(cells[title] for title in titles), style=None if last["active"] else "dim")
     if len(shown) == len(streams):
         return table
     weight = 1.0 - sum(streams[name].last["weight"] for name in shown)
@@ -67,37 +69,8 @@ def stream_table(gathered: Gathered, columns: int, rows: int, unit: Unit = "samp
     return Group(table, Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
 
 
-def _shown(streams: Mapping[str, GatheredStream], rows: int) -> list[str]:
-    """Returns the streams that fit, in order."""
-    if len(streams) <= rows - 1:
-        return list(streams)
-    heaviest = set(sorted(streams, key=lambda name: -streams[name].last["weight"])[: rows - 2])
-    return [name for name in streams if name in heaviest]
-
-
-def _fitting(columns: int, unit: Unit) -> list[str]:
-    """Returns the columns that fit."""
-    shown = _COLUMNS if unit == "samples" else (_COLUMNS[0], (f"of {unit}", 9), *_COLUMNS[1:])
-    ends = itertools.accumulate(width + 2 for _, width in shown)
-    return [title for (title, _), end in zip(shown, ends, strict=True) if end <= columns]
-
-
-def _weight(weight: float) -> str:
-    return f"{bar_text(weight, _BAR_WIDTH)} {weight:.3f}"
-
-
-def _cells(stream: GatheredStream, share: float, evaluated: float | None) -> dict[str, str | Text]:
-    last = stream.last
-    return {
-        "weight": _weight(last["weight"]),
-        "loss": loss_text(stream.recent_loss, stream.is_finite),
-        "coverage": number_text(last["coverage"], ".0%"),
-        "share": f"{share:.0%}",
-        "curve": sparkline(stream.losses),
-        "evaluated": loss_text(evaluated, None if evaluated is None else math.isfinite(evaluated)),
-        "passes": number_text(last["epoch"], ".2f"),
-        "samples": short_number(last["seen"]),
-    }
+def _is_finite(value: float | None) -> bool | None:
+    return None if value is None else math.isfinite(value)
 
 
 def number_text(value: float | None, form: str = ".3f") -> str:
@@ -146,33 +119,25 @@ def as_document(run: WatchedRun) -> dict[str, Any]:
         `..._is_finite`
         beside each loss and the gradient norm tells a non-finite value (false) from an unknown one (`None`).
     """
-    gathered = run.gathered
-    shares = {unit: gathered.shares(unit) for unit in UNITS}
+    shares, evaluations = {unit: run.shares(unit) for unit in UNITS}, run.evaluations
     return {
+        **{name: getattr(run, name) for name in ("state", "reason", "progress", "loading_share", "evaluated_at")},
         "run": run.folder,
-        "state": run.state,
-        "reason": run.reason,
-        "progress": run.progress,
         "seconds_left": run.seconds_left(),
-        "clock": gathered.clock | {f"{name}_is_finite": is_known for name, is_known in gathered.is_finite.items()},
-        "loading_share": gathered.loading_share,
-        "evaluated_at": gathered.evaluated_at,
-        "eval_loss": mean_loss(gathered.evaluations, run.eval_weights),
-        "eval_worst_loss": worst_loss(gathered.evaluations),
+        "clock": run.clock | {f"{name}_is_finite": is_known for name, is_known in run.is_finite.items()},
+        "eval_loss": mean_loss(evaluations, run.eval_weights),
+        "eval_worst_loss": worst_loss(evaluations),
         "streams": [
             {
-                **{key: value for key, value in stream.last.items() if key not in ("step", "count", "loss")},
-                "loss": stream.recent_loss,
+                **{key: value for key, value in stream.last.items() if key not in ("step", "count")},
+                "loss": stream.loss,
                 "loss_is_finite": stream.is_finite,
+                **{f"{unit[:-1]}_share": shares[unit][name] for unit in UNITS[1:]},
                 "share": shares["samples"][name],
-                "token_share": shares["tokens"][name],
-                "label_share": shares["labels"][name],
-                "evaluation": gathered.evaluations.get(name),
-                "evaluation_is_finite": math.isfinite(gathered.evaluations[name])
-                if name in gathered.evaluations
-                else None,
+                "evaluation": evaluations.get(name),
+                "evaluation_is_finite": _is_finite(evaluations.get(name)),
             }
-            for name, stream in gathered.streams.items()
+            for name, stream in run.streams.items()
         ],
     }
 
@@ -187,21 +152,26 @@ def view(run: WatchedRun, columns: int, rows: int) -> RenderableType:
     """
     lines = _lines(run, columns)[: max(1, rows)]
     left = rows - len(lines)
-    return Group(
-        *lines, *([stream_table(run.gathered, columns, left, mixing_unit({"mixing": run.policy}))] if left >= 2 else [])
-    )
+    return Group(*lines, *([stream_table(run, columns, left)] if left >= 2 else []))
 
 
 def _lines(run: WatchedRun, columns: int) -> list[Text]:
     """Returns the lines on the run as a whole."""
-    lines = [_title(run), _progress(run, columns), Text(", ".join(_times(run))), Text(", ").join(_figures(run))]
-    losses = run.gathered.evaluations
+    clock, losses = run.clock, run.evaluations
+    loss, norm = (loss_text(clock[name], run.is_finite[name]) for name in ("loss", "gradient_norm"))
+    times = [
+        *([f"{duration_text(run.seconds_left())} left"] if run.state == "running" else []),
+        f"step {clock['step']:,}, epoch {clock['epoch']:.2f}, {short_number(clock['samples'])} samples",
+        f"{short_number(clock['tokens'])} tokens, {number_text(run.seconds_per_step, '.2g')} s/step",
+    ]
+    rates = f"rate {number_text(clock['learning_rate'], '.2e')}, loading {number_text(run.loading_share, '.0%')}"
+    sizes = f" {sparkline(run.losses)}, batch {clock['batch_size']:,}, {rates}, gradient "
+    lines = [_title(run), _progress(run, columns), Text(", ".join(times)), Text.assemble("loss ", loss, sizes, norm)]
     if losses:
         # NaN is worse than any number.
         worst = max(losses, key=lambda name: (math.isnan(losses[name]), losses[name]))
-        mean = mean_loss(losses, run.eval_weights)
-        at = f"evaluation at {run.gathered.evaluated_at:,}"
-        lines.append(Text(f"{at}: mean {mean:.3f}, worst {worst} {losses[worst]:.3f}"))
+        at = f"evaluation at {run.evaluated_at:,}: mean {mean_loss(losses, run.eval_weights):.3f}"
+        lines.append(Text(f"{at}, worst {worst} {losses[worst]:.3f}"))
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
     return lines
@@ -218,33 +188,7 @@ def _title(run: WatchedRun) -> Text:
 
 
 def _progress(run: WatchedRun, columns: int) -> Text:
-    clock = run.gathered.clock
-    done: dict[str, float] = {unit: clock[unit] for unit in UNITS}
-    done |= {"epochs": clock["epoch"], "steps": clock["step"]}
+    done = {**run.clock, "epochs": run.clock["epoch"], "steps": run.clock["step"]}
     share = f" {run.progress:4.0%}  {clock_text(done, run.budget)}"
     width = max(10, min(40, columns - len(share) - 1))
     return Text(bar_text(run.progress, width), style="cyan").append(share, style="bold")
-
-
-def _times(run: WatchedRun) -> list[str]:
-    clock = run.gathered.clock
-    return [
-        *([f"{duration_text(run.seconds_left())} left"] if run.state == "running" else []),
-        f"step {clock['step']:,}",
-        f"epoch {clock['epoch']:.2f}",
-        f"{short_number(clock['samples'])} samples",
-        f"{short_number(clock['tokens'])} tokens",
-        f"{number_text(run.gathered.seconds_per_step, '.2g')} s/step",
-    ]
-
-
-def _figures(run: WatchedRun) -> list[Text]:
-    clock, is_finite = run.gathered.clock, run.gathered.is_finite
-    loss, norm = (loss_text(clock[name], is_finite[name]) for name in ("loss", "gradient_norm"))
-    return [
-        Text.assemble("loss ", loss, f" {sparkline(run.gathered.losses)}"),
-        Text(f"batch {clock['batch_size']:,}"),
-        Text(f"rate {number_text(clock['learning_rate'], '.2e')}"),
-        Text(f"loading {number_text(run.gathered.loading_share, '.0%')}"),
-        Text.assemble("gradient ", norm),
-    ]

@@ -1,10 +1,9 @@
-"""Batch size, learning rate, time of a step and prefetch hits, over the data clock."""
+"""Batch size, learning rate and time of a step, over the data clock."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from mixer.report.clocked import averaged, thin
 from mixer.report.plot import Panel, Plot, colours_of, line, panel
@@ -72,21 +71,3 @@ def timings(runs: Sequence[Run], most_points: int) -> Plot:
         "steps may go beyond the top."
     )
     return Plot("Time of a step", caption, panels, {_PARTS[column]: _COLOURS[column] for column in parts})
-
-
-def prefetch(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the share of prefetch hits, one line per run with workers."""
-    colours = colours_of([run.name for run in runs])
-    lines = []
-    for run in runs:
-        rows = averaged(_with_workers(run), ["hits", "misses"], most_points)
-        if len(rows):
-            shares = rows.assign(share=rows["hits"] / (rows["hits"] + rows["misses"]))
-            lines.append(line(shares, "share", run.name, colours[run.name]))
-    panels = [panel("Hits", lines, last_epoch(runs), range=[0, 1.05], tickformat=".0%")] if lines else []
-    caption = "Share of the samples that workers had prefetched; training waits for the others."
-    return Plot("Prefetching", caption, panels, colours)
-
-
-def _with_workers(run: Run) -> pd.DataFrame:
-    return run.timings[run.timings["hits"] + run.timings["misses"] > 0]

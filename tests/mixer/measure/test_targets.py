@@ -16,7 +16,8 @@ from transformers import default_data_collator
 import mixer
 from mixer import MarginalValue, MixingTrainer, Objective, Uniform
 from mixer.gradients.metric import OptimizerMetric
-from mixer.ledger.summary import comparison_table, summarise
+from mixer.ledger.comparison import comparison_table
+from mixer.ledger.summary import summarise
 from mixer.loading.loaded_step import MicroBatch
 from mixer.measure.target_gradients import TargetProbe
 from mixer.measurements import Alignment

@@ -10,7 +10,7 @@ from mixer.policies import Fixed, Floor, Function, GroupDRO, Hold, LossChange, P
 from mixer.policies.contract import Decision, Mixture, Policy
 from mixer.policies.temperature import Temperature
 from mixer.policies.uniform import Uniform
-from mixer.policies.warm_up import WarmUp
+from mixer.policies.wrappers.warm_up import WarmUp
 from tests.mixer.policies.observed import NAN, Told, mixture, observe
 
 MIXTURE = Mixture(("a", "b"), np.array([900, 100]), np.array([0.4, 0.6]))

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.ledger.summary import comparison_table, metrics_table, summarise
+from mixer.ledger.comparison import comparison_table, metrics_table
+from mixer.ledger.summary import summarise
 from mixer.policies.objective import Objective
 from mixer.report.clocked import not_finite_since
 from mixer.report.tables import stream_cells, stream_figures

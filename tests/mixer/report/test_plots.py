@@ -101,15 +101,6 @@ def test_times_are_stacked_by_what_they_went_into(runs: list[Run]) -> None:
     assert list(timings(runs, 100).colours) == ["training", "loading", "measuring gradients"]
 
 
-def test_prefetching_is_averaged_by_samples(runs: list[Run]) -> None:
-    runs[0].timings[["hits", "misses"]] = [[0, 0], [4, 4], [30, 10], [8, 0], [8, 0], [8, 0]]
-    runs[1].timings[["hits", "misses"]] = 0
-    plot = of.prefetch(runs, 100)
-    assert lines_of(plot) == [("first", EPOCHS[1:], [0.5, 0.75, 1.0, 1.0, 1.0])]
-    assert lines_of(of.prefetch(runs, 4))[0][2][0] == pytest.approx(34 / 48, abs=1e-4)
-    assert of.prefetch(runs[1:], 100).panels == []
-
-
 @pytest.mark.parametrize(("num_steps", "measure_every", "most"), [(1, 1, 20), (400, 3, 61)])
 def test_every_plot_draws_short_and_long_runs_with_no_more_points_than_it_may(
     tmp_path: Path, num_steps: int, measure_every: int, most: int

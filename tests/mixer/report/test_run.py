@@ -36,7 +36,6 @@ def test_the_main_figures(tmp_path: Path) -> None:
         "Epochs": ["0.08"],
         "Batch size, first → last": ["4 → 24"],
         "Learning rate, peak → last": ["0.0985 → 0.0866"],
-        "Gradient norm, first → last": ["1 → 0.408"],
         "Validation loss, last, average": ["3.500"],
         "Validation loss, last, worst": ["4.000"],
         "Time in loading": ["3.0 s"],

@@ -13,7 +13,8 @@ from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.runs import RecordedRuns
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import as_document, view
-from mixer.ledger.summary import comparison, summarise
+from mixer.ledger.comparison import comparison
+from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
 from tests.helpers import arguments, build_model
 from tests.mixer.trainer.trl.cases import chats, completions, sft

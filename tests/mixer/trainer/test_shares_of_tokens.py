@@ -12,7 +12,8 @@ from mixer import Fixed, MixingTrainer, Policy
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import as_document, view
-from mixer.ledger.summary import comparison, summarise
+from mixer.ledger.comparison import comparison
+from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
 from tests.helpers import arguments, build_model
 

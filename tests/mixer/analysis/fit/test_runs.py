@@ -121,7 +121,7 @@ def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None
     Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
     for folders, message in (
         ([run], "No stream was evaluated in any of the runs"),
-        ([run, tmp_path / "x" / ".." / "one"], "are given twice"),
+        ([run, tmp_path / "x" / ".." / "one"], "given twice"),
         ([tmp_path], "is not the folder of a run"),
         ([tmp_path / "new"], "has no step"),
     ):

@@ -19,6 +19,7 @@ from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Fixed, Policy
 from mixer.policies.contract import Unit
+from mixer.utils.recorded_arguments import as_data
 
 SHARES = (0.3, 0.5, 0.7)
 OF_THREE_SEEDS = [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -29,7 +30,7 @@ def run(folder: Path, policy: Policy, seed: int, drawing: Drawing) -> Path:
     streams = [Stream("a", range(4000)), Stream("b", range(4000)), Stream("c", range(4000), enters_at=0.3)]
     mixing = Mixing(Planner(streams, seed, drawing=drawing), policy, Clock(20, 12_000, Budget(steps=30)))
     ledger, generator = Ledger(folder / "ledger", is_writer=True), np.random.default_rng(seed)
-    ledger.begin(None, {})
+    ledger.begin(None, {"run": {"mixing": as_data(policy)}})
     recorder = Recorder(mixing, ledger, reads_at_once=True)
     while mixing.clock.progress < 1.0 and (plan := mixing.next_plan()) is not None:
         lengths = zip((128, 32, 10), (385, 65, 11), plan.counts, strict=True)

@@ -21,10 +21,10 @@ def test_losses_and_shares_are_of_the_last_50_steps(tmp_path: Path) -> None:
     begin(tmp_path, 3, 301, steps=400).finish()
     run = read(tmp_path)
     assert run.progress == 301 / 400
-    stream = run.gathered.streams["stream-1"]
-    assert (stream.last["step"], len(stream.recent), len(stream.losses)) == (301, 50, 301)
-    assert stream.recent_loss == pytest.approx(np.mean([5.0 - step / 100 for step in range(252, 302)]))
-    assert run.gathered.shares()["stream-2"] == pytest.approx(0.5)
+    stream = run.streams["stream-1"]
+    assert (stream.last["step"], stream.amounts["samples"], len(stream.losses)) == (301, 100.0, 301)
+    assert stream.loss == pytest.approx(np.mean([5.0 - step / 100 for step in range(252, 302)]))
+    assert run.shares()["stream-2"] == pytest.approx(0.5)
 
 
 def test_the_time_left_is_by_that_since_the_run_began_or_resumed(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Wrappers, one file each: policies that change the decisions of another policy."""
