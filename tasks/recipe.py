@@ -28,7 +28,7 @@ ScoreName = Literal[
 ]
 
 # Fields that are passed on to the run.
-_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "score_steps")
+_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "score_steps", "score_samples")
 _TWO_DATA_SETS = "not two data sets: for training and for evaluation."
 
 
@@ -90,11 +90,13 @@ class ContinualRecipe:
         batch_size: New samples of a step over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
-        score: What a task is scored by: a name, or `tasks.generated` and its arguments; `nearest-mean` is the accuracy
-            by means of the memory's classes, as in iCaRL; `None` takes the accuracy where all tasks have classes, else
-            the loss.
+        score: What a task is scored by: a name, or `tasks.generated` or `tasks.lm_eval_score` and its arguments;
+            `nearest-mean` is the accuracy by means of the memory's classes, as in iCaRL; `None` takes the accuracy
+            where all tasks have classes, else the loss.
         score_steps: Number of steps after which the tasks seen so far are scored, again and again.
-        held_out: Functions that give evaluation sets that are no task, by name.
+        score_samples: Samples of each evaluation set that are scored then; `None` for all.
+        held_out: Functions that give evaluation sets that are no task, or scores such as `tasks.lm_eval_score`, by
+            name.
     """
 
     model: ClassifierRecipe
@@ -112,6 +114,7 @@ class ContinualRecipe:
     scores_before: bool = True
     score: ScoreName | Factory | None = None
     score_steps: int | None = None
+    score_samples: int | None = None
     held_out: dict[str, Factory] = field(default_factory=dict)
 
     def build(self) -> ContinualRun:

@@ -122,7 +122,7 @@ def metric_rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]
         rows.append((f"{title_of(name, metric).capitalize()}, against {next(iter(scores))}", differences))
     held_out = dict.fromkeys(name for matrix in matrices.values() for name in matrix.held_out_names)
     for name in held_out:
-        title = f"{metric.capitalize()} on {name} (no task), first → last"
+        title = f"On {name} (no task), first → last"
         rows.append((title, [_ends(one, name) if name in one.mean.held_out_names else "-" for one in scores.values()]))
     return rows
 

@@ -48,7 +48,7 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
     assert {"Forgetting since the best score", "Training loss by task", "Mixture"} < set(shown)
     assert {"Replay memory", "Classes in the memory", "Time of a step"} < set(shown)
     assert "Scores while tasks are learnt" in shown
-    assert "Accuracy on general (no task), first → last</th><td>-</td><td>0." in text
+    assert "On general (no task), first → last</th><td>-</td><td>0." in text
     assert "Stability gap" in text
     assert "Disk of the last task" in text
     for task in ("task_1", "task_2", "task_3"):
