@@ -58,13 +58,14 @@ def accuracy(
     return _mean_over(trainer, dataset, batch_size, partial(_num_right, trainer, classes), model)
 
 
-def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> float:
+def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64, model: nn.Module | None = None) -> float:
     """Computes the mean loss per item (sample, or token with a label); all ranks have to call it.
 
     Args:
         trainer: The trainer of the model, collator and loss; its state does not change.
         dataset: Samples, map-style.
         batch_size: Samples per forward pass.
+        model: The model to score; `None` for the trainer's.
 
     Returns:
         The loss, the same on every rank.
@@ -79,7 +80,7 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> flo
         num_items, loss = int(runs.items(micro).sum()), float(runs.mean_loss(micro, model))
         return (loss * num_items if num_items else 0.0), num_items
 
-    return _mean_over(trainer, dataset, batch_size, measure)
+    return _mean_over(trainer, dataset, batch_size, measure, model)
 
 
 def _mean_over(
