@@ -81,6 +81,7 @@ class ContinualRecipe:
             `None` where the sequence's function needs none.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one: of the run, and where
             there is no source the sequence's function is called with it.
+        data_collator: A function that returns what makes a batch of samples; `None` goes by model and tokenizer.
         head: What becomes of the output layer: `whole`, `growing` or `masked`; see `ContinualRun`.
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
@@ -104,6 +105,7 @@ class ContinualRecipe:
     training: MixingConfig
     source: Factory | None = None
     tokenizer: str | Factory | None = None
+    data_collator: Factory | None = None
     head: HeadKind | None = None
     memory: Factory | None = None
     second_draw: str | None = None
@@ -130,6 +132,8 @@ class ContinualRecipe:
         sequence = self._tasks(tokenizer)
         set_seed(self.training.seed)
         collator = None if tokenizer is None else collator_for(self.model.task, tokenizer)
+        if (given := self.data_collator) is not None:
+            collator = call_by_name("data_collator.factory", given.factory, given.arguments)
         memory: ReplayBuffer | None = None
         if self.memory is not None:
             memory = _made("memory", self.memory, ReplayBuffer, "no ReplayBuffer.")
