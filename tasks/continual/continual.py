@@ -333,7 +333,7 @@ class ContinualRun:
         self._model_file.save(end)
         self._optimizer.save(end)
         self.rehearsal.save(end)
-        write_cost(self.model, end, keeps_checkpoints=not self._limits_checkpoints)
+        write_cost(self.model, end, not self._limits_checkpoints, self.rehearsal.buffers)
 
     def _show(self) -> None:
         if self.args.process_index == 0:
