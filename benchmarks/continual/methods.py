@@ -163,7 +163,7 @@ def _er_ace(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
 
 
 def _cls_er(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    method = CLSER(decay=0.99)  # a run has a tenth of the steps of the paper's
+    method = CLSER(decay=0.99, stable_rate=0.7)  # a run has a tenth of the steps of the paper's
     return Setting(_buffer(protocol, memory, num_tasks), methods=[method], score=Score(method.score, "accuracy"))
 
 
