@@ -1,14 +1,18 @@
 # ruff: noqa: D102  # the calls are described where they are declared
-"""Four methods of one's own, two of them for continual runs: docs/extend_replay.md explains the calls."""
+"""Methods and a selection of one's own, for continual runs among others: docs/extend_replay.md explains the calls."""
 
 import copy
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mixer import ForwardResult, Method, RunContext, TaskContext
+from replay.selection import Offers, Selection
 
 
 class Anchored(Method):
@@ -135,3 +139,36 @@ class HoldWeights(Method):
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         if folder.exists():
             self.fisher, self.anchor = (load_file(folder / f"{name}.safetensors") for name in ("fisher", "anchor"))
+
+
+class KeepSurprising(Selection):
+    """SuRe's selection (arXiv:2511.22367): of each task equally many samples, those with the largest losses."""
+
+    needs = frozenset({"task", "loss"})
+    remembered = ("entries",)
+
+    def start(self, capacity: int, key: int) -> None:
+        super().start(capacity, key)
+        self.entries: list[list[float]] = []  # task and loss, by slot
+
+    @property
+    def size(self) -> int:
+        return len(self.entries)
+
+    def choose(self, offers: Offers) -> Any:
+        slots = np.full(offers.count, -1)
+        for number, (task, loss) in enumerate(zip(offers.tasks.tolist(), offers.losses.tolist(), strict=True)):
+            if self.size < self.capacity:
+                slots[number] = self.size
+                self.entries.append([task, loss])
+                continue
+            sizes = Counter([task, *(own for own, _ in self.entries)])  # with the new one
+            largest = task if sizes[task] == max(sizes.values()) else max(sizes, key=sizes.__getitem__)
+            least, slot = min((loss, slot) for slot, (own, loss) in enumerate(self.entries) if own == largest)
+            if largest != task or loss > least:
+                slots[number], self.entries[slot] = slot, [task, loss]
+        return slots
+
+    def remove(self, slot: int) -> None:
+        self.entries[slot] = self.entries[-1]
+        self.entries.pop()

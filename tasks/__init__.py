@@ -17,6 +17,7 @@ check_found("replay")
 
 if TYPE_CHECKING:
     from tasks.continual.continual import ContinualRun
+    from tasks.harness import lm_eval_score
     from tasks.metrics.metrics import Metric, all_metrics
     from tasks.metrics.score_matrix import ScoreMatrix
     from tasks.mlp import MLPConfig, MLPForImageClassification
@@ -28,6 +29,7 @@ else:
         __name__,
         {
             "tasks.continual.continual": ["ContinualRun"],
+            "tasks.harness": ["lm_eval_score"],
             "tasks.metrics.metrics": ["Metric", "all_metrics"],
             "tasks.metrics.score_matrix": ["ScoreMatrix"],
             "tasks.mlp": ["MLPConfig", "MLPForImageClassification"],
@@ -51,5 +53,6 @@ __all__ = [
     "cpp_headers",
     "english_docstrings",
     "generated",
+    "lm_eval_score",
     "python_source",
 ]

@@ -9,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from mixer.cli.command import Command, add_json, build_recipe, recipe_command
+from mixer.cli.train import TINY
 from mixer.distributed.launch import build_together
 from mixer.report.judging import Measured
 from mixer.utils.console import console, only_json, print_json
@@ -32,9 +33,10 @@ def continual() -> Command:
         _train,
         description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
-        usage="[--seeds N] [--resume auto|must|never] [--json]",
+        usage="[--tiny] [--seeds N] [--resume auto|must|never] [--json]",
         example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
         options={
+            "--tiny": {"action": "store_true", "help": TINY},
             "--seeds": {
                 "type": int | list[int] | None,
                 "metavar": "N",

@@ -28,7 +28,7 @@ ScoreName = Literal[
 ]
 
 # Fields that are passed on to the run.
-_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "score_steps")
+_RUN_OPTIONS = ("head", "second_draw", "batch_size", "optimizer", "scores_before", "score_steps", "score_samples")
 _TWO_DATA_SETS = "not two data sets: for training and for evaluation."
 
 
@@ -81,6 +81,7 @@ class ContinualRecipe:
             `None` where the sequence's function needs none.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one: of the run, and where
             there is no source the sequence's function is called with it.
+        data_collator: A function that returns what makes a batch of samples; `None` goes by model and tokenizer.
         head: What becomes of the output layer: `whole`, `growing` or `masked`; see `ContinualRun`.
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
@@ -90,11 +91,13 @@ class ContinualRecipe:
         batch_size: New samples of a step over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
-        score: What a task is scored by: a name, or `tasks.generated` and its arguments; `nearest-mean` is the accuracy
-            by means of the memory's classes, as in iCaRL; `None` takes the accuracy where all tasks have classes, else
-            the loss.
+        score: What a task is scored by: a name, or `tasks.generated` or `tasks.lm_eval_score` and its arguments;
+            `nearest-mean` is the accuracy by means of the memory's classes, as in iCaRL; `None` takes the accuracy
+            where all tasks have classes, else the loss.
         score_steps: Number of steps after which the tasks seen so far are scored, again and again.
-        held_out: Functions that give evaluation sets that are no task, by name.
+        score_samples: Samples of each evaluation set that are scored then; `None` for all.
+        held_out: Functions that give evaluation sets that are no task, or scores such as `tasks.lm_eval_score`, by
+            name.
     """
 
     model: ClassifierRecipe
@@ -102,6 +105,7 @@ class ContinualRecipe:
     training: MixingConfig
     source: Factory | None = None
     tokenizer: str | Factory | None = None
+    data_collator: Factory | None = None
     head: HeadKind | None = None
     memory: Factory | None = None
     second_draw: str | None = None
@@ -112,6 +116,7 @@ class ContinualRecipe:
     scores_before: bool = True
     score: ScoreName | Factory | None = None
     score_steps: int | None = None
+    score_samples: int | None = None
     held_out: dict[str, Factory] = field(default_factory=dict)
 
     def build(self) -> ContinualRun:
@@ -127,6 +132,8 @@ class ContinualRecipe:
         sequence = self._tasks(tokenizer)
         set_seed(self.training.seed)
         collator = None if tokenizer is None else collator_for(self.model.task, tokenizer)
+        if (given := self.data_collator) is not None:
+            collator = call_by_name("data_collator.factory", given.factory, given.arguments)
         memory: ReplayBuffer | None = None
         if self.memory is not None:
             memory = _made("memory", self.memory, ReplayBuffer, "no ReplayBuffer.")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
@@ -58,13 +58,14 @@ def accuracy(
     return _mean_over(trainer, dataset, batch_size, partial(_num_right, trainer, classes), model)
 
 
-def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> float:
+def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64, model: nn.Module | None = None) -> float:
     """Computes the mean loss per item (sample, or token with a label); all ranks have to call it.
 
     Args:
         trainer: The trainer of the model, collator and loss; its state does not change.
         dataset: Samples, map-style.
         batch_size: Samples per forward pass.
+        model: The model to score; `None` for the trainer's.
 
     Returns:
         The loss, the same on every rank.
@@ -79,7 +80,7 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64) -> flo
         num_items, loss = int(runs.items(micro).sum()), float(runs.mean_loss(micro, model))
         return (loss * num_items if num_items else 0.0), num_items
 
-    return _mean_over(trainer, dataset, batch_size, measure)
+    return _mean_over(trainer, dataset, batch_size, measure, model)
 
 
 def _mean_over(
@@ -149,6 +150,8 @@ class Score:
         higher_is_better: Whether a higher score is better; false for losses.
         names: The tasks that it can score; `None` for any.
         memory: The buffer that it goes by, which must be that of the run; `None` for none.
+        depends_on: Returns what of a task the score depends on, such as `id(task.evaluation)`: where it is the same for
+            several tasks, the first of them is scored for all; `None` scores each task.
 
     Raises:
         TypeError: If `measure` is not callable.
@@ -159,6 +162,7 @@ class Score:
     higher_is_better: bool = True
     names: frozenset[str] | None = None
     memory: ReplayBuffer | None = None
+    depends_on: Callable[[Task], Hashable] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.measure):
@@ -201,7 +205,12 @@ def generated(
 
     called = {name for _, name in named.values()}
     metric = next(iter(called)).replace("_", " ") if len(called) == 1 else "answer score"
-    return Score(measure, metric, higher_is_better, names=frozenset(named.keys() - {_ANY_TASK}) or None)
+    names = frozenset(named.keys() - {_ANY_TASK}) or None
+    return Score(measure, metric, higher_is_better, names, depends_on=None if names else _evaluation_set)
+
+
+def _evaluation_set(task: Task) -> Hashable:
+    return id(task.evaluation)
 
 
 def _name(score: Any) -> str:
@@ -233,13 +242,20 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
     if score is None:
         score = "loss" if without else "accuracy"
     if score == "loss":
-        return Score(lambda trainer, task: mean_loss(trainer, task.evaluation), "loss", higher_is_better=False)
+        return Score(
+            lambda trainer, task: mean_loss(trainer, task.evaluation),
+            "loss",
+            higher_is_better=False,
+            depends_on=_evaluation_set,
+        )
     if score == "accuracy":
         if without:
             raise ValueError(f"score='accuracy' needs classes, which the tasks {without} have not: say score='loss'.")
         own = sequence.scenario == "task"
         return Score(
-            lambda trainer, task: accuracy(trainer, task.evaluation, task.classes if own else None), "accuracy"
+            lambda trainer, task: accuracy(trainer, task.evaluation, task.classes if own else None),
+            "accuracy",
+            depends_on=lambda task: (id(task.evaluation), task.classes if own else None),
         )
     if isinstance(score, str):
         return generated(score)

@@ -27,6 +27,7 @@ from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
 from replay.selection import ClassBalanced, Herding, Reservoir, Ring, Selection, selection_classes
 from tasks.continual.rehearsal import Methods
 from tasks.methods import (
+    CLSER,
     ERACE,
     SI,
     ICaRL,
@@ -161,6 +162,11 @@ def _er_ace(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     return Setting(ReplayBuffer(capacity, ClassBalanced()), methods=[ERACE()])
 
 
+def _cls_er(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    method = CLSER(decay=0.99, stable_rate=0.7)  # a run has a tenth of the steps of the paper's
+    return Setting(_buffer(protocol, memory, num_tasks), methods=[method], score=Score(method.score, "accuracy"))
+
+
 def _by_nearest_mean(make: Callable[[], TakesPart], **options: Any) -> Method:
     def setting(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
         buffer = _buffer(protocol, memory, num_tasks, Herding)
@@ -192,12 +198,13 @@ METHODS: dict[str, Method] = {
     "der": _der,
     "der++": _der_plus_plus,
     "er-ace": _er_ace,
+    "cls-er": _cls_er,
     "icarl": _by_nearest_mean(partial(ICaRL, temperature=2.0), optimizer="kept"),
     "lamol": _lamol,
 }
 _OF_TEXT = frozenset({"lora", "o-lora", "inf-lora", "lamol"})
 _OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
-_OF_CLASSES = _OF_NEW_CLASSES | {"lwf", "er-ring", "er-class-balanced", "er-herding"}
+_OF_CLASSES = _OF_NEW_CLASSES | {"cls-er", "lwf", "er-ring", "er-class-balanced", "er-herding"}
 
 
 def why_unfit(name: str, protocol: Protocol) -> str | None:

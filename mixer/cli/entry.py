@@ -74,7 +74,7 @@ def _run(words: list[str]) -> int | None:
             check_names(rest)
         loaded = load_command(name)
         rest = _own_names(rest, loaded.aliases)
-        with tiny(rest) if name == "train" else nullcontext(rest) as rest:
+        with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
             command = _for_trainer(loaded, rest)
             command.parser.prog, recipe_class = title, command.recipe_class
             parse = (

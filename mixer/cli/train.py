@@ -25,7 +25,7 @@ _RESUME = (
     "error (must). Always start anew (never). Or resume from the folder of a checkpoint (PATH). Default: "
     "training.resume_from_checkpoint."
 )
-_TINY = "Train the recipe in miniature: the file of its name in the folder tiny beside it changes it."
+TINY = "Train the recipe in miniature: the file of its name in the folder tiny beside it changes it."
 _DRY_RUN = "Build everything and show the streams with a sample of each; do not train."
 
 
@@ -39,7 +39,7 @@ def train() -> Command:
         example="mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform",
         options={
             "--resume": {"type": str, "metavar": "auto|must|never|PATH", "help": _RESUME},
-            "--tiny": {"action": "store_true", "help": _TINY},
+            "--tiny": {"action": "store_true", "help": TINY},
             "--dry_run": {"action": "store_true", "help": _DRY_RUN},
         },
     )

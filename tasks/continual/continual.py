@@ -79,7 +79,9 @@ class ContinualRun:
             `None` uses the accuracy if all tasks have classes, else the loss.
         score_steps: Number of steps after which the tasks seen so far are scored, again and again, for the anytime
             accuracy and the stability gap; `None` scores at the ends of tasks only.
-        held_out: Evaluation sets that are no task, by name, scored with the tasks: what the model could do before.
+        score_samples: Samples of each evaluation set that are scored then, drawn once; `None` for all.
+        held_out: Evaluation sets that are no task, by name, scored with the tasks: what the model could do before; or a
+            `Score` that has data of its own, such as `lm_eval_score`.
         trainer_class: The trainer.
         **options: Further arguments of the trainer.
 
@@ -104,13 +106,14 @@ class ContinualRun:
         scores_before: bool = True,
         score: Score | str | None = None,
         score_steps: int | None = None,
+        score_samples: int | None = None,
         held_out: Mapping[str, Any] | None = None,
         trainer_class: type[MixingTrainer] = MixingTrainer,
         **options: Any,
     ):
         check_types(model, sequence, args, memory, methods, trainer_class)
         check_options(options, trainer_class, inspect.signature(ContinualRun).parameters)
-        check_values(optimizer, scores_before, score_steps, options)
+        check_values(optimizer, scores_before, score_steps, score_samples, options)
         self.model, self.sequence, self.args, self.memory = model, sequence, args, memory
         self.rehearsal = Rehearsal(memory, second_draw, mixing, methods, sequence)
         if self.rehearsal.adds_parameters:
@@ -120,7 +123,7 @@ class ContinualRun:
         check_evaluation(self.rehearsal.needs, options.get("eval_dataset"), sequence)
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
-        self.scoring = Scoring(as_score(score, sequence), sequence, held_out, score_steps)
+        self.scoring = Scoring(as_score(score, sequence), sequence, held_out, score_steps, score_samples)
         check_score_memory(self.scoring.score, memory, self.rehearsal.has_one_memory)
         self.folder, self._batch_size = Path(str(args.output_dir)), batch_size
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
@@ -330,7 +333,7 @@ class ContinualRun:
         self._model_file.save(end)
         self._optimizer.save(end)
         self.rehearsal.save(end)
-        write_cost(self.model, end, keeps_checkpoints=not self._limits_checkpoints)
+        write_cost(self.model, end, not self._limits_checkpoints, self.rehearsal.buffers)
 
     def _show(self) -> None:
         if self.args.process_index == 0:

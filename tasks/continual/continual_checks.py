@@ -16,6 +16,7 @@ from mixer.models.labels import LABEL_COLUMNS
 from mixer.trainer.engines import engine_of
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
+from mixer.utils.ranges import check_count
 from mixer.utils.recorded_arguments import check_keywords
 from mixer.utils.user_code import is_user_code
 from replay import ReplayBuffer
@@ -76,6 +77,8 @@ def check_held_out(held_out: Any) -> None:
         )
     for name, dataset in (held_out or {}).items():
         called = f"held_out[{name!r}]"
+        if isinstance(dataset, Score):
+            continue
         check_map_style(dataset, called)
         if not len(dataset):
             raise ValueError(f"{called} is empty. Leave it out, or give it at least one sample.")
@@ -156,7 +159,9 @@ def check_options(options: Mapping[str, Any], trainer_class: type, own: Iterable
     check_keywords(options, sorted({*known, *own}), "ContinualRun")
 
 
-def check_values(optimizer: Any, scores_before: Any, score_steps: Any, options: Mapping[str, Any]) -> None:
+def check_values(
+    optimizer: Any, scores_before: Any, score_steps: Any, score_samples: Any, options: Mapping[str, Any]
+) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
     if not isinstance(scores_before, bool):
         raise ValueError(f"scores_before must be True or False, got {scores_before!r}.")
@@ -166,3 +171,7 @@ def check_values(optimizer: Any, scores_before: Any, score_steps: Any, options: 
         raise ValueError("optimizers are made for each task: say args.optim or optimizer_cls_and_kwargs instead.")
     if score_steps is not None and not (type(score_steps) is int and score_steps >= 1):
         raise ValueError(f"score_steps must be a number of steps, 1 or more, or None for never, got {score_steps!r}.")
+    if score_samples is not None:
+        check_count("score_samples", score_samples, 1, "it is what is scored after each score_steps, None for all")
+        if score_steps is None:
+            raise ValueError(f"score_samples={score_samples} is for scores within tasks: set score_steps, too.")

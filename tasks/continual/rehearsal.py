@@ -98,6 +98,11 @@ class Rehearsal:
         return isinstance(self._memories, OneMemory)
 
     @property
+    def buffers(self) -> list[ReplayBuffer]:
+        """The memories."""
+        return [] if self._memories is None else self._memories.buffers
+
+    @property
     def description(self) -> dict[str, Any]:
         """What a resumed run must have as the run before: names of the policy and of the methods."""
         mixing = None if self._mixing is None else type(self._mixing).__name__
@@ -184,7 +189,7 @@ class Rehearsal:
 
     def _warn_of_shares(self, trainer: MixingTrainer, number: int) -> None:
         """Warns where nothing was replayed, or so much that epochs did not cover the task's own samples."""
-        buffers = [] if self._memories is None else self._memories.buffers
+        buffers = self.buffers
         drawn = [buffer.num_drawn - before for buffer, before in zip(buffers, self._num_drawn, strict=True)]
         held, seen = sum(map(len, buffers)), trainer.mixing.seen
         again = [int(seen[k]) for k, stream in enumerate(trainer.streams) if isinstance(stream.dataset, SecondDraw)]

@@ -1,9 +1,11 @@
 """Scores of a continual run: of all tasks before and after each, and of those seen so far while one is learnt."""
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 from transformers import TrainerCallback, TrainerState
 
 from mixer import MixingTrainer
@@ -12,7 +14,11 @@ from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import check_held_out, check_names
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.score import Score, score_of
+from tasks.sequences.data_sets import pick
 from tasks.task import Task, TaskSequence
+
+Scored = tuple[float, str | None]  # or why there is no score
+_NO_DATA = ({},)  # of a score that has its own
 
 
 class Scoring:
@@ -21,8 +27,9 @@ class Scoring:
     Args:
         score: What a score is.
         sequence: The tasks.
-        held_out: Data sets that are no task, by name.
+        held_out: Data sets that are no task, by name, or scores that have data of their own.
         score_steps: After how many steps the tasks seen so far are scored, again and again; `None` for never.
+        score_samples: Samples of each evaluation set that are scored then; `None` for all.
     """
 
     def __init__(
@@ -31,18 +38,26 @@ class Scoring:
         sequence: TaskSequence,
         held_out: Mapping[str, Any] | None,
         score_steps: int | None,
+        score_samples: int | None = None,
     ):
         self.score, self._sequence = score, sequence
         check_held_out(held_out)
-        self._held_out = [Task(name, dataset, dataset) for name, dataset in (held_out or {}).items()]
-        check_names(score, (*sequence.names, *(task.name for task in self._held_out)))
+        self._own = {name: given for name, given in (held_out or {}).items() if isinstance(given, Score)}
+        datasets = {name: _NO_DATA if name in self._own else given for name, given in (held_out or {}).items()}
+        self._held_out = [Task(name, dataset, dataset) for name, dataset in datasets.items()]
+        check_names(score, (*sequence.names, *(name for name in datasets if name not in self._own)))
+        for name, own in self._own.items():
+            check_names(own, [name])
         self._score_steps = score_steps
+        few = {id(task.evaluation): _some(task.evaluation, score_samples) for task in sequence}
+        self._scored_at_steps = [_evaluated_on(task, few[id(task.evaluation)]) for task in sequence]
         self.matrix = self.new_matrix()
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Digests of the held-out sets, by name."""
-        return {task.name: fingerprint(task.evaluation) for task in self._held_out}
+        """Digests of the held-out sets, by name; of a score its metric."""
+        digests = {task.name: fingerprint(task.evaluation) for task in self._held_out if task.name not in self._own}
+        return digests | {name: own.metric for name, own in self._own.items()}
 
     def new_matrix(self) -> ScoreMatrix:
         """Returns an empty matrix."""
@@ -52,10 +67,10 @@ class Scoring:
     def record(self, trainer: MixingTrainer, after: int) -> dict[str, str]:
         """Scores all tasks and held-out sets after a number of tasks; returns why held-out sets have no score."""
         when = f"after {after} tasks"
-        scored = {task.name: self.of_task(trainer, task, when) for task in self._sequence}
+        scored = self._of_tasks(trainer, self._sequence, when)
         failures = {name: why for name, (_, why) in scored.items() if why is not None}
         self.matrix.record(after, {name: score for name, (score, _) in scored.items()}, failures)
-        others = {task.name: self.of_task(trainer, task, when) for task in self._held_out}
+        others = self._of_tasks(trainer, self._held_out, when)
         if others:
             self.matrix.record_held_out(after, {name: score for name, (score, _) in others.items()})
         return {name: why for name, (_, why) in others.items() if why is not None}
@@ -91,13 +106,40 @@ class Scoring:
 
     def _record_step(self, trainer: MixingTrainer, number: int, num_steps: int) -> None:
         when = f"after {num_steps} steps of {self._sequence[number].name!r}"
-        seen = self._sequence.tasks[: number + 1]
-        scores = {task.name: self.of_task(trainer, task, when)[0] for task in seen}
-        self.matrix.record_step(number + 1, num_steps, scores)
+        scored = self._of_tasks(trainer, self._scored_at_steps[: number + 1], when)
+        self.matrix.record_step(number + 1, num_steps, {name: score for name, (score, _) in scored.items()})
 
-    def of_task(self, trainer: MixingTrainer, task: Task, when: str) -> tuple[float, str | None]:
+    def _of_tasks(self, trainer: MixingTrainer, tasks: Iterable[Task], when: str) -> dict[str, Scored]:
+        """Scores tasks, once those whose scores cannot differ."""
+        found: dict[Hashable, Scored] = {}
+        scored = {}
+        for task in tasks:
+            score = self._score_of(task)
+            key = (id(score), task.name if score.depends_on is None else score.depends_on(task))
+            if key not in found:
+                found[key] = self.of_task(trainer, task, when)
+            scored[task.name] = found[key]
+        return scored
+
+    def _score_of(self, task: Task) -> Score:
+        return self._own.get(task.name, self.score)
+
+    def of_task(self, trainer: MixingTrainer, task: Task, when: str) -> Scored:
         """Scores a task; see `tasks.score.score_of`."""
-        return score_of(self.score, trainer, task, when)
+        return score_of(self._score_of(task), trainer, task, when)
+
+
+def _some(dataset: Any, num_samples: int | None) -> Any:
+    """Draws samples of a data set, always the same."""
+    if num_samples is None or num_samples >= len(dataset):
+        return dataset
+    return pick(dataset, np.sort(np.random.default_rng(0).permutation(len(dataset))[:num_samples]))
+
+
+def _evaluated_on(task: Task, dataset: Any) -> Task:
+    other = copy.copy(task)
+    object.__setattr__(other, "evaluation", dataset)  # which need not have each class
+    return other
 
 
 class AfterSteps(TrainerCallback):

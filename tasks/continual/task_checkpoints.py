@@ -140,7 +140,9 @@ def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0) -> 
         and training, on the main rank; of a run that was killed and went on, what counts in the end), and
         `samples_per_second`, the samples of all ranks over the seconds of a step, as the median over the steps,
         so that the first ones, which warm up, do not rule it; `parameters`, those that are trained, the bytes of the
-        task's folder, checkpoints that stay included, and the most memory so far, of the accelerator or the process.
+        task's folder, checkpoints that stay included, the most memory so far, of the accelerator or the process, and
+        the bytes kept for earlier tasks: samples, also where they stay in their data sets, logits, the state of
+        methods, and adapters but the first.
     """
     rows = {}
     for number, name in enumerate(task_names[first:], start=first):

@@ -28,7 +28,8 @@ class CLSER(TaskMethod):
     `α copy + (1 - α) model` with its own probability, the *plastic* one more often than the *stable* one;
     `α = min(1 - 1 / (n + 1), decay)` in step n. The paper predicts by the stable copy: `score=Score(method.score)`.
 
-    Costs two copies of the model and two forwards a step. With `strength=0` it is a slow copy beside plain replay.
+    Costs two copies of the model and two forwards a step. With `strength=0` it is a slow copy beside plain replay,
+    without a forward, for samples without classes too: `mean_loss(..., model=method.copies[-1])` is its loss.
 
     Args:
         strength: `λ`, 0 or more; about 0.1 in the paper.
@@ -49,7 +50,6 @@ class CLSER(TaskMethod):
 
     adds_term = True
     takes_weights = True
-    needs_classes = True
     lasts_for_all_tasks = True
 
     def __init__(
@@ -60,6 +60,7 @@ class CLSER(TaskMethod):
         check_range("plastic_rate", plastic_rate, 0.0, 1.0, "it is a probability")
         check_range("stable_rate", stable_rate, 0.0, plastic_rate, "the stable copy moves less often")
         self.strength, self.decay, self.rates = float(strength), float(decay), (float(plastic_rate), float(stable_rate))
+        self.needs_classes = strength > 0.0
         self.copies: list[nn.Module] = []
         self._loaded: dict[str, Tensors] | None = None
         self._num_steps = 0
@@ -94,7 +95,7 @@ class CLSER(TaskMethod):
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Gives λ times the mean distance of replayed samples, this rank's part; see `Method.term`."""
         rows = self._run.memory_rows(trained)
-        if not rows.any():
+        if not rows.any() or not self.strength:
             return None
         inputs, num_rows = self._run.runs.prepared(trained.micro.inputs), len(rows)
         with torch.no_grad():

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,7 +23,7 @@ class TaskMethod(Method):
     A subclass sets `needs_classes` if samples must have classes.
     """
 
-    needs_classes: ClassVar[bool] = False
+    needs_classes: bool = False
     _task: TaskContext | None = None
 
     def attach(self, run: RunContext) -> None:

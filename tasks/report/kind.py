@@ -109,6 +109,7 @@ def cost_rows(paces: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[str, list
     made: dict[str, Callable[[dict[str, int]], str]] = {
         "Parameters (trained)": lambda cost: f"{cost['parameters']:,} ({cost['trainable_parameters']:,})",
         "Disk of the last task": lambda cost: f"{short_number(cost['disk_bytes'])}B",
+        "Kept for earlier tasks": _kept,
         "Most memory": lambda cost: f"{short_number(cost['memory_bytes'])}B",
     }
     tasks = dict.fromkeys(task for runs in paces for pace in runs for task in pace)
@@ -117,6 +118,11 @@ def cost_rows(paces: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[str, list
     ]
     rows = [(name, [shown(cost) if cost.get("parameters") else "-" for cost in costs]) for name, shown in made.items()]
     return [*times, *rows]
+
+
+def _kept(cost: Mapping[str, float]) -> str:
+    kept = cost.get("kept_bytes") or 0  # which runs of earlier versions did not note
+    return f"{short_number(kept)}B" if kept > 0 else "-"
 
 
 def _time(paces: Sequence[Mapping[str, float]]) -> str:

@@ -213,5 +213,5 @@ def test_the_demo_runs_as_make_runs_it(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_extra_all_joins_every_part_but_those_that_are_named_apart() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (joined,) = re.findall(r"^adaptive-mixer\[(.+)\]$", extras["all"][0])
-    apart = {"all", "benchmarks", "conflict-solvers", "deepspeed", "dev", "docs", "liger", "ray"}
+    apart = {"all", "benchmarks", "conflict-solvers", "deepspeed", "dev", "docs", "liger", "lm-eval", "ray"}
     assert {*joined.split(",")} == extras.keys() - apart

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from examples.modalities import augmented, image_tasks
 from mixer import Ledger
 from mixer.cli.entry import main
 from mixer.recipe.fields import read_recipe_file
 from mixer.recipe.recipe_files import filled_in
+from tasks import ScoreMatrix
 from tests.ranks.warm import some
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +37,36 @@ def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(
     assert (seen["items"] > 0).all()
     assert filled_in((GALLERY / f"{name}.yaml").read_text())  # the recipe itself is complete, too
     assert "/" in whole["model"]["name_or_path"]
+
+
+def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
+    plus = '[{"class_path": "replay.DERPlusPlus", "init_args": {"second": "again"}}]'
+    main(["continual", *words, "--second_draw", "again", "--methods", plus])
+    assert np.isfinite(ScoreMatrix.from_file(tmp_path / "run" / "scores.json").scores).all()
+    rows = Ledger(tmp_path / "run" / "02-task_2" / "ledger").to_pandas()
+    assert set(rows.query("count > 0")["stream"]) == {"task_2", "memory", "again"}
+
+
+def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -> None:
+    for split, count in (("train", 3), ("test", 2)):
+        for number, name in enumerate(("cat", "dog")):
+            (tmp_path / split / name).mkdir(parents=True)
+            for shade in range(count):
+                Image.new("RGB", (20, 24), (shade, 100 * number, 255)).save(tmp_path / split / name / f"{shade}.png")
+    train, evaluation = image_tasks(str(tmp_path), size=16)
+    assert [[row["labels"] for row in part] for part in (train, evaluation)] == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1]]
+    torch.manual_seed(1)
+    batch = augmented()([train[4], evaluation[3]])
+    assert batch["labels"].tolist() == [1, 1]
+    expected = torch.tensor([1, 100, 255]) / 127.5 - 1
+    torch.testing.assert_close(batch["pixel_values"][1], expected[:, None, None].expand(3, 16, 16))
+    colours = {tuple(pixel) for pixel in batch["pixel_values"][0].flatten(1).T.tolist()}
+    assert colours == {(0.0, 0.0, 0.0), tuple(expected.tolist())}  # moved, with an edge of grey
+    assert [len(part) for part in image_tasks(str(tmp_path), evaluation_split=None, size=16)] == [4, 2]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ ROOMS = {
         "task",
         "heads sequences generation",
         "score metrics",
-        "methods",
+        "harness methods",
         "report",
         "continual",
         "recipe",

@@ -18,6 +18,7 @@ from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 from tests.tasks.generation.test_answers import answers
 from tests.tasks.test_continual import build, build_headed, data, end_of, new_model
+from tests.tasks.test_lm_eval_score import harness
 
 KILLS = {"reservoir, kept": ("score task_1", "step 6", "before end 2"), "disk, fresh": ("step 7",)}
 HEADED = ("growing, kept", "masked, payloads")
@@ -74,7 +75,7 @@ def failures(folder: Path) -> dict[str, Any]:
 
 
 results = launched(
-    *(*(partial(ended, name) for name in FEW), failures, answers),
+    *(*(partial(ended, name) for name in FEW), failures, answers, harness),
     rare=[*(partial(ended, name) for name in RUNS if name not in FEW), scores],
 )
 
@@ -117,3 +118,9 @@ def test_what_fails_on_one_rank_is_said_on_both_and_ends_neither(results: Result
 def test_generated_answers_are_shared_out_and_gathered(results: Results, tmp_path: Path) -> None:
     expected = answers(tmp_path)
     assert [result["answers"] for result in results] == [expected, expected]
+
+
+def test_each_rank_has_the_score_of_lm_eval(results: Results, tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
+    expected = harness(tmp_path)
+    assert [result["harness"] for result in results] == [expected, expected]

@@ -400,6 +400,35 @@ def test_scores_of_few_steps_and_held_out_sets_stand_beside_the_matrix(whole: Wh
     pd.testing.assert_frame_equal(ScoreMatrix.from_file(resumed.folder / "scores.json").held_out(), matrix.held_out())
 
 
+def test_tasks_of_one_evaluation_set_are_scored_once_and_in_between_on_few_samples(tmp_path: Path) -> None:
+    calls: list[Any] = []
+
+    def counted(trainer: Any, task: Task) -> float:
+        calls.append(task.evaluation)
+        return accuracy(trainer, task.evaluation)
+
+    tasks = TaskSequence(tuple(Task(name, data(seed), data(9)) for seed, name in enumerate("abc")), "domain")
+    score = Score(counted, "accuracy", depends_on=lambda task: id(task.evaluation))
+    own = {"own": Score(lambda trainer, task: float(len(task.name)), "length")}
+    run = build(tmp_path, "none, fresh", sequence=tasks, score=score, held_out=own, score_steps=5, score_samples=7)
+    matrix = run.run()
+    course = matrix.course.to_pandas()
+    assert [len(one) for one in calls] == [40, *[7, 7, 7, 40] * 3]  # before, at steps 0, 5 and 10, at the end
+    assert (matrix.scores == matrix.scores[:, :1]).all()
+    assert (course.loc[3].to_numpy() == course.loc[3].to_numpy()[:, :1]).all()
+    few = calls[-2]
+    assert few is calls[1]  # the same samples each time
+    assert matrix.scores[3, 0] == accuracy_by_hand(run.model, data(9))
+    assert course.loc[(3, 10), "a"] == accuracy_by_hand(run.model, few)
+    assert matrix.held_out()["own"].tolist() == [3.0] * 4
+
+
+def accuracy_by_hand(model: Any, samples: Any) -> float:
+    rows = [samples[index] for index in range(len(samples))]
+    logits = model(torch.stack([row["pixel_values"] for row in rows])).logits
+    return float((logits.argmax(-1) == torch.tensor([int(row["labels"]) for row in rows])).double().mean())
+
+
 def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path: Path) -> None:
     _, end, _ = whole("none, fresh")
     build(tmp_path, "none, fresh", max_steps=1).run()
@@ -476,6 +505,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
     ({"memory": ReplayBuffer(3), "mixing": "Unifrm"}, "mixing: no policy is called 'Unifrm'"),
     ({"score_steps": 0}, "score_steps must be a number of steps, 1 or more"),
+    ({"score_samples": 3}, "score_samples=3 is for scores within tasks: set score_steps"),
+    ({"score_samples": 0, "score_steps": 1}, "score_samples must be a whole number"),
     ({"held_out": {"task_1": data()}}, r"held_out has the names of tasks, \['task_1'\]"),
     ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
     (

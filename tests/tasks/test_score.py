@@ -131,3 +131,7 @@ def test_the_loss_is_the_mean_over_items_that_count(tmp_path: Path, batch_size: 
     labels = batch["labels"][:, 1:]
     expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=-100)
     assert mean_loss(trainer, samples, batch_size) == pytest.approx(expected.item(), abs=1e-5)
+    other = build_model("llama").requires_grad_(requires_grad=False)
+    for weight in other.parameters():
+        weight.zero_()
+    assert mean_loss(trainer, samples, batch_size, other) == pytest.approx(math.log(other.config.vocab_size), abs=1e-5)

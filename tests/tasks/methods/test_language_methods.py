@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
+from peft import OSFConfig, PeftModel, get_peft_model
 from transformers import TrainerCallback
 
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.continual_checks import check_added_parameters
-from tasks.methods import InfLoRA, Merging, OLoRA, PseudoSamples
+from tasks.methods import CLSER, InfLoRA, Merging, OLoRA, PseudoSamples
 from tasks.methods.adapters import matrices_of
 from tasks.methods.inf_lora import directions, extended, without
 from tasks.methods.merging import average, magmax, ties
@@ -27,10 +27,17 @@ from tests.ranks.warm import some
 from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, run_of
 
+
+def osf(seed: int) -> Any:
+    return get_peft_model(llama(), OSFConfig(target_modules=["q_proj"], effective_rank=8))
+
+
 RUNS: dict[str, tuple[Callable[[int], Any], Callable[[], list[Any]], dict[str, Any]]] = {
     "o-lora": (adapted, lambda: [OLoRA(weight=2.0)], {}),
     "inf-lora": (adapted, lambda: [InfLoRA(threshold=0.9, num_samples=12)], {}),
     "adapter": (adapted, list, {"optimizer": "kept"}),
+    "osf": (osf, list, {}),  # of PEFT, without a method
+    "slow copy": (llama, lambda: [CLSER(strength=0.0, plastic_rate=1.0)], {"memory": "reservoir"}),
     "average": (adapted, lambda: [Merging()], {}),
     "ties": (llama, lambda: [Merging("ties", start="initial", density=0.5)], {}),
     "pseudo-samples": (llama, lambda: [PseudoSamples()], {"memory": "by hand", "prompt_length": 0}),

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from examples.own_methods import HoldWeights, KeepPredictions
+from examples.own_methods import HoldWeights, KeepPredictions, KeepSurprising
 from replay import ReplayBuffer
-from tasks.methods import LwF, OnlineEWC
+from tasks.methods import CLSER, LwF, OnlineEWC
+from tasks.score import Score
 from tests.helpers import run_page, weights_of
 from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.tasks.methods.runs import build
@@ -44,6 +45,33 @@ def test_an_own_selection_keeps_the_largest_losses_of_all(tmp_path: Path, monkey
     for _ in range(2):
         assert sorted(run.memory.selection.losses) == sorted(offered)[-5:]
         run.memory.load(run.folder / "03-task_3" / "end" / "memory")
+
+
+def test_surprise_and_a_slow_copy_are_joined_from_public_parts(tmp_path: Path) -> None:
+    offered: dict[int, list[float]] = {}
+    weights: list[Any] = []
+
+    class Noting(KeepSurprising):
+        def choose(self, offers: Any) -> Any:
+            for task, loss in zip(offers.tasks.tolist(), offers.losses.tolist(), strict=True):
+                offered.setdefault(task, []).append(loss)
+            return super().choose(offers)
+
+    class Slow(CLSER):
+        def close(self, batch: Any) -> None:
+            weights.append(weights_of(self._run.runs.model))
+            super().close(batch)
+
+    slow = Slow(strength=0.0, decay=0.8, plastic_rate=1.0, stable_rate=1.0)
+    options: dict[str, Any] = {"memory": ReplayBuffer(6, Noting()), "score": Score(slow.score, "accuracy")}
+    run = build(tmp_path, "ERACE", methods=[slow], **options)
+    run.run()
+    kept = sorted(map(tuple, run.memory.selection.entries))
+    assert kept == sorted((task, loss) for task, losses in offered.items() for loss in sorted(losses)[-2:])
+    expected = weights[0].clone()
+    for number, now in enumerate(weights[1:], 1):
+        expected.lerp_(now, max(1 / (number + 1), 0.2))
+    torch.testing.assert_close(weights_of(slow.copies[-1]), expected)
 
 
 @pytest.mark.full

@@ -48,9 +48,14 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
     assert {"Forgetting since the best score", "Training loss by task", "Mixture"} < set(shown)
     assert {"Replay memory", "Classes in the memory", "Time of a step"} < set(shown)
     assert "Scores while tasks are learnt" in shown
-    assert "Accuracy on general (no task), first → last</th><td>-</td><td>0." in text
+    assert "On general (no task), first → last</th><td>-</td><td>0." in text
     assert "Stability gap" in text
     assert "Disk of the last task" in text
+    costs = {kind: json.loads((runs[kind] / "03-task_3" / "end" / "cost.json").read_text()) for kind in runs}
+    files = [path for path in (runs["reservoir"] / "03-task_3" / "end" / "memory").rglob("*") if path.is_file()]
+    num_kept = costs["reservoir"]["kept_bytes"] - sum(path.stat().st_size for path in files)
+    assert (costs["none"]["kept_bytes"], num_kept) == (0, 8 * (6 * 4 + 8))  # float32 inputs and an int64 label
+    assert "Kept for earlier tasks</th><td>-</td><td>" in text
     for task in ("task_1", "task_2", "task_3"):
         paces = [json.loads((runs[kind] / "metrics.json").read_text())["pace"][task] for kind in ("none", "reservoir")]
         cells = [f"<td>{pace['seconds']:.1f} s, {pace['samples_per_second']:,.0f} samples/s</td>" for pace in paces]
