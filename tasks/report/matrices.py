@@ -59,7 +59,7 @@ def metric_rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]
         rows.append((title_of(name, metric), cells))
     rows += _difference_rows(scores, metric)
     for name in dict.fromkeys(name for matrix in matrices.values() for name in matrix.held_out_names):
-        title = f"On {name} (no task), first → last"
+        title = f"on {name} (no task), first → last"
         rows.append((title, [_ends(one, name) if name in one.mean.held_out_names else "-" for one in scores.values()]))
     return rows
 
