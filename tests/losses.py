@@ -43,11 +43,11 @@ def padded(rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.where(mask.bool(), ids, _IGNORED)}
 
 
-def small_model() -> LlamaForCausalLM:
-    """Makes the model; its weights are large enough for its rows to have different losses."""
+def small_model(initializer_range: float = 0.3) -> LlamaForCausalLM:
+    """Makes the model; its weights are large enough for its rows to have different losses, unless others are wanted."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=64, pad_token_id=0, initializer_range=0.3, **sizes))
+    return LlamaForCausalLM(LlamaConfig(vocab_size=64, pad_token_id=0, initializer_range=initializer_range, **sizes))
 
 
 def _terms(outputs: Any, labels: Tensor) -> Tensor:

@@ -68,47 +68,43 @@ def run_once(name: str, seed: int, is_quick: bool) -> dict[str, float]:
     """
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = _trainer(name, seed, is_quick, folder)
+        trainer.train()
+        losses = trainer.ledger.evaluations().set_index(["stream", "step"])["loss"]
+        num_steps = trainer.args.max_steps
+        before, after = (float(losses["old", step]) for step in (num_steps // 2, num_steps))
+        new = float(losses["new", num_steps])
+        return {"old": after, "new": new, "old_before": before, "rise": after - before, "replayed": replayed(trainer)}
+
+
+def _trainer(name: str, seed: int, is_quick: bool, folder: str) -> MixingTrainer:
     data = _load(is_quick)
     num_steps, batch, hidden, layers = (8, 8, 16, 1) if is_quick else (240, 32, 96, 3)
-    with tempfile.TemporaryDirectory() as folder:
-        training = TrainingArguments(
-            output_dir=folder,
-            max_steps=num_steps,
-            per_device_train_batch_size=batch,
-            per_device_eval_batch_size=64,
-            learning_rate=3e-3,
-            lr_scheduler_type="constant_with_warmup",
-            warmup_steps=num_steps // 12,
-            weight_decay=0.1,
-            eval_strategy="steps",
-            eval_steps=num_steps // 2,
-            seed=seed,
-            **QUIET,
-        )
-        trainer = MixingTrainer(
-            new_model(hidden, layers, _BLOCK_LENGTH, seed),
-            training,
-            train_dataset=_streams(data),
-            eval_dataset={domain: splits["validation"] for domain, splits in data.items()},
-            mixing=_POLICIES[name](),
-            batch_size=batch,
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-        losses = {
-            (domain, entry["step"]): entry[f"eval_{domain}_loss"]
-            for entry in trainer.state.log_history
-            for domain in data
-            if f"eval_{domain}_loss" in entry
-        }
-        before, after = losses["old", num_steps // 2], losses["old", num_steps]
-        return {
-            "old": after,
-            "new": losses["new", num_steps],
-            "old_before": before,
-            "rise": after - before,
-            "replayed": replayed(trainer),
-        }
+    training = TrainingArguments(
+        output_dir=folder,
+        max_steps=num_steps,
+        per_device_train_batch_size=batch,
+        per_device_eval_batch_size=64,
+        learning_rate=3e-3,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=num_steps // 12,
+        weight_decay=0.1,
+        eval_strategy="steps",
+        eval_steps=num_steps // 2,
+        seed=seed,
+        **QUIET,
+    )
+    trainer = MixingTrainer(
+        new_model(hidden, layers, _BLOCK_LENGTH, seed),
+        training,
+        train_dataset=_streams(data),
+        eval_dataset={domain: splits["validation"] for domain, splits in data.items()},
+        mixing=_POLICIES[name](),
+        batch_size=batch,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.case import Case, MissedError
-from benchmarks.faults.data import READ, STREAM
+from benchmarks.faults.data import READ, STREAM, note_reads
 from benchmarks.faults.disks import ON_DISK, small_disk
 from benchmarks.faults.judge import judge
 from benchmarks.faults.kinds import Kind, Known
 from benchmarks.faults.notes import draw_instant, read_events
 from benchmarks.faults.outcome import Outcome
-from benchmarks.faults.outside import OUTSIDE
 from benchmarks.faults.ranks import Ranks
 from benchmarks.faults.run import LENGTHS, NUM_STEPS, SAVE_STEPS, Start
 
@@ -56,7 +55,7 @@ class Bench:
         return {"step": instant.step, "delay": round(instant.delay, 4)}
 
     def _read(self) -> list[int]:
-        noted = self._done("read", inside="note_reads") / READ
+        noted = self._done("read", inside=note_reads) / READ
         return sorted({int(line) for line in noted.read_text().split()})
 
     def _done(self, name: str, **what: Any) -> Path:
@@ -88,7 +87,8 @@ class Bench:
         case = Case(kind, self.num_ranks, number, fault, folder, self._cut_short)
         with small_disk(folder / "disk") if kind.how in ON_DISK else contextlib.nullcontext():
             try:
-                outcome = judge(case, self.undisturbed(kind.num_workers), OUTSIDE[kind.how](case))
+                undisturbed = self.undisturbed(kind.num_workers)
+                outcome = judge(case, undisturbed, case.train() if kind.how is None else kind.how(case))
             except MissedError:
                 outcome = Outcome(kind.name, self.num_ranks, number, fault, was_injected=False)
         if not outcome.broken:

@@ -45,6 +45,10 @@ class Case:
         """The instant of the fault."""
         return Instant(self.fault["step"], self.fault.get("delay", 0.0))
 
+    def train(self) -> End:
+        """Trains with a fault inside of the ranks."""
+        return Ranks(self.start, self.num_ranks, by_hand=self.kind.by_hand).wait(self.kind.limit_seconds)
+
     def resume(self) -> End:
         """Goes on without the fault, from the newest checkpoint or anew."""
         with_workers = Start(str(self.folder), resume="newest", num_workers=self.kind.num_workers)

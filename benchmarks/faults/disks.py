@@ -11,7 +11,6 @@ from benchmarks.faults.filling import FILLER
 from benchmarks.faults.ranks import End, Ranks
 from benchmarks.faults.waits import GO_ON
 
-ON_DISK = frozenset({"on_small_disk", "read_only", "read_only_later"})
 _DISK_SIZE = "16m"
 
 
@@ -79,7 +78,7 @@ def two_runs(case: Case) -> End:
     """Starts a second run, in the folder of one that is in the midst of a step."""
     first = Ranks(case.start, case.num_ranks)
     is_active = first.wait_until(case.instant)
-    second = Ranks(replace(case.start, inside="", resume=case.fault["resume"]), case.num_ranks)
+    second = Ranks(replace(case.start, inside=None, resume=case.fault["resume"]), case.num_ranks)
     end = second.wait(case.kind.limit_seconds)
     (case.folder / GO_ON).touch()
     of_first = first.wait(case.kind.limit_seconds)
@@ -87,3 +86,6 @@ def two_runs(case: Case) -> End:
         raise MissedError
     case.fault["first"] = of_first.codes
     return end
+
+
+ON_DISK = frozenset({on_small_disk, read_only, read_only_later})

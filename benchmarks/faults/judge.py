@@ -105,7 +105,7 @@ def _ends(case: Case, end: End, outcome: Outcome) -> None:
 
 
 def _ends_by_signal(case: Case, end: End, outcome: Outcome) -> None:
-    number = signal.SIGTERM if case.kind.how.startswith("sigterm") else signal.SIGINT
+    number = signal.SIGTERM if case.kind.name.startswith("sigterm") else signal.SIGINT
     if set(end.codes) != {128 + number}:
         outcome.broken.append(f"ended with {end.codes}, not {128 + number}: {_last_line(end)}")
 

@@ -51,11 +51,11 @@ class Kind:
         name: What `--kinds` calls it.
         what: What is injected.
         promise: What is promised.
-        how: What injects it, a name in `outside.OUTSIDE`.
+        how: Starts the ranks of a `Case`, and injects it from outside of them; `None` for what works inside.
         counts: How many are injected, by the number of ranks.
         draw: Draws the numbers of one of them.
         names: What the error says on every rank that can speak, filled in with what was drawn.
-        inside: What each rank does to itself, a name in `inside.INSIDE`.
+        inside: What each rank does to itself; see `run.Start`.
         is_silent: Whether the rank that was drawn cannot speak.
         by_hand: Whether rank 0 keeps the store that the ranks meet in, as where they are started by hand.
         num_workers: Worker processes a rank.
@@ -66,11 +66,11 @@ class Kind:
     name: str
     what: str
     promise: Promise
-    how: str = "train"
+    how: Callable[[Any], Any] | None = None
     counts: Mapping[int, int] = field(default_factory=lambda: {2: 3, 4: 1})
     draw: Draw = lambda generator, known: {}
     names: tuple[str, ...] = ()
-    inside: str = ""
+    inside: Callable[..., None] | None = None
     is_silent: bool = False
     by_hand: bool = False
     num_workers: int = 0

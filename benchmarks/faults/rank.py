@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 import tasks  # noqa: F401  # imported once, for all ranks
-from benchmarks.faults.inside import INSIDE
+from benchmarks.faults import controls, data, filling, leaving, waits  # noqa: F401  # likewise
 from benchmarks.faults.run import Start, parts_of, train
 
 with contextlib.suppress(ImportError):  # accelerate would, in every rank, where it is installed
@@ -43,8 +43,8 @@ def be_a_rank(start: Start, console: str, environment: dict[str, str]) -> None:
     code = 0
     try:
         parts = parts_of(start)
-        if start.inside:
-            INSIDE[start.inside](parts, start, int(environment["RANK"]))
+        if start.inside is not None:
+            start.inside(parts, start, int(environment["RANK"]))
         train(start, parts)
         torch.distributed.destroy_process_group()
     except SystemExit as end:

@@ -25,6 +25,24 @@ NUM_STEPS, SAVE_STEPS = 12, 3
 MARK = 64  # a token that no sample has
 LENGTHS = {"a": 60, "b": 40}  # samples of the streams
 _LENGTH = 16
+_TRAINING = {
+    "max_steps": NUM_STEPS,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 1e-2,
+    "logging_steps": 2,
+    "eval_strategy": "steps",
+    "eval_steps": 4,
+    "save_strategy": "steps",
+    "save_steps": SAVE_STEPS,
+    "save_total_limit": 2,
+    # Else the first step of a process has its gradients in another order than those after it, and adds them up over
+    # more than two ranks with another rounding: a run that is resumed would differ in the last digits.
+    "ddp_find_unused_parameters": True,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "seed": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +51,7 @@ class Start:
 
     Args:
         case: The case's folder: `disk` in it holds all that the run writes, beside it stand notes, consoles, the end.
-        inside: The fault inside of the ranks, a name in `inside.INSIDE`; empty for none.
+        inside: The fault inside of the ranks: changes their `Parts` by the start and the rank.
         fault: Its numbers, such as the `step`, drawn from the seed.
         resume: The checkpoint to go on from; `"newest"` for the newest, if there is one.
         num_workers: Worker processes a rank.
@@ -42,7 +60,7 @@ class Start:
     """
 
     case: str
-    inside: str = ""
+    inside: Callable[..., None] | None = None
     fault: dict[str, Any] = field(default_factory=dict)
     resume: str | None = None
     num_workers: int = 0
@@ -137,41 +155,18 @@ def parts_of(start: Start) -> Parts:
         The parts.
     """
     set_seed(0)
-    config = LlamaConfig(
-        vocab_size=MARK + 1,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        attention_dropout=0.1,
-        pad_token_id=0,
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=MARK + 1, **sizes, num_key_value_heads=2, attention_dropout=0.1, pad_token_id=0)
     memory = ReplayBuffer(16, storage=OnDisk(start.memory, rows_per_segment=8))
     return Parts(
         streams={name: Rows(length, seed) for seed, (name, length) in enumerate(LENGTHS.items())} | {"memory": memory},
         mixing=ReplayRatio(0.25, "LossChange"),
         batch_size=Ramp(12, 0.5, unit="progress", initial=8),
         training={
+            **_TRAINING,
             "output_dir": str(start.output),
-            "max_steps": NUM_STEPS,
-            "per_device_train_batch_size": 4,
-            "learning_rate": 1e-2,
-            "logging_steps": 2,
-            "eval_strategy": "steps",
-            "eval_steps": 4,
-            "save_strategy": "steps",
-            "save_steps": SAVE_STEPS,
-            "save_total_limit": 2,
             "dataloader_num_workers": start.num_workers,
-            # Else the first step of a process has its gradients in another order than those after it, and adds them
-            # up over more than two ranks with another rounding: a run that is resumed would differ in the last digits.
-            "ddp_find_unused_parameters": True,
             "ddp_timeout": start.timeout_seconds,
-            "report_to": "none",
-            "disable_tqdm": True,
-            "use_cpu": True,
-            "seed": 0,
         },
         options={"eval_dataset": {name: Rows(4, seed) for seed, name in enumerate("ab")}, "data_collator": masked},
         callbacks=[],

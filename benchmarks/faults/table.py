@@ -1,17 +1,17 @@
 """All kinds of faults, each with its promise."""
 
-from benchmarks.faults import draws
+from benchmarks.faults import controls, damages, data, disks, draws, filling, leaving, signals, waits
 from benchmarks.faults.kinds import Kind, Promise
 from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS
 
 _KILLS = (
-    Kind("kill-one", "SIGKILL of one rank", Promise.RESUMES, "kill_one", {2: 8, 4: 4}, draws.instant_of_rank),
-    Kind("kill-all", "SIGKILL of all ranks", Promise.RESUMES, "kill_all", {2: 8, 4: 4}, draws.instant),
+    Kind("kill-one", "SIGKILL of one rank", Promise.RESUMES, signals.kill_one, {2: 8, 4: 4}, draws.instant_of_rank),
+    Kind("kill-all", "SIGKILL of all ranks", Promise.RESUMES, signals.kill_all, {2: 8, 4: 4}, draws.instant),
     Kind(
         "kill-loader-worker",
         "SIGKILL of a worker process that loads samples",
         Promise.NAMED_OR_GOES_ON,
-        "kill_worker",
+        signals.kill_worker,
         draw=draws.step_of_rank,
         names=("A worker process died",),
         num_workers=1,
@@ -19,28 +19,28 @@ _KILLS = (
 )
 
 _SIGNALS = (
-    Kind("sigterm-one", "SIGTERM to one rank", Promise.SAVES, "sigterm_one", {2: 4, 4: 2}, draws.instant_of_rank),
-    Kind("sigterm-all", "SIGTERM to all ranks", Promise.SAVES, "sigterm_all", {2: 6, 4: 3}, draws.instant),
-    Kind("sigint-one", "SIGINT to one rank", Promise.SAVES, "sigint_one", {2: 3, 4: 1}, draws.instant_of_rank),
-    Kind("sigint-all", "SIGINT to all ranks", Promise.SAVES, "sigint_all", {2: 4, 4: 2}, draws.instant),
+    Kind("sigterm-one", "SIGTERM to one rank", Promise.SAVES, signals.sigterm_one, {2: 4, 4: 2}, draws.instant_of_rank),
+    Kind("sigterm-all", "SIGTERM to all ranks", Promise.SAVES, signals.sigterm_all, {2: 6, 4: 3}, draws.instant),
+    Kind("sigint-one", "SIGINT to one rank", Promise.SAVES, signals.sigint_one, {2: 3, 4: 1}, draws.instant_of_rank),
+    Kind("sigint-all", "SIGINT to all ranks", Promise.SAVES, signals.sigint_all, {2: 4, 4: 2}, draws.instant),
     Kind(
         "sigint-twice",
         "a second SIGINT to all ranks within one step",
         Promise.RESUMES,
-        "sigint_twice",
+        signals.sigint_twice,
         {2: 3, 4: 1},
         draws.in_a_step,
-        inside="long_step",
+        inside=waits.long_step,
     ),
 )
 
 _RANKS = (
-    Kind("slow-rank", "one rank is 10 times as slow", Promise.GOES_ON, draw=draws.rank, inside="slow_rank"),
+    Kind("slow-rank", "one rank is 10 times as slow", Promise.GOES_ON, draw=draws.rank, inside=waits.slow_rank),
     Kind(
         "stopped-rank",
         "one rank stops for good in the midst (SIGSTOP)",
         Promise.NAMED,
-        "stop_one",
+        signals.stop_one,
         {2: 2, 4: 1},
         draws.instant_of_rank,
         names=("waited 5 seconds (ddp_timeout)",),
@@ -51,15 +51,15 @@ _RANKS = (
         "absent-rank",
         "a rank never arrives",
         Promise.NAMED,
-        "absent",
+        signals.absent,
         {2: 2, 4: 1},
         draws.rank,
         names=("imed out",),
         is_silent=True,
-        inside="early_meeting",
+        inside=waits.early_meeting,
         timeout_seconds=5,
     ),
-    Kind("clock", "the clock leaps forth or back", Promise.GOES_ON, draw=draws.clock, inside="leaping_clock"),
+    Kind("clock", "the clock leaps forth or back", Promise.GOES_ON, draw=draws.clock, inside=waits.leaping_clock),
 )
 
 _LEAVING = {
@@ -77,7 +77,7 @@ _LEFT = tuple(
         counts={2: 2, 4: 1},
         draw=draws.leaving(by),
         names=(name,),
-        inside="leaves",
+        inside=leaving.leaves,
         is_silent=by == "os-exit",
         by_hand=suffix == "by-hand",
     )
@@ -91,7 +91,7 @@ _LEFT = tuple(
         counts={2: 2, 4: 1},
         draw=draws.rank,
         names=("batch_size must be",),
-        inside="cannot_begin",
+        inside=leaving.cannot_begin,
         by_hand=suffix == "by-hand",
     )
     for suffix, told in (("launched", ""), ("by-hand", "; rank 0 keeps the store"))
@@ -102,37 +102,37 @@ _DISKS = (
         "full-checkpoint",
         "the disk is full while a checkpoint is written",
         Promise.NAMED,
-        "on_small_disk",
+        disks.on_small_disk,
         {2: 6, 4: 2},
         draws.full_disk("checkpoint", NUM_STEPS // SAVE_STEPS, 150_000),
         names=("checkpoint", " MiB are free on its disk"),
-        inside="full_disk",
+        inside=filling.full_disk,
     ),
     Kind(
         "full-ledger",
         "the disk is full while the ledger is written",
         Promise.NAMED,
-        "on_small_disk",
+        disks.on_small_disk,
         {2: 4, 4: 2},
         draws.full_disk("ledger", 40, 4_000),
         names=("No space left on device",),
-        inside="full_disk",
+        inside=filling.full_disk,
     ),
     Kind(
         "full-buffer",
         "the disk is full while the replay buffer is written",
         Promise.NAMED,
-        "on_small_disk",
+        disks.on_small_disk,
         {2: 4, 4: 2},
         draws.full_disk("buffer", NUM_STEPS // SAVE_STEPS, 12_000),
         names=("No space left on device",),
-        inside="full_disk",
+        inside=filling.full_disk,
     ),
     Kind(
         "read-only",
         "the output folder is read-only from the start",
         Promise.REFUSED,
-        "read_only",
+        disks.read_only,
         {2: 1, 4: 1},
         names=("Read-only file system", "disk"),
     ),
@@ -140,7 +140,7 @@ _DISKS = (
         "read-only-later",
         "the output folder becomes read-only",
         Promise.NAMED,
-        "read_only_later",
+        disks.read_only_later,
         {2: 3, 4: 1},
         draws.instant,
         names=("Read-only file system",),
@@ -149,11 +149,11 @@ _DISKS = (
         "two-runs",
         "a second run is started in the folder of one that goes on",
         Promise.SECOND_REFUSED,
-        "two_runs",
+        disks.two_runs,
         {2: 4, 4: 2},
         draws.second_run,
         names=("disk/run is in use by another run",),
-        inside="held_step",
+        inside=waits.held_step,
     ),
 )
 
@@ -176,7 +176,7 @@ _DAMAGED = tuple(
         f"{how}-{name}",
         sentence.format(what),
         Promise.NAMED_OR_EQUAL,
-        "damaged",
+        damages.damaged,
         {2: count, 4: 1},
         draws.damage(how, *where),
         names=("{damaged}",),
@@ -192,7 +192,7 @@ _DATA = (
         Promise.NAMED,
         draw=draws.unknown_sample,
         names=("'a'", "{index}", "the disk under this sample is gone"),
-        inside="failing_sample",
+        inside=data.failing_sample,
     ),
     Kind(
         "failing-sample-in-worker",
@@ -200,7 +200,7 @@ _DATA = (
         Promise.NAMED,
         draw=draws.unknown_sample,
         names=("'a'", "{index}", "the disk under this sample is gone"),
-        inside="failing_sample",
+        inside=data.failing_sample,
         num_workers=1,
     ),
     Kind(
@@ -209,7 +209,7 @@ _DATA = (
         Promise.LEAVES_OUT,
         draw=draws.unknown_sample,
         names=("'a'", "{index}", "the disk under this sample is gone"),
-        inside="skipped_sample",
+        inside=data.skipped_sample,
     ),
     Kind(
         "empty-sample",
@@ -217,7 +217,7 @@ _DATA = (
         Promise.NAMED,
         draw=draws.unknown_sample,
         names=("'a'",),
-        inside="empty_sample",
+        inside=data.empty_sample,
     ),
     Kind(
         "long-sample",
@@ -225,7 +225,7 @@ _DATA = (
         Promise.NAMED,
         draw=draws.unknown_sample,
         names=("'a'",),
-        inside="long_sample",
+        inside=data.long_sample,
     ),
     Kind(
         "shrinking-data",
@@ -233,23 +233,23 @@ _DATA = (
         Promise.NAMED,
         draw=draws.early_step,
         names=("'a'", "out of range"),
-        inside="shrinking_data",
+        inside=data.shrinking_data,
     ),
     Kind(
         "growing-data",
         "a data set becomes longer while the run goes on",
         Promise.GOES_ON,
         draw=draws.step,
-        inside="growing_data",
+        inside=data.growing_data,
     ),
     Kind(
         "other-length",
         "a data set has another length when a run is resumed",
         Promise.NAMED,
-        "resumed",
+        damages.resumed,
         draw=draws.other_length,
         names=("'a'",),
-        inside="other_length",
+        inside=data.other_length,
     ),
 )
 
@@ -267,7 +267,7 @@ _LOSSES = tuple(
         counts={2: 2, 4: 1},
         draw=draws.bad_loss(value, nonfinite),
         names=("'a'", "not finite"),
-        inside="bad_loss",
+        inside=data.bad_loss,
     )
     for value, word in _NOT_FINITE.items()
     for nonfinite, promise in (
@@ -284,7 +284,7 @@ _CONTROLS = (
         Promise.NAMED,
         draw=draws.step,
         names=("the policy lost its way",),
-        inside="failing_policy",
+        inside=controls.failing_policy,
     ),
     Kind(
         "nonsense-policy",
@@ -293,7 +293,7 @@ _CONTROLS = (
         counts={2: 7, 4: 2},
         draw=draws.nonsense("nan", "infinite", "negative", "zero", "too few", "too many", "two-dimensional"),
         names=("ReplayRatio", "{step}"),
-        inside="nonsense_policy",
+        inside=controls.nonsense_policy,
     ),
     Kind(
         "other-policy",
@@ -301,7 +301,7 @@ _CONTROLS = (
         Promise.NAMED,
         draw=draws.step_of_rank,
         names=("planned different steps", "rank {rank}"),
-        inside="other_policy",
+        inside=controls.other_policy,
     ),
     Kind(
         "failing-schedule",
@@ -309,7 +309,7 @@ _CONTROLS = (
         Promise.NAMED,
         draw=draws.step,
         names=("the schedule lost its way",),
-        inside="failing_schedule",
+        inside=controls.failing_schedule,
     ),
     Kind(
         "nonsense-schedule",
@@ -317,7 +317,7 @@ _CONTROLS = (
         Promise.NAMED,
         draw=draws.nonsense("nan", "infinite", "negative", "zero", "text", "nothing"),
         names=("Ramp", "{step}"),
-        inside="nonsense_schedule",
+        inside=controls.nonsense_schedule,
     ),
 )
 

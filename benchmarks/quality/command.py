@@ -44,7 +44,7 @@ _QUICK = ("small_target", "bound")
 _PURPOSES: tuple[Literal["tuning", "judging"], ...] = ("tuning", "judging")
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="folder of the data, for scenarios that read files")
     parser.add_argument(
@@ -64,6 +64,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
     parser.add_argument("--keep", action="store_true", help="put the results that count into the repository")
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
+    return parser
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
     args = parser.parse_args(argv)
     if args.seeds < 1 or args.parallel < 1:
         parser.error(f"--seeds and --parallel must be 1 or more, got {args.seeds} and {args.parallel}.")

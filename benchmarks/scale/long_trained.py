@@ -22,6 +22,7 @@ from replay import ReplayBuffer, ReplayRatio
 
 _NUM_SAMPLES, _NUM_CHECKPOINTS = 80, 20
 _VOCABULARY, _LENGTH = 512, 64
+_SILENT: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "seed": 0}
 
 
 class Watching(TrainerCallback):
@@ -67,15 +68,8 @@ def build(folder: Path, num_steps: int, num_workers: int) -> MixingTrainer:
     Returns:
         The trainer.
     """
-    config = LlamaConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        pad_token_id=0,
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=_VOCABULARY, **sizes, num_key_value_heads=2, pad_token_id=0)
     args = TrainingArguments(
         output_dir=str(folder),
         max_steps=num_steps,
@@ -89,10 +83,7 @@ def build(folder: Path, num_steps: int, num_workers: int) -> MixingTrainer:
         save_total_limit=2,
         dataloader_num_workers=num_workers,
         ddp_find_unused_parameters=False,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=0,
+        **_SILENT,
     )
     torch.manual_seed(0)
     # A pass over the data ends, and workers are forked anew, within the warm-up: after 19 % of a run on two ranks.

@@ -161,18 +161,12 @@ def test_evaluation_sets_of_different_length_are_refused_on_both_ranks(results: 
         assert even == "no error"
 
 
-def test_the_error_of_one_rank_is_told_by_the_one_that_waits_for_it(tmp_path: Path) -> None:
-    codes, output = run_warm(tmp_path, partial(failing, "backward"))
+@pytest.mark.parametrize(("kind", "when"), [("backward", "in step 4"), ("end", "after the last step, 4")])
+def test_the_error_of_one_rank_is_told_by_the_one_that_waits_for_it(kind: str, when: str, tmp_path: Path) -> None:
+    codes, output = run_warm(tmp_path, partial(failing, kind))
     assert codes == [0, 1], output[-4000:]
-    told = (tmp_path / "backward-0.txt").read_text()
-    assert told == "RemoteError: rank 1 failed in step 4: ValueError: a broken callback"
-
-
-def test_an_error_after_the_last_step_is_of_no_further_one(tmp_path: Path) -> None:
-    codes, output = run_warm(tmp_path, partial(failing, "end"))
-    assert codes == [0, 1], output[-4000:]
-    told = (tmp_path / "end-0.txt").read_text()
-    assert told == "RemoteError: rank 1 failed after the last step, 4: ValueError: a broken callback"
+    told = (tmp_path / f"{kind}-0.txt").read_text()
+    assert told == f"RemoteError: rank 1 failed {when}: ValueError: a broken callback"
 
 
 @pytest.mark.full

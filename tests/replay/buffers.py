@@ -80,13 +80,6 @@ class Classes(torch.utils.data.Dataset):
         return {**self.tokens[index], "labels": torch.tensor(self.classes[index])}
 
 
-class Masked(Tokens):
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        row = dict(super().__getitem__(index))
-        row["input_ids"] = torch.where(torch.rand(len(row["input_ids"])) < 0.2, 1, row["input_ids"])
-        return row
-
-
 class Columns(Tokens):
     def read_columns(self, indices: Any) -> dict[str, torch.Tensor]:
         rows = [self.rows[index] for index in indices.tolist()]

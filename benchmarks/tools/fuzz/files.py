@@ -146,18 +146,7 @@ def _read_run(folder: Path, random: Random) -> None:
 def buffers(folder: Path) -> Case:
     """Gives a case of a saved buffer, of each storage and some selections, that is loaded and read."""
     kinds = [("Reservoir", "memory"), ("ClassBalanced", "memory"), ("Ring", "disk"), ("LossAware", "references")]
-    saved: list[tuple[Callable[[], ReplayBuffer], Path, dict[str, bytes]]] = []
-    for number, (selection, storage) in enumerate(kinds):
-        place = folder / f"buffer-{number}"
-        make = _buffer_maker(selection, storage, folder / f"rows-{number}")
-        buffer = make()
-        buffer.save(place)
-        files = {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
-        for path in place.rglob("rows-*.arrow"):  # that is linked to the working folder
-            content = path.read_bytes()
-            path.unlink()
-            path.write_bytes(content)
-        saved.append((make, place, files))
+    saved = [_saved_buffer(*kind, folder, number) for number, kind in enumerate(kinds)]
 
     def case(random: Random) -> None:
         make, place, files = random.choice(saved)
@@ -177,6 +166,20 @@ def buffers(folder: Path) -> Case:
                 (place / own).write_bytes(files[own])
 
     return case
+
+
+def _saved_buffer(
+    selection: str, storage: str, folder: Path, number: int
+) -> tuple[Callable[..., ReplayBuffer], Path, dict[str, bytes]]:
+    """Saves a buffer; gives what makes one like it, where it is, and its files."""
+    place, make = folder / f"buffer-{number}", _buffer_maker(selection, storage, folder / f"rows-{number}")
+    make().save(place)
+    files = {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    for path in place.rglob("rows-*.arrow"):  # that is linked to the working folder
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
+    return make, place, files
 
 
 def _unsealed(content: bytes, random: Random) -> bytes:

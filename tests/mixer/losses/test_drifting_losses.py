@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
+from transformers import TrainerCallback
 
 from mixer import MixingTrainer
 from tests.helpers import arguments
-from tests.losses import attended_z_loss, hard_half, log_mean_exp, padded, ragged, token_mean
+from tests.losses import attended_z_loss, hard_half, log_mean_exp, padded, ragged, small_model, token_mean
 
 _ROWS = ragged(24, 1)
 
@@ -31,18 +30,13 @@ class Late(TrainerCallback):
         return loss + hard_half(outputs, labels) if self.is_on else loss
 
 
-def _model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=64, pad_token_id=0, initializer_range=1e-4, **sizes))
-
-
 def _told(folder: Path, loss: Any, caplog: pytest.LogCaptureFixture, **changes: Any) -> list[str]:
     own = {"per_device_train_batch_size": 3, "max_steps": 34, "learning_rate": 3e-2, "optim": "adamw_torch", **changes}
     callbacks = [loss] if isinstance(loss, TrainerCallback) else []
     data = {"a": _ROWS[:10], "b": _ROWS[10:]}
     args = arguments(folder, **own)
-    trainer = MixingTrainer(_model(), args, padded, data, batch_size=12, compute_loss_func=loss, callbacks=callbacks)
+    options: dict[str, Any] = {"batch_size": 12, "compute_loss_func": loss, "callbacks": callbacks}
+    trainer = MixingTrainer(small_model(1e-4), args, padded, data, **options)
     trainer.train()
     messages = [record.getMessage() for record in caplog.records]
     return [message for message in messages if "neither a sum nor a mean" in message]

@@ -3,21 +3,21 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import draws
+from benchmarks.faults import controls, data, draws, waits
 from benchmarks.faults.command import main
 from benchmarks.faults.kinds import Kind, Promise
 
-KEPT = Kind("clock", "a clock that leaps", Promise.GOES_ON, draw=draws.clock, inside="leaping_clock")
+KEPT = Kind("clock", "a clock that leaps", Promise.GOES_ON, draw=draws.clock, inside=waits.leaping_clock)
 BROKEN = {
     "DIFFERENT from the undisturbed run: weights": Kind(
-        "differs", "other data", Promise.GOES_ON, draw=lambda *_: {"more": 8}, inside="other_length"
+        "differs", "other data", Promise.GOES_ON, draw=lambda *_: {"more": 8}, inside=data.other_length
     ),
     "hung: ranks [0, 1] had to be killed": Kind(
         "hangs",
         "a step without end",
         Promise.GOES_ON,
         draw=lambda *_: {"step": 2},
-        inside="held_step",
+        inside=waits.held_step,
         limit_seconds=5.0,
     ),
     "does not name ['a word that is never said']": Kind(
@@ -26,7 +26,7 @@ BROKEN = {
         Promise.NAMED,
         draw=lambda *_: {"step": 4},
         names=("the policy lost its way", "a word that is never said"),
-        inside="failing_policy",
+        inside=controls.failing_policy,
     ),
 }
 
