@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from mixer.trainer.save import Progress
+from mixer.checkpoint.progress import Progress
 
 
 def _progress(**changes: object) -> Progress:
