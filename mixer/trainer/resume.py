@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from mixer.checkpoint import saved_options
 from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, read_state, supersede
+from mixer.checkpoint.progress import Progress
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
 from mixer.mixture.batch_size import BatchSize
@@ -21,7 +22,7 @@ from mixer.run.hf_compat import load_random_state, log_save_evaluate, output_fol
 from mixer.run.state import Basis
 from mixer.trainer.loop import LoopControl
 from mixer.trainer.methods import MethodList
-from mixer.trainer.save import Checkpointing, Progress
+from mixer.trainer.save import Checkpointing
 from mixer.trainer.starting_point import StartingPoint
 from mixer.utils.validation import refusing_damage
 
