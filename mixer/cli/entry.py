@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -77,10 +76,9 @@ def _run(words: list[str]) -> int | None:
         with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
             command = _for_trainer(loaded, rest)
             command.parser.prog, recipe_class = title, command.recipe_class
-            parse = (
-                command.parser.parse_args if recipe_class is None else partial(_parsed, command.parser, recipe_class)
+            config = (
+                command.parser.parse_args(rest) if recipe_class is None else _parsed(command.parser, recipe_class, rest)
             )
-            config = parse(rest)
         status = command.run(config)
         end_together()
     except BrokenPipeError:  # an OSError, but not wrong input

@@ -18,9 +18,27 @@ from mixer.recipe.recipe_files import mixing_of
 from mixer.utils.console import console, print_json
 from mixer.utils.files import write_json
 
-# Options and their defaults.
-_OF_TABLES = {"shares": "share/*", "losses": "loss/*", "size": None, "greater_is_better": False}
-_OF_FOLDERS = {"loss": "evaluation", "allow_different_budgets": False, "allow_different_recipes": False}
+_OF_TABLES: dict[str, dict[str, Any]] = {
+    "--shares": {"default": "share/*", "metavar": "PATTERN", "help": "Columns of shares; * is the source's name."},
+    "--losses": {"default": "loss/*", "metavar": "PATTERN", "help": "Columns of losses in a table."},
+    "--size": {"metavar": "COLUMN", "help": "Column of the model's size: smaller ones inform, the largest decides."},
+    "--greater_is_better": {"action": "store_true", "help": "The table has metrics of which more is better."},
+}
+_OF_FOLDERS: dict[str, dict[str, Any]] = {
+    "--loss": {
+        "choices": ["evaluation", "train"],
+        "default": "evaluation",
+        "help": "Losses of the last evaluation, or of training over the last tenth of the steps.",
+    },
+    "--allow-different-budgets": {
+        "action": "store_true",
+        "help": "Also fit runs that differ in length or last evaluation, or stopped early.",
+    },
+    "--allow-different-recipes": {
+        "action": "store_true",
+        "help": "Also fit runs of mixer train whose recipes differ in more than mixture, seeds, length and reporting.",
+    },
+}
 
 
 def fit() -> Command:
@@ -36,35 +54,17 @@ def fit() -> Command:
     add = parser.add_argument
     add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone; or tables.")
     objective = (
-        "What to minimise, made of the losses of streams; a NAME may also be another evaluation set. Default: the "
+        "What to minimise: losses of streams or other evaluation sets. Default: what the runs declared, or average."
     )
-    objective += "objective that the runs declared, else the average."
     add("--objective", type=str, metavar="average|worst|NAME=weight,...", help=objective)
-    for option, arguments in OPTIONS.items():
-        add(option, **{"type": str, **arguments})
-    shares = "Columns of shares in a table; * is the source's name."
-    add("--shares", default=_OF_TABLES["shares"], metavar="PATTERN", help=shares)
-    add("--losses", default=_OF_TABLES["losses"], metavar="PATTERN", help="Columns of losses in a table.")
-    add(
-        "--size",
-        type=str,
-        metavar="COLUMN",
-        help="Column of the model's size: smaller ones inform, the largest decides.",
-    )
-    add("--greater_is_better", action="store_true", help="The table has metrics of which more is better.")
-    loss = "Losses of the last evaluation, or of training over the last tenth of the steps."
-    add("--loss", choices=["evaluation", "train"], default="evaluation", help=loss)
+    for option, arguments in {**OPTIONS, **_OF_TABLES, **_OF_FOLDERS}.items():
+        add(option, **arguments if "action" in arguments else {"type": str, **arguments})
     add("--unit", choices=UNITS, default="samples", help="Unit of the shares.")
-    budgets = "Also fit runs that differ in their length or last evaluation, or stopped early."
-    add("--allow-different-budgets", action="store_true", help=budgets)
-    recipes = "Also fit runs of mixer train whose recipes differ in more than mixture, seeds, length and reporting."
-    add("--allow-different-recipes", action="store_true", help=recipes)
     add("--output", type=str, metavar="PATH", help="Where to write the mixture (JSON).")
     add("--plot", type=str, metavar="PATH", help="Where to write plots of the fit (HTML).")
     add_json(parser)
-    return Command(
-        parser, _run, example="mixer fit runs/a runs/b runs/c runs/d --objective worst --output weights.json"
-    )
+    example = "mixer fit runs/a runs/b runs/c runs/d --objective worst --output weights.json"
+    return Command(parser, _run, example=example)
 
 
 def _run(config: Namespace) -> None:
@@ -76,11 +76,8 @@ def _run(config: Namespace) -> None:
         fitted = fit_mixture(
             recorded.mixtures,
             recorded.losses,
-            objective="average" if config.objective is None else config.objective,
-            streams=recorded.streams,
-            runs=recorded.runs,
-            loss_names=recorded.loss_names,
-            sizes=recorded.sizes,
+            config.objective or "average",
+            **{name: getattr(recorded, name) for name in ("streams", "runs", "loss_names", "sizes")},
             constraints=constraints,
             greater_is_better=config.greater_is_better,
         )
@@ -119,7 +116,11 @@ def _recorded(config: Namespace) -> RunTable | RecordedRuns:
     return RecordedRuns(paths, config.unit, config.loss, config.allow_different_budgets, config.allow_different_recipes)
 
 
-def _refuse_others(config: Namespace, options: Mapping[str, Any], kind: str) -> None:
-    given = [f"--{name}" for name, default in options.items() if getattr(config, name) != default]
+def _refuse_others(config: Namespace, options: Mapping[str, Mapping[str, Any]], kind: str) -> None:
+    defaults = {
+        option: arguments.get("default", False if "action" in arguments else None)
+        for option, arguments in options.items()
+    }
+    given = [option for option, default in defaults.items() if config[option[2:].replace("-", "_")] != default]
     if given:
         raise ValueError(f"{', '.join(given)}: for {kind} only, which runs names none of.")

@@ -81,7 +81,7 @@ class ConflictLog:
 
 
 # A step with losses and norm that may still be on a GPU: its result, the run's state and place after it, and the norm.
-_Waiting = tuple[StepResult, dict[str, NDArray[Any]], dict[str, float], Tensor | float | None]
+_Waiting = tuple[StepResult, FloatArray, dict[str, NDArray[Any]], dict[str, float], Tensor | float | None]
 
 
 class Recorder(HasState):
@@ -148,21 +148,43 @@ class Recorder(HasState):
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
             left_out: Stream id and position of each skipped sample.
         """
-        mixing, epochs, measured = self._mixing, self._mixing.stream_epochs, measured or {}
-        state: dict[str, NDArray[Any]] = {
-            "shares": _shares_in_unit(mixing, result),
+        plan, measured = result.plan, measured or {}
+        self._batch_size, self._factor = plan.batch_size, result.learning_rate_factor
+        shares, columns = _shares_in_unit(self._mixing, result), self._columns(result)
+        self._waiting.append((result, shares, columns, self._place(result, measured), gradient_norm))
+        self._orders.record(plan, left_out)
+        self._record_decisions(plan.step)
+        self._record_measured(result, measured)
+        if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:
+            self._write_steps()
+
+    def _columns(self, result: StepResult) -> dict[str, NDArray[Any]]:
+        """Gives the columns of a step's rows, one a stream, but for the losses."""
+        mixing, planner, epochs, plan = self._mixing, self._mixing.planner, self._mixing.stream_epochs, result.plan
+        ones = np.ones(len(plan.counts))
+        return {
+            "weight": plan.weights,
+            "policy_weight": plan.policy_weights,
+            "loss_weight": ones if plan.loss_weights is None else plan.loss_weights,
+            "count": plan.counts,
+            "items": result.contents.items,
+            "tokens": result.contents.tokens,
+            "labels": result.contents.amounts("labels"),
+            "staleness": np.full(len(plan.counts), plan.staleness),
             "seen": mixing.seen.copy(),
             "unique": mixing.unique,
             "coverage": np.minimum(1.0, epochs),
             "epoch": epochs,
-            "undelivered": mixing.planner.undelivered,
+            "undelivered": planner.undelivered,
             "skipped": mixing.skipped.copy(),
-            "owed": mixing.planner.deficit,
-            "active": mixing.planner.active(mixing.clock.progress),
+            "owed": planner.deficit,
+            "active": planner.active(mixing.clock.progress),
         }
-        clock, plan = mixing.clock, result.plan
-        self._batch_size, self._factor = plan.batch_size, result.learning_rate_factor
-        place = {
+
+    def _place(self, result: StepResult, measured: Results) -> dict[str, float]:
+        """Gives the row of the run's position after a step, but for the loss."""
+        clock, plan = self._mixing.clock, result.plan
+        return {
             "step": plan.step,
             "samples": clock.num_samples,
             "tokens": clock.num_tokens,
@@ -175,12 +197,6 @@ class Recorder(HasState):
             "learning_rate_factor": result.learning_rate_factor,
             **{kind.column: measured.get(kind, math.nan) for kind in RECORDED if not issubclass(kind, ByStream)},
         }
-        self._waiting.append((result, state, place, gradient_norm))
-        self._orders.record(plan, left_out)
-        self._record_decisions(plan.step)
-        self._record_measured(result, measured)
-        if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:
-            self._write_steps()
 
     def settle(self) -> None:
         """Writes all that waits: steps for their losses, decisions for the end of their interval."""
@@ -189,9 +205,9 @@ class Recorder(HasState):
 
     def _write_steps(self) -> None:
         """Writes all steps that wait for their losses, which are read from the device together."""
-        results, states, places, norms = map(list, zip(*self._waiting, strict=True)) if self._waiting else ([],) * 4
-        for step in zip(results, states, places, read_together(results, norms), strict=True):
-            self._settle_one(*step)
+        norms = read_together([step[0] for step in self._waiting], [step[-1] for step in self._waiting])
+        for (result, shares, columns, place, _), norm in zip(self._waiting, norms, strict=True):
+            self._settle_one(result, shares, columns, place, math.nan if norm is None else norm)
         self._waiting.clear()
 
     def log_entries(self) -> dict[str, float]:
@@ -299,36 +315,26 @@ class Recorder(HasState):
             self._compared.setdefault(column, StreamMeans(len(names))).add(values, result.contents.items)
 
     def _settle_one(
-        self, result: StepResult, state: dict[str, NDArray[Any]], place: dict[str, float], norm: float | None
+        self,
+        result: StepResult,
+        shares: FloatArray,
+        columns: dict[str, NDArray[Any]],
+        place: dict[str, float],
+        norm: float,
     ) -> None:
-        plan, contents, losses, shares = result.plan, result.contents, result.losses, state.pop("shares")
+        plan, contents, losses = result.plan, result.contents, result.losses
         finite = np.isfinite(losses)
         are_finite = finite[contents.items > 0].all()
         for stream_id in result.bad_streams() if self._ledger.is_writer and not are_finite else ():
-            logger.warning(
-                "Step %d: the loss of stream %r is not finite (%s); the policy does not see it.",
-                plan.step,
-                self._mixing.names[stream_id],
-                losses[stream_id],
-            )
-        columns = {
-            "weight": plan.weights,
-            "count": plan.counts,
-            "items": contents.items,
-            "loss": np.where(finite, losses, np.nan),
-            "tokens": contents.tokens,
-            "labels": contents.amounts("labels"),
-            "staleness": np.full(len(losses), plan.staleness),
-            "policy_weight": plan.policy_weights,
-            "loss_weight": np.ones(len(losses)) if plan.loss_weights is None else plan.loss_weights,
-        }
-        self._ledger.record_streams(plan.step, self._mixing.names, {**columns, **state})
+            text = "Step %d: the loss of stream %r is not finite (%s); the policy does not see it."
+            logger.warning(text, plan.step, self._mixing.names[stream_id], losses[stream_id])
+        loss, mean = np.where(finite, losses, np.nan), float(result.sums[-1])
+        self._ledger.record_streams(plan.step, self._mixing.names, {**columns, "loss": loss})
+        self._ledger.record_clock(**place, loss=mean, gradient_norm=norm)
         sums = self._losses.add(losses, contents.items)
         self._weights = shares
         self._counts += plan.counts
         self._amounts += contents.amounts(self._mixing.policy.unit)
-        mean = float(result.sums[-1])
-        self._ledger.record_clock(**place, loss=mean, gradient_norm=math.nan if norm is None else norm)
         if are_finite and np.isfinite(mean):
             self._num_steps += 1
             self._total += mean

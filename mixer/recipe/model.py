@@ -237,10 +237,7 @@ def lora_config(arguments: Mapping[str, Any], task: Task) -> Any:
 
 
 def note_class_names(
-    model: nn.Module,
-    heads: Mapping[str, str],
-    names: Mapping[str, Sequence[str]],
-    of_sets: Mapping[tuple[str, str], Sequence[str]] | None = None,
+    model: nn.Module, heads: Mapping[str, str], names: Mapping[tuple[str, str], Sequence[str]]
 ) -> None:
     """Writes the names of classes into the model's configuration, which is saved with the model.
 
@@ -249,17 +246,16 @@ def note_class_names(
     Args:
         model: The model.
         heads: The head of each stream; ignored for a model with one head.
-        names: The names of each stream's classes in the order of their numbers, for streams that have names.
-        of_sets: Those of sets that are not trained on, by field and name.
+        names: By field of the recipe and name of the stream or set, the names of its classes in the order of their
+            numbers; streams first.
 
     Raises:
         ValueError: If streams or sets that share a head number their classes differently.
     """
     has_several = takes_task(model)
-    whole = {("streams", stream): own for stream, own in names.items()} | dict(of_sets or {})
     by_head = check_same_classes(
         NamedClasses(f"{field}.{name}.format", repr(name), own, head=heads.get(name, name) if has_several else "")
-        for (field, name), own in whole.items()
+        for (field, name), own in names.items()
     )
     config: Any = getattr(inner_model(model), "config", None)
     if config is None or not by_head:

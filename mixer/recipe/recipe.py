@@ -165,20 +165,18 @@ class Recipe:
         # Loading may draw random numbers, so it comes before the seed is set.
         reference = self._build_reference(has_weights)
         tokenizer, built, sets = data = self.build_data()
-        if tokenizer is None and self.training.per_device_train_batch_size > 1:
-            for name, one in built.items():
-                if self.streams[name].data is not None:
-                    check_lengths(one.stream.dataset, f"streams.{name}")
+        pads = tokenizer is None and self.training.per_device_train_batch_size > 1
+        for name, one in built.items() if pads else ():
+            if self.streams[name].data is not None:
+                check_lengths(one.stream.dataset, f"streams.{name}")
         targets = self.build_sets("targets", self.targets, tokenizer)
         check_evaluation(self.streams, data.evaluation, self.training)
         with _naming("model"):
             model = self.model.build(has_weights, adapts=self.trainer is None)
         heads = {name: one.stream.head or name for name, one in built.items()}
-        named = {name: one.class_names for name, one in built.items() if one.class_names}
-        others = [("evaluation", *one) for one in sets.items()] + [("targets", *one) for one in targets.items()]
-        note_class_names(
-            model, heads, named, {(at, name): one.class_names for at, name, one in others if one.class_names}
-        )
+        parts = {"streams": built, "evaluation": sets, "targets": targets}
+        classes = {(field, name): one.class_names for field, own in parts.items() for name, one in own.items()}
+        note_class_names(model, heads, {at: names for at, names in classes.items() if names})
         training: Any = copy.copy(self.training)
         if not has_weights:
             training.precompute_ref_log_probs = False  # of DPO

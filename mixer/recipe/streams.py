@@ -170,12 +170,7 @@ class StreamRecipe:
             OSError: If the data do not exist, or the hub cannot be reached.
         """
         called = f"streams.{name}"
-        train, evaluation = self._load(called)
-        if self.validation is not None:
-            if evaluation is not None:
-                raise ValueError(f"{called}: it has a validation split already: give that or validation, not both.")
-            own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
-            train, evaluation = own.carve(train, f"{called}.validation")
+        train, evaluation = self._split(called)
         train = _part_of(train, self.rows_share, f"{called}.rows_share")
         rows, names, chosen = (None, None), None, None
         own_format = self.format if trainer is None else self._format_of(trainer, training, train, called)
@@ -230,6 +225,16 @@ class StreamRecipe:
         if is_ready and training.assistant_only_loss and "labels" not in columns:
             raise ValueError(f"{called}: assistant_only_loss: the columns {columns} are no conversation's.")
         return is_ready
+
+    def _split(self, called: str) -> tuple[Any, Any]:
+        """Loads the rows to train on, and those to evaluate on, if there are any: a split, or held out here."""
+        train, evaluation = self._load(called)
+        if self.validation is None:
+            return train, evaluation
+        if evaluation is not None:
+            raise ValueError(f"{called}: it has a validation split already: give that or validation, not both.")
+        own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
+        return own.carve(train, f"{called}.validation")
 
     def _load(self, called: str) -> tuple[Any, Any]:
         if (self.factory is None) == (self.data is None):

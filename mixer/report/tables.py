@@ -185,12 +185,8 @@ def _prefetched(run: Run) -> str:
     return f"{hits / (hits + misses):.1%}" if hits + misses else ""
 
 
-def _rule(field: str) -> Callable[[Run], str]:
-    return lambda run: rule_in_words(run.description[field]) if field in run.description else "not known"
-
-
 _ROWS: dict[str, Callable[[Run], str]] = {
-    "Policy": _rule("mixing"),
+    "Policy": lambda run: rule_in_words(run.description["mixing"]) if "mixing" in run.description else "not known",
     "Budget used": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
     "Ended": lambda run: run.ended,
     "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",

@@ -15,20 +15,20 @@ _PLAIN = {bool, int, float, str, bytes, type(None)}
 
 @dataclass(frozen=True)
 class Part:
-    """The samples of a stream for training or for evaluation.
+    """The samples of a stream, or of an evaluation set.
 
     Args:
-        stream: The stream's name.
+        stream: Its name.
         is_validation: Whether they are for evaluation.
         kind: `samples`, or the `rows` that a format packs. Only parts of one kind are compared.
-        digests: uint64 `[num_samples]`: a digest of each.
+        contents: A digest of each, uint64 `[num_samples]`; to find near-duplicates, its tokens or words.
         is_whole: Whether all samples were read.
     """
 
     stream: str
     is_validation: bool
     kind: str
-    digests: UInt64Array
+    contents: UInt64Array | Sequence[Sequence[str]]
     is_whole: bool
 
 
@@ -71,8 +71,8 @@ def find_overlaps(parts: Sequence[Part]) -> list[Overlap]:
     Returns:
         The overlaps, without empty ones.
     """
-    parts = [one for one in parts if len(one.digests)]
-    frames = [pd.DataFrame({"kind": one.kind, "digest": one.digests, "part": i}) for i, one in enumerate(parts)]
+    parts = [one for one in parts if len(one.contents)]
+    frames = [pd.DataFrame({"kind": one.kind, "digest": one.contents, "part": i}) for i, one in enumerate(parts)]
     if not frames:
         return []
     times = pd.concat(frames).groupby(["kind", "digest", "part"]).size().rename("times").reset_index()
@@ -84,7 +84,7 @@ def find_overlaps(parts: Sequence[Part]) -> list[Overlap]:
     for row, column, number in counts[counts > 0].reset_index().itertuples(index=False):
         one, other, num_samples = parts[row], parts[column], int(number)
         if not other.is_validation:
-            sizes = num_samples, len(one.digests), num_samples / len(one.digests)
+            sizes = num_samples, len(one.contents), num_samples / len(one.contents)
             is_whole = one.is_whole and other.is_whole
             overlaps.append(Overlap(one.stream, one.is_validation, other.stream, one.kind, *sizes, is_whole))
     return overlaps

@@ -12,7 +12,7 @@ from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.measures import Limits, Measures, truncation_of
 from mixer.analysis.inspect.model_losses import MOST_ROWS, Source, losses_of, sources_of
-from mixer.analysis.inspect.near_duplicates import NearPart, can_find, find_near, units_of
+from mixer.analysis.inspect.near_duplicates import can_find, find_near, units_of
 from mixer.analysis.inspect.sample_reader import SampleReading, readable
 from mixer.loading.loaded_step import MicroBatch
 from mixer.models.heads import tasks_of
@@ -224,13 +224,14 @@ def _parts(one: BuiltStream, inspected: InspectedStream, num_samples: int, seed:
     return parts
 
 
-def _near_part(source: Source, one: BuiltStream | None, num_samples: int, seed: int) -> NearPart:
-    packed = one is not None and one.format is not None and one.format.packs
-    rows: Any = (one.evaluation_rows if source.is_validation else one.rows) if packed and one else source.dataset
-    reading = SampleReading(rows, num_samples, seed)
-    columns = one.format.columns if packed and one and one.format else None
-    samples = [units_of(sample if columns is None else [sample[name] for name in columns]) for _, sample in reading]
-    return NearPart(source.name, source.is_validation, "rows" if packed else "samples", samples, reading.is_whole)
+def _near_part(source: Source, one: BuiltStream | None, num_samples: int, seed: int) -> Part:
+    columns = one.format.columns if one is not None and one.format is not None and one.format.packs else None
+    rows: Any = source.dataset
+    if one is not None and columns is not None:
+        rows = one.evaluation_rows if source.is_validation else one.rows
+    reading, kind = SampleReading(rows, num_samples, seed), "samples" if columns is None else "rows"
+    units = [units_of(sample if columns is None else [sample[name] for name in columns]) for _, sample in reading]
+    return Part(source.name, source.is_validation, kind, units, reading.is_whole)
 
 
 def first_batch(trainer: MixingMixin) -> Batch:

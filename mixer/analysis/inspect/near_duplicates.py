@@ -3,34 +3,14 @@
 import importlib.util
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from mixer.analysis.inspect.duplicates import Overlap
+from mixer.analysis.inspect.duplicates import Overlap, Part
 
 SIMILARITY = 0.8  # share of the sequences of five tokens or words that two samples have in common
 _CANDIDATES = 0.5  # of the index, which misses few that are much nearer
 _NUM_PERMUTATIONS = 128
 _LENGTH = 5
-
-
-@dataclass(frozen=True)
-class NearPart:
-    """Samples of a stream for training or for evaluation; see `Part`.
-
-    Args:
-        stream: Name of the stream, or of an evaluation set.
-        is_validation: Whether they are for evaluation.
-        kind: `samples`, or the `rows` that a format packs. Only parts of one kind are compared.
-        samples: Their tokens, or words.
-        is_whole: Whether all were read.
-    """
-
-    stream: str
-    is_validation: bool
-    kind: str
-    samples: Sequence[Sequence[str]]
-    is_whole: bool
 
 
 def can_find() -> bool:
@@ -48,19 +28,19 @@ def units_of(sample: Any) -> list[str]:
     return [word for text in texts for word in str(text).split()]
 
 
-def find_near(parts: Sequence[NearPart]) -> list[Overlap]:
+def find_near(parts: Sequence[Part]) -> list[Overlap]:
     """Counts the samples of each part that are near one of another part that is trained on; equal ones count too.
 
     Args:
-        parts: The parts.
+        parts: The parts, with the tokens or words of their samples.
 
     Returns:
         The overlaps, without empty ones.
     """
     from datasketch import MinHashLSH
 
-    parts = [part for part in parts if part.samples]
-    signatures = [[_signature(sample) for sample in part.samples] for part in parts]
+    parts = [part for part in parts if part.contents]
+    signatures = [[_signature(sample) for sample in part.contents] for part in parts]
     overlaps = []
     for trained, of_trained in zip(parts, signatures, strict=True):
         if trained.is_validation:

@@ -1,7 +1,6 @@
 """The remaining time of a run, and the coverage of its streams in words."""
 
-import math
-from math import isnan
+from math import exp, isnan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # commands that only read import nothing that trains
@@ -30,7 +29,7 @@ class RemainingTime:
     def __init__(self) -> None:
         self._start: float | None = None
         self._progress = self._now = 0.0
-        self._trained = 0.0  # total seconds of training
+        self.trained_seconds = 0.0  # in all, without pauses
         self._done = self._took = 0.0  # recent progress, and its seconds of training
         self._paused, self._paused_at = 0.0, 0.0
 
@@ -45,8 +44,8 @@ class RemainingTime:
             self._start = progress
         else:
             seconds = max(0.0, now - self._now)
-            self._trained += seconds
-            kept = math.exp(-seconds / max(_LEAST_MEMORY_SECONDS, _SHARE_REMEMBERED * self._trained))
+            self.trained_seconds += seconds
+            kept = exp(-seconds / max(_LEAST_MEMORY_SECONDS, _SHARE_REMEMBERED * self.trained_seconds))
             self._done = self._done * kept + progress - self._progress
             self._took = self._took * kept + seconds
         self._progress, self._now = progress, now
@@ -56,11 +55,6 @@ class RemainingTime:
         if self._start is not None:
             self._paused += max(0.0, now - self._now)
             self._now, self._paused_at = now, self._progress
-
-    @property
-    def trained_seconds(self) -> float:
-        """Total seconds of training, without pauses."""
-        return self._trained
 
     @property
     def seconds(self) -> float | None:

@@ -113,50 +113,24 @@ class DataSource:
             )
         if self.rows != "line":
             raise ValueError(f"{called}: rows={self.rows!r} is for text files: leave it out.")
-        loaded = _load_hub(path, splits, called, self.name, self.revision, self.streaming)
+        for split in splits:
+            check_slices(split, called, self.streaming)
+        options: dict[str, Any] = {"revision": self.revision, "streaming": self.streaming}
+        try:
+            loaded = [datasets.load_dataset(path, self.name, split=split, **options) for split in splits]
+        except DatasetNotFoundError as error:
+            raise FileNotFoundError(
+                f"{called}: {error} Nor is there a file or folder {str(Path(path).absolute())!r}. Look the name up "
+                "(org/name), and log in (hf auth login) if it is private."
+            ) from error
+        except (OfflineModeIsEnabled, ConnectionError, HTTPError) as error:
+            raise ConnectionError(_unreachable(path, called, error)) from error
+        except (DatasetsError, ValueError, OSError, KeyError, RuntimeError, NotImplementedError) as error:
+            cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+            asked = f"name={self.name}, split={', '.join(splits)}, revision={self.revision}"
+            raise ValueError(f"{called}: {path!r} ({asked}) cannot be loaded: {cause}") from error
         with telling(called):
             return loaded if self.columns is None else [chosen(part, self.columns) for part in loaded]
-
-
-def _load_hub(
-    path: str, splits: Sequence[str], called: str, name: str | None, revision: str | None, streaming: bool = False
-) -> list[Any]:
-    """Loads splits of a data set by its name on the hub.
-
-    Args:
-        path: The name, `org/name`.
-        splits: Names of splits, or slices unless streaming.
-        called: Name of the data in errors.
-        name: The configuration.
-        revision: Branch, tag or commit.
-        streaming: Whether to read rows on demand.
-
-    Returns:
-        One data set per split.
-
-    Raises:
-        ConnectionError: If the hub cannot be reached.
-        FileNotFoundError: If the data set or revision does not exist.
-        ValueError: If the configuration or split does not exist, or cannot be read.
-    """
-    for split in splits:
-        check_slices(split, called, streaming)
-    options: dict[str, Any] = {"revision": revision, "streaming": streaming}
-    try:
-        return [datasets.load_dataset(path, name, split=split, **options) for split in splits]
-    except DatasetNotFoundError as error:
-        raise FileNotFoundError(
-            f"{called}: {error} Nor is there a file or folder {str(Path(path).absolute())!r}. Look the name up "
-            "(org/name), and log in (hf auth login) if it is private."
-        ) from error
-    except (OfflineModeIsEnabled, ConnectionError, HTTPError) as error:
-        raise ConnectionError(_unreachable(path, called, error)) from error
-    except (DatasetsError, ValueError, OSError, KeyError, RuntimeError, NotImplementedError) as error:
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
-            f"{called}: {path!r} (name={name}, split={', '.join(splits)}, revision={revision}) cannot be loaded: "
-            f"{cause}"
-        ) from error
 
 
 def _unreachable(path: str, called: str, error: Exception) -> str:

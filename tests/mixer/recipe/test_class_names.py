@@ -15,12 +15,17 @@ from tests.mixer.forms import multi_task
 MOODS = ("bad", "fine", "good")
 
 
+def _note(model: Any, heads: dict[str, str], names: dict[str, Any], **sets: Any) -> None:
+    streams = {("streams", stream): own for stream, own in names.items()}
+    note_class_names(model, heads, {**streams, **{("evaluation", name): own for name, own in sets.items()}})
+
+
 def test_one_head_knows_what_its_classes_are_called_after_it_was_saved(tmp_path: Path) -> None:
     model: Any = build_model("bert-classifier")
     for other in ({}, {"a": ["no", "yes"]}):  # those of another number of classes are not its own
-        note_class_names(model, {"a": "a"}, other)
+        _note(model, {"a": "a"}, other)
         assert model.config.id2label == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
-    note_class_names(model, {"a": "a", "b": "b", "c": "c"}, {"a": MOODS, "c": MOODS})
+    _note(model, {"a": "a", "b": "b", "c": "c"}, {"a": MOODS, "c": MOODS})
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert config.id2label == dict(enumerate(MOODS))
@@ -30,7 +35,7 @@ def test_one_head_knows_what_its_classes_are_called_after_it_was_saved(tmp_path:
 def test_names_by_head_are_kept_with_a_model_of_several(tmp_path: Path) -> None:
     model = multi_task({"mood": Head(3), "stars": Head(1, kind="regression"), "topic": Head(2)})
     heads = {"books": "mood", "films": "mood", "news": "topic", "stars": "stars"}
-    note_class_names(model, heads, {"books": MOODS, "films": MOODS, "news": ["sports", "war"]})
+    _note(model, heads, {"books": MOODS, "films": MOODS, "news": ["sports", "war"]})
     model.save_pretrained(tmp_path)
     saved = MultiTaskConfig.from_pretrained(tmp_path)
     assert saved.class_names == {"mood": list(MOODS), "topic": ["sports", "war"]}
@@ -42,12 +47,10 @@ def test_streams_of_one_head_that_number_their_classes_differently_are_refused()
     message = r"streams.films.format: its labels are \['bad', 'fine', 'good'\], and those of 'books', .* two things"
     for model, heads in ((build_model("bert-classifier"), ("books", "films")), (multi_task(), ("topic", "topic"))):
         with pytest.raises(ValueError, match=message):
-            note_class_names(model, dict(zip(names, heads, strict=True)), names)
-    note_class_names(multi_task(), {"books": "topic", "films": "tags"}, names)
+            _note(model, dict(zip(names, heads, strict=True)), names)
+    _note(multi_task(), {"books": "topic", "films": "tags"}, names)
     with pytest.raises(ValueError, match=r"evaluation.films.format: its labels are .*those of 'books'"):
-        note_class_names(
-            build_model("bert-classifier"), {"books": "books"}, {"books": MOODS}, {("evaluation", "films"): MOODS[1:]}
-        )
+        _note(build_model("bert-classifier"), {"books": "books"}, {"books": MOODS}, films=MOODS[1:])
 
 
 def test_names_come_of_words_or_of_the_data() -> None:
