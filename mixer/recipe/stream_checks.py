@@ -36,7 +36,6 @@ _WRITTEN = (
     (re.compile(r"Load the model in float32\b"), "Set model.config.dtype: float32"),
     (re.compile(r"(?<![\w.])bf16=True\b"), "training.bf16: true"),
     (re.compile(r"(?<![\w.])args\.(?=\w)"), "training."),
-    (re.compile(r"(?<=\bis |\bor )None\b(?! of)"), "null"),
 )
 
 

@@ -224,12 +224,12 @@ def test_parameters_of_the_trainer_are_told_as_the_fields_of_a_recipe() -> None:
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ({"streams", "evaluation", "mixing"}, "add to evaluation, mixing: null or mixing: auto, not head=None; x is null."),
-        ({"sequence", "head"}, "add to eval_dataset, mixing=None or mixing='auto', not head: null; x is null."),
+        ({"streams", "evaluation", "mixing"}, "add to evaluation, mixing: null or mixing: auto, not head=None."),
+        ({"sequence", "head"}, "add to eval_dataset, mixing=None or mixing='auto', not head: null."),
     ],
 )
 def test_a_recipe_is_told_of_the_fields_that_it_has(known: set[str], expected: str) -> None:
-    told = "args.group_size: add to eval_dataset, mixing=None or mixing='auto', not head=None; x is None."
+    told = "args.group_size: add to eval_dataset, mixing=None or mixing='auto', not head=None."
     with pytest.raises(ValueError, match="group_size") as error, in_words_of_recipes(known):
         raise ValueError(told)
     assert str(error.value) == f"training.group_size: {expected}"
