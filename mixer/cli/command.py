@@ -113,7 +113,10 @@ def recipe_command(
         for name in vars(config.training).keys() & vars(config).keys():  # one place for commands that change them
             if config[name] is None:
                 config[name], config.training[name] = config.training[name], None
-        return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
+        from mixer.recipe.stream_checks import in_words_of_recipes  # transformers: not every command has a recipe
+
+        with in_words_of_recipes([one.name for one in fields(recipe_class)]):
+            return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:
         return recipe_command(other, run, description, own_usage, example, options, aliases)

@@ -9,7 +9,6 @@ from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.train import run_recipe, show_result
 from mixer.distributed.launch import build_together
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_checks import in_words_of_recipes
 from mixer.utils.console import only_json
 
 
@@ -31,7 +30,7 @@ def _fork(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     if Path(config.training.output_dir).resolve() == run.resolve():
         config.training.output_dir = f"{run}-fork-{own.at}"
     config.training.resume_from_checkpoint = None
-    with only_json(own.json), in_words_of_recipes():
+    with only_json(own.json):
         trainer = build_together(parser, config, None, lambda: build_recipe(Recipe, parser, config).build())
         recipe = parser.dump(config, skip_validation=True)
         run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))

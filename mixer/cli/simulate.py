@@ -9,7 +9,6 @@ from mixer.analysis.simulate.simulate import simulate as simulate_run
 from mixer.analysis.simulate.simulated import check_every
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_checks import in_words_of_recipes
 from mixer.utils.console import only_json, show
 
 _NUM_RANKS = "Processes of the launch. Default: 1."
@@ -40,6 +39,6 @@ def simulate() -> Command:
 
 def _simulate(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     check_every(own.every)
-    with only_json(own.json), in_words_of_recipes():
+    with only_json(own.json):
         planned = simulate_run(build_recipe(Recipe, parser, config), own.num_ranks, own.losses, own.output)
     show(lambda: planned.summary(own.every), lambda: screen(planned, own.every), own.json)

@@ -14,7 +14,6 @@ from mixer.distributed.launch import build_together
 from mixer.ledger.comparison import comparison
 from mixer.ledger.summary import summarise
 from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_checks import in_words_of_recipes
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.console import console, only_json, show
 from mixer.utils.files import write_text
@@ -48,7 +47,7 @@ def train() -> Command:
 def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     if own.json and own.dry_run:
         raise ValueError("--dry_run has no JSON output: use mixer inspect RECIPE.yaml --json in scripts.")
-    with only_json(own.json), in_words_of_recipes():
+    with only_json(own.json):
         trainer = build_together(parser, config, own.resume, lambda: build_recipe(Recipe, parser, config).build())
         if own.dry_run:
             _show(trainer, config.model.task)

@@ -29,30 +29,37 @@ _NAMES |= {
 }
 _NAMES["steering_sets"] = "targets"
 _PARAMETER = re.compile(rf"(?<![\w.'\"])({'|'.join(_NAMES)})\b(?!['\"])")
+_VALUE = re.compile(r"(?<![\w.'\"])(\w+)=(?:'([\w-]+)'|(None|True|False|\d+)(?![\w(]))")
 # What is written in Python, and how a recipe writes it.
 _WRITTEN = (
     (re.compile(r"\bObjective\(steering_sets=\{(.+?): dataset\}\)"), r"targets: {\1: {data: {path: PATH}}}"),
     (re.compile(r"Load the model in float32\b"), "Set model.config.dtype: float32"),
     (re.compile(r"(?<![\w.])bf16=True\b"), "training.bf16: true"),
+    (re.compile(r"(?<![\w.])args\.(?=\w)"), "training."),
 )
 
 
 @contextlib.contextmanager
-def in_words_of_recipes() -> Iterator[None]:
-    """Calls parameters of the trainer in errors and warnings as a recipe does: `evaluation` for `eval_dataset`."""
+def in_words_of_recipes(known: Collection[str] = frozenset({"evaluation", "streams", "targets"})) -> Iterator[None]:
+    """Calls parameters of the trainer in errors and warnings as a recipe does: `evaluation` for `eval_dataset`.
+
+    Args:
+        known: Names of the recipe's fields; one that it lacks is told as the parameter.
+    """
+    known = {*known, "tokenizer", "training"}
     made = logging_of_python.getLogRecordFactory()
 
     def translated(name: str, *args: Any, **kwargs: Any) -> logging_of_python.LogRecord:
         record = made(name, *args, **kwargs)
         if name.partition(".")[0] in ("mixer", "replay", "tasks"):
-            record.msg = _in_words(str(record.msg))
+            record.msg = _in_words(str(record.msg), known)
         return record
 
     logging_of_python.setLogRecordFactory(translated)
     try:
         yield
     except (ValueError, TypeError) as error:
-        text = _in_words(str(error))
+        text = _in_words(str(error), known)
         if type(error) not in (ValueError, TypeError) or text == str(error):
             raise
         raise type(error)(text) from error
@@ -60,10 +67,20 @@ def in_words_of_recipes() -> Iterator[None]:
         logging_of_python.setLogRecordFactory(made)
 
 
-def _in_words(text: str) -> str:
+def _in_words(text: str, known: Collection[str]) -> str:
     for written, own in _WRITTEN:
         text = written.sub(own, text)
-    return _PARAMETER.sub(lambda found: _NAMES[found[1]], text)
+
+    def renamed(found: re.Match[str]) -> str:
+        own = _NAMES[found[1]]
+        return own if own.partition(".")[0] in known else found[1]
+
+    text = _PARAMETER.sub(renamed, text)
+    return _VALUE.sub(lambda found: _as_yaml(found) if found[1] in known else found[0], text)
+
+
+def _as_yaml(found: re.Match[str]) -> str:
+    return f"{found[1]}: {found[2] or {'None': 'null'}.get(found[3], found[3].lower())}"
 
 
 def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:

@@ -195,7 +195,8 @@ class Rehearsal:
         again = [int(seen[k]) for k, stream in enumerate(trainer.streams) if isinstance(stream.dataset, SecondDraw)]
         length, replayed = max(len(self._sequence[number].train), 1), sum(drawn) + sum(again)
         passes, epochs = seen[0] / length, float(trainer.args.num_train_epochs)
-        if trainer.args.max_steps <= 0 and passes < _FEW * epochs <= passes + replayed / length:
+        is_on_top = getattr(self._mixing, "additional", self._mixing is None)
+        if trainer.args.max_steps <= 0 and not is_on_top and passes < _FEW * epochs <= passes + replayed / length:
             logger.warning(
                 "Task %r: its %d samples were trained on %.2f times on average in %g epochs, since mixing=%s gave "
                 "%.0f %% of them to the memory. To cover them, replay on top of the batch size (additional=True), or "

@@ -110,6 +110,7 @@ def test_new_samples_left_uncovered_are_told(
     logging.getLogger("transformers").propagate = True
     mixing = ReplayRatio("tasks", additional=additional)
     changes = {"mixing": mixing, "sequence": sequence(), "num_labels": 2, "max_steps": -1, "num_train_epochs": 1}
+    changes |= {"dataloader_drop_last": True, "batch_size": 3} if additional else {}  # is told of the mixture alone
     run = build(tmp_path, "reservoir, fresh", scores_before=False, **changes)
     run.run()
     said = [record.getMessage() for record in caplog.records if "times on average" in record.getMessage()]

@@ -209,6 +209,40 @@ def test_parameters_of_the_trainer_are_told_as_the_fields_of_a_recipe() -> None:
         raise ValueError(told)
 
 
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"streams", "evaluation", "mixing"}, "add to evaluation, mixing: null or mixing: auto, not head=None."),
+        ({"sequence", "head"}, "add to eval_dataset, mixing=None or mixing='auto', not head: null."),
+    ],
+)
+def test_a_recipe_is_told_of_the_fields_that_it_has(known: set[str], expected: str) -> None:
+    told = "args.group_size: add to eval_dataset, mixing=None or mixing='auto', not head=None."
+    with pytest.raises(ValueError, match="group_size") as error, in_words_of_recipes(known):
+        raise ValueError(told)
+    assert str(error.value) == f"training.group_size: {expected}"
+
+
+_SMALL = {"model_type": "llama", "vocab_size": 60, "hidden_size": 8, "intermediate_size": 16}
+
+
+@pytest.mark.parametrize("command", ["train", "search", "headroom", "simulate"])
+def test_every_command_speaks_in_the_words_of_recipes(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}\n' * 8)
+    recipe: dict[str, Any] = {"model": {"config": {**_SMALL, "num_hidden_layers": 1, "num_attention_heads": 2}}}
+    recipe |= {"streams": {"a": {"data": {"path": str(tmp_path / "rows.jsonl")}, "validation": 2}}, "objective": ["b"]}
+    recipe["training"] = {"output_dir": str(tmp_path / "run"), "max_steps": 2, "use_cpu": True, "report_to": "none"}
+    recipe["training"] |= {"eval_strategy": "epoch"}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(SystemExit):
+        main([command, str(tmp_path / "recipe.yaml")])
+    error = capsys.readouterr().err
+    assert "evaluation" in error
+    assert "eval_dataset" not in error
+
+
 def test_warnings_are_told_in_the_words_of_recipes_too() -> None:
     kept: list[str] = []
     handler = logging.Handler()
