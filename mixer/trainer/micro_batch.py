@@ -177,6 +177,7 @@ class MicroBatchTraining:
         is_unknown = (
             not losses.is_known(first) or self._run.present_loader.round_robin or self._run.step.counts.mixed_up[1]
         )
+        # Once a stream, however many of its rows there are: an assignment by index takes repeated ids once.
         sums[ids] += loss * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
         return loss
 
