@@ -101,7 +101,7 @@ def gains(page: str) -> str:
     bottom = 66 + height * len(table)
     parts = [_text(16, 28, "Loss of the objective over uniform mixing's, in per cent: less is better", 15)]
     for number, (name, color) in enumerate(zip(table, colors, strict=False)):
-        parts += [_box(16 + 180 * number, 40, 12, 12, color), _text(34 + 180 * number, 51, name, 13)]
+        parts += [_box(16 + 180 * number, 40, 12, 12, color), _text(34 + 180 * number, 51, str(name), 13)]
     parts.append(_line([(zero, 62), (zero, bottom)], INK))
     for number, (kind, values) in enumerate(table.iterrows()):
         top = 70 + height * number
