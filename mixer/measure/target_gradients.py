@@ -192,7 +192,7 @@ class TargetProbe(StepHook):
         if few > sum(parameter.numel() for parameter in parameters) / 2 and not self._has_warned_of_bits:
             logger.warning(
                 "Most trained weights have 16 bits, which round away the short steps that measure the targets: streams "
-                "are measured less well. Load the model in float32 with bf16=True (DeepSpeed's bf16 stores 16 bits "
+                "are measured less well. Load the model in float32 and set bf16=True (DeepSpeed's bf16 stores 16 bits "
                 "too), or train adapters."
             )
             self._has_warned_of_bits = True

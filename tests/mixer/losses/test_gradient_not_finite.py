@@ -94,7 +94,7 @@ def test_it_raises_before_the_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nonfinite", ["warn", "skip"])
 def test_too_many_in_a_row_end_the_run(nonfinite: str, tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLossError, match="Step 10 is the 10th in a row"):
+    with pytest.raises(NonFiniteLossError, match="Step 10 is the 10th skipped in a row"):
         _train(tmp_path, *range(12), own={"nonfinite": nonfinite}, max_steps=30)
 
 

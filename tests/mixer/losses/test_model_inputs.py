@@ -37,7 +37,7 @@ def _from_images(batch: dict[str, Any]) -> dict[str, Any]:
 def test_a_transform_that_misses_a_removed_column_is_told_why(tmp_path: Path) -> None:
     images = datasets.Dataset.from_dict({"image": [[0.5]] * 6, "label": [0, 1, 2] * 2}).with_transform(_from_images)
     good = Tokens(6, 1, _KIND)
-    with pytest.raises(ValueError, match=r"Stream 'images': .*'image'.*remove_unused_columns=False"):
+    with pytest.raises(ValueError, match=r"Stream 'images': .*'image'.*remove_unused_columns=True.*Set it to False"):
         _trainer(tmp_path, {"good": good, "images": images})
     evaluates = {"eval_strategy": "steps", "eval_steps": 1}
     with pytest.raises(KeyError, match="image") as error:

@@ -206,5 +206,5 @@ def test_data_under_the_name_of_a_hook_is_refused_where_it_is_set(value: Any) ->
 
 @pytest.mark.parametrize("flag", ["one_stream_each", "needs_samples"])
 def test_what_a_method_asks_of_steps_only_once_it_is_attached_is_refused(tmp_path: Path, flag: str) -> None:
-    with pytest.raises(ValueError, match=rf"methods: _Late\.attach has set {flag}"):
+    with pytest.raises(ValueError, match=rf"methods: _Late sets {flag} too late"):
         make(tmp_path, [_Late(flag)])

@@ -118,12 +118,12 @@ _LONG = datasets.Dataset.from_dict({"prompt": ["w1 w2 w3 w4 w5"], "completion": 
 @pytest.mark.parametrize(
     ("other", "changes", "message"),
     [
-        (datasets.Dataset.from_dict({"body": ["w1"]}), {}, r"'odd' has the columns \['body'\].*Rename its columns"),
+        (datasets.Dataset.from_dict({"body": ["w1"]}), {}, r"'odd' has the columns \['body'\].*Rename some"),
         (datasets.Dataset.from_dict({"text": [3, 4]}), {}, r"'odd': MixingSFTTrainer cannot prepare the columns"),
         (_LONG, {"max_length": 4}, r"'odd': MixingSFTTrainer has filtered out all of its 1 samples"),
         (texts(3, 1), {"assistant_only_loss": True}, r"'odd' is no conversation"),
         (_IMAGES, {}, r"\['odd'\] have images and \['chat'\] have none"),
-        (Tokens(3, 1), {}, r"'odd': MixingSFTTrainer prepares.*got Tokens"),
+        (Tokens(3, 1), {}, r"'odd': MixingSFTTrainer takes .*got Tokens"),
     ],
 )
 def test_a_stream_that_does_not_go_is_named(tmp_path: Path, other: Any, changes: dict[str, Any], message: str) -> None:
