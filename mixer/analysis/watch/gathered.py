@@ -61,7 +61,7 @@ class WatchedRun:
         clock, evaluations = ledger.clock(), ledger.evaluations()
         if clock.empty:  # the tables are written one after the other
             raise ValueError(f"The ledger of {self.folder} has no complete step yet: try again in a few seconds.")
-        self.clock: dict[str, Any] = clock.tail(1).to_dict("records")[0]
+        self.clock = {str(name): value for name, value in clock.tail(1).to_dict("records")[0].items()}
         self.losses, self._progress = clock["loss"].to_numpy(), clock.set_index("step")["progress"]
         # The column is NaN too where the norm is not measured.
         norm = None if clock["gradient_norm"].isna().all() else math.isfinite(self.clock["gradient_norm"])
