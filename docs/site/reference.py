@@ -1,4 +1,4 @@
-"""The API reference: a page for each module that defines public names, read off the source, without an import."""
+"""The API reference: a page for each name with an example and for the others of a module, read off the source."""
 
 import ast
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Package:
         path: Its dotted name.
         summary: First line of its docstring.
         exported: What it exports, by name.
-        pages: The names that are documented below it, by the module that defines them.
+        pages: The names that are documented below it, by page: one with an example has its own, others the module's.
     """
 
     path: str
@@ -87,7 +87,8 @@ def read_packages() -> list[Package]:
                 homes[member.path] = (name, package)
     for name, package in homes.values():
         member = package.exported[name]
-        package.pages.setdefault(member.module.name, {})[name] = member
+        page = member.name if "\nExample" in getattr(member.docstring, "value", "") else member.module.name
+        package.pages.setdefault(page, {})[name] = member
     return sorted((package for package in packages if package.exported), key=lambda package: package.path)
 
 

@@ -204,4 +204,5 @@ class PermutationBlock:
         return self._table[positions - self._start]
 
 
-Order = Permutation  # public name
+Order = Permutation
+"""The order in which a stream's samples are drawn, under its public name; see `Permutation`."""

@@ -112,6 +112,11 @@ def test_every_page_fits_is_told_in_words_and_has_contrast(tab: Any, site: Path)
     assert 0 < entries.count() <= MAX_MENU_ENTRIES
 
 
+def test_names_with_an_example_have_pages_of_their_own(site: Path) -> None:
+    pages = {path.relative_to(site / "reference").as_posix() for path in (site / "reference").rglob("*.html")}
+    assert {"mixer/trainer/MixingMixin.html", "mixer/MixingConfig.html", "replay/methods/DERPlusPlus.html"} <= pages
+
+
 def test_every_link_within_the_site_leads_somewhere(site: Path) -> None:
     files = {str(path) for path in site.rglob("*")}
     pages = {path: Path(path).read_text() for path in files if path.endswith(".html") and not path.endswith("404.html")}
