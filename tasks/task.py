@@ -62,7 +62,7 @@ class Task:
             raise ValueError(
                 f"{where}: sample {changing} was another when it was read again. What makes a task (a permutation, "
                 "an angle) must be drawn once and kept in it, such as Permutation(seed, num_features); random "
-                "augmentation belongs in the data_collator."
+                "augmentation belongs in the data_collator, which has to leave evaluation samples as they are."
             )
 
     def _check_promise(self, promised: tuple[int, ...]) -> None:

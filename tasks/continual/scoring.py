@@ -18,7 +18,7 @@ from tasks.sequences.data_sets import pick
 from tasks.task import Task, TaskSequence
 
 Scored = tuple[float, str | None]  # or why there is no score
-_NO_DATA = ({},)  # of a score that has its own
+_NO_DATA: tuple[dict[str, Any], ...] = ({},)  # of a score that has its own
 
 
 class Scoring:

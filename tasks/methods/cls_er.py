@@ -35,7 +35,7 @@ class CLSER(TaskMethod):
         strength: `λ`, 0 or more; about 0.1 in the paper.
         decay: Largest `α`, in [0, 1); 0.999 in the paper. Choose less where a run has few steps.
         plastic_rate: Probability that a step moves the plastic copy.
-        stable_rate: The same for the stable copy.
+        stable_rate: The same for the stable copy; the authors' code starts from 0.7.
 
     Raises:
         ValueError: If a value is outside its range; when the trainer is made, if there is no memory; at the start of
