@@ -191,7 +191,7 @@ def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
 
 def test_a_policy_whose_targets_have_no_rows_to_steer_by_is_refused(tmp_path: Path) -> None:
     objective = Objective(["outside", "a"], steering_share=0.0, steering_sets=OWN)
-    with pytest.raises(ValueError, match=r"eval_dataset\['a'\] .* Pass Objective\(steering_sets="):
+    with pytest.raises(ValueError, match=r"eval_dataset\['a'\]: .* Pass Objective\(steering_sets="):
         build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=objective)
 
 
@@ -234,11 +234,14 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
         ({"eval_dataset": None}, r"its targets are evaluation sets by name, but eval_dataset is missing: pass a dict"),
         ({"objective": Objective(["outside"], steering_sets={"x": OUTSIDE["a"]})}, r"steering_sets: \['x'\] are no"),
         ({"objective": Objective(["outside"], steering_sets={"outside": []})}, r"steering_sets\['outside'\] must have"),
-        ({"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}}, r"\['outside'\] has 1 row"),
+        ({"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}}, r"\['outside'\]: .* of its 1 row aside"),
         ({"objective": Objective(["outside"], steering_sets={"outside": "rows.jsonl"})}, "got 'rows.jsonl'"),
         ({"objective": Objective(["outside"], steering_sets={"outside": iter([])})}, "got a list_iterator"),
         ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' needs compute_metrics"),
-        ({"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}}, "set greater_is_better=False"),
+        (
+            {"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}},
+            "needs greater_is_better=False, got True",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
