@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.ledger.evaluated_losses import mean_loss, worst_loss
-from mixer.policies.contract import UNITS
+from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import FloatArray
 from mixer.utils.text import clock_text, duration_text, mixing_unit, short_number, unit_beside
 
@@ -48,25 +48,28 @@ def stream_table(run: WatchedRun, columns: int, rows: int) -> RenderableType:
         table.add_column(title, justify="left" if title in ("weight", "curve") else "right", no_wrap=True)
     shares, own_shares = run.shares(), run.shares(unit)
     for name in shown:
-        last, evaluated = streams[name].last, run.evaluations.get(name)
-        share = last["weight" if unit == "samples" else "policy_weight"]
-        cells: dict[str, str | Text] = {
-            "weight": f"{bar_text(share, _BAR_WIDTH)} {share:.3f}",
-            f"of {unit}": f"{own_shares[name]:.0%}",
-            "loss": loss_text(streams[name].loss, streams[name].is_finite),
-            "coverage": number_text(last["coverage"], ".0%"),
-            "share": f"{shares[name]:.0%}",
-            "curve": sparkline(streams[name].losses),
-            "evaluated": loss_text(evaluated, _is_finite(evaluated)),
-            "passes": number_text(last["epoch"], ".2f"),
-            "samples": short_number(last["seen"]),
-        }
-        table.add_row(Text(name), *(cells[title] for title in titles), style=None if last["active"] else "dim")
+        cells = _cells(run, name, unit) | {"share": f"{shares[name]:.0%}", f"of {unit}": f"{own_shares[name]:.0%}"}
+        style = None if streams[name].last["active"] else "dim"
+        table.add_row(Text(name), *(cells[title] for title in titles), style=style)
     if len(shown) == len(streams):
         return table
     weight = 1.0 - sum(streams[name].last["weight"] for name in shown)
     text = f"… and {len(streams) - len(shown)} more of {len(streams)} streams, weight {weight:.3f} together"
     return Group(table, Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def _cells(run: WatchedRun, name: str, unit: Unit) -> dict[str, str | Text]:
+    stream, evaluated = run.streams[name], run.evaluations.get(name)
+    weight = stream.last["weight" if unit == "samples" else "policy_weight"]
+    return {
+        "weight": f"{bar_text(weight, _BAR_WIDTH)} {weight:.3f}",
+        "loss": loss_text(stream.loss, stream.is_finite),
+        "coverage": number_text(stream.last["coverage"], ".0%"),
+        "curve": sparkline(stream.losses),
+        "evaluated": loss_text(evaluated, _is_finite(evaluated)),
+        "passes": number_text(stream.last["epoch"], ".2f"),
+        "samples": short_number(stream.last["seen"]),
+    }
 
 
 def _is_finite(value: float | None) -> bool | None:
