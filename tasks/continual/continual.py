@@ -73,7 +73,8 @@ class ContinualRun:
         methods: Methods, such as `DER("memory")`: a function without arguments creates new ones for each task; those of
             a list last for all tasks and keep their state.
         batch_size: New samples per step over all ranks; `None` uses the training arguments.
-        optimizer: `"fresh"` creates an optimizer for each task, `"kept"` continues with the previous one.
+        optimizer: `"fresh"` creates an optimizer for each task, `"kept"` continues with the previous one: with Adam and
+            a memory try both.
         scores_before: Whether to evaluate all tasks before the first, as forward transfer requires.
         score: `"accuracy"`, among the task's own classes in a task-incremental sequence, `"loss"`, or your own `Score`;
             `None` uses the accuracy if all tasks have classes, else the loss.
