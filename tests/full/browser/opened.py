@@ -28,6 +28,45 @@ _POINT = """(panel) => {
     const middle = (edges, place) => (edges[place] + edges[place + 1]) / 2;
     return [box.x + xaxis.c2p(middle(x, column)), box.y + yaxis.c2p(middle(y, row))];
 }"""
+# Texts, in a scheme of the site, with less contrast than 4.5: WCAG 2.2, 1.4.3. A colour may have a transparency.
+PALE = """(scheme) => {
+    document.body.dataset.mdColorScheme = scheme;
+    document.body.insertAdjacentHTML("beforeend", "<style>* { transition: none !important }</style>");
+    const paint = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    const read = new Map();
+    const parts = (colour) => {
+        if (!read.has(colour)) {
+            paint.clearRect(0, 0, 1, 1);
+            paint.fillStyle = colour;
+            paint.fillRect(0, 0, 1, 1);
+            read.set(colour, paint.getImageData(0, 0, 1, 1).data);
+        }
+        return read.get(colour);
+    };
+    const over = (top, below) => [0, 1, 2].map((i) => (top[i] * top[3] + below[i] * (255 - top[3])) / 255);
+    const grounds = new Map([[null, [255, 255, 255]]]);
+    const ground = (element) => {
+        if (!grounds.has(element)) {
+            const own = parts(getComputedStyle(element).backgroundColor);
+            grounds.set(element, own[3] === 255 ? own : over(own, ground(element.parentElement)));
+        }
+        return grounds.get(element);
+    };
+    const linear = (part) => (part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+    const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) + 0.05;
+    const pale = {};
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const element = texts.currentNode.parentElement;
+        const isSeen = element.checkVisibility({ opacityProperty: true }) && !element.closest("noscript, svg");
+        if (!texts.currentNode.data.trim() || !isSeen) continue;
+        const below = ground(element);
+        const [a, b] = [luminance(over(parts(getComputedStyle(element).color), below)), luminance(below)];
+        const contrast = Math.max(a / b, b / a);
+        if (contrast < 4.5) pale[`${element.tagName} ${texts.currentNode.data.trim()}`] = contrast.toFixed(2);
+    }
+    return pale;
+}"""
 
 
 class Opened:

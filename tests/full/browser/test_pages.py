@@ -10,7 +10,7 @@ import pytest
 from mixer.report import write_report
 from mixer.report.page import write_page
 from tasks.report.kind import continual_run
-from tests.full.browser.opened import Opened, opened
+from tests.full.browser.opened import PALE, Opened, opened
 from tests.mixer.report.ledgers import write_run
 from tests.tasks.report.runs import train
 
@@ -105,6 +105,7 @@ def test_it_can_be_read_on_dark_and_on_light(page: Opened) -> None:
         colours = page.colours()
         assert (_lightness(colours["ground"]) < 0.1) == (scheme == "dark")
         assert _contrast(colours["ground"], colours["text"]) > 7
+        assert page.tab.evaluate(PALE, scheme) == {}
 
 
 def test_it_is_printed_dark_on_white_as_wide_as_paper(page: Opened) -> None:

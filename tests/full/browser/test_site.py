@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.full.browser.opened import PALE
+
 ROOT = Path(__file__).parents[3]
 SITE, MKDOCS = ROOT / "site", ROOT / ".venv-docs/bin/mkdocs"
 SOURCES = ("*.md", "mkdocs.yml", "docs/**/*.*", "recipes/*.md", "benchmarks/*.md", "*/**/*.py")
@@ -27,45 +29,6 @@ _LAID_OUT = """() => {
         untold: [...document.images].filter((image) => !image.alt.trim()).map((image) => image.src),
         covered: codes.filter((pre) => covers(pre.querySelector("nav"), pre.querySelector("code"))).length,
     };
-}"""
-# Texts with less than 4.5 between their colour and the ground's: WCAG 2.2, 1.4.3. `color` may have a transparency.
-_PALE = """(scheme) => {
-    document.body.dataset.mdColorScheme = scheme;
-    document.body.insertAdjacentHTML("beforeend", "<style>* { transition: none !important }</style>");
-    const paint = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-    const read = new Map();
-    const parts = (colour) => {
-        if (!read.has(colour)) {
-            paint.clearRect(0, 0, 1, 1);
-            paint.fillStyle = colour;
-            paint.fillRect(0, 0, 1, 1);
-            read.set(colour, paint.getImageData(0, 0, 1, 1).data);
-        }
-        return read.get(colour);
-    };
-    const over = (top, below) => [0, 1, 2].map((i) => (top[i] * top[3] + below[i] * (255 - top[3])) / 255);
-    const grounds = new Map([[null, [255, 255, 255]]]);
-    const ground = (element) => {
-        if (!grounds.has(element)) {
-            const own = parts(getComputedStyle(element).backgroundColor);
-            grounds.set(element, own[3] === 255 ? own : over(own, ground(element.parentElement)));
-        }
-        return grounds.get(element);
-    };
-    const linear = (part) => (part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
-    const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) + 0.05;
-    const pale = {};
-    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) {
-        const element = texts.currentNode.parentElement;
-        const isSeen = element.checkVisibility({ opacityProperty: true }) && !element.closest("noscript");
-        if (!texts.currentNode.data.trim() || !isSeen) continue;
-        const below = ground(element);
-        const [a, b] = [luminance(over(parts(getComputedStyle(element).color), below)), luminance(below)];
-        const contrast = Math.max(a / b, b / a);
-        if (contrast < 4.5) pale[`${element.tagName} ${texts.currentNode.data.trim()}`] = contrast.toFixed(2);
-    }
-    return pale;
 }"""
 
 
@@ -102,7 +65,7 @@ def test_every_page_fits_is_told_in_words_and_has_contrast(tab: Any, site: Path)
     for path in [*sorted(written), *reference[-NUM_REFERENCE_PAGES:]]:
         tab.set_viewport_size({"width": NARROW, "height": 844})
         tab.goto(path.as_uri(), wait_until="domcontentloaded")
-        found = {f"pale, {scheme}": tab.evaluate(_PALE, scheme) for scheme in ("default", "slate")}
+        found = {f"pale, {scheme}": tab.evaluate(PALE, scheme) for scheme in ("default", "slate")}
         found |= {f"{name} at {NARROW}": fault for name, fault in tab.evaluate(_LAID_OUT).items()}
         tab.set_viewport_size({"width": WIDE, "height": 844})
         found |= {f"{name} at {WIDE}": fault for name, fault in tab.evaluate(_LAID_OUT).items()}
