@@ -113,9 +113,9 @@ class _Scores(NotebookTrainingTracker):
         shown = "" if self.inner_table is None else text_to_html_table(self.inner_table)  # type: ignore[no-untyped-call]
         shown += "" if self.child_bar is None else self.child_bar.html_code
         if self.output is not None:
-            self.output.update(HTML(shown))
+            self.output.update(HTML(shown))  # type: ignore[no-untyped-call]
         elif shown:
-            self.output = display(HTML(shown), display_id=True)
+            self.output = display(HTML(shown), display_id=True)  # type: ignore[no-untyped-call]
 
 
 def _cell() -> int | None:
