@@ -185,7 +185,8 @@ def test_a_notebook_runs_from_top_to_bottom_and_prints_what_its_page_shows(page:
 
 
 def test_a_table_names_the_column_of_each_cell() -> None:
-    table = "<table><thead><tr><th>a</th><th><code>b</code></th></tr></thead><tr class='item'><td>1</td><td>2</td></tr></table>"
+    head = "<thead><tr><th>a</th><th><code>b</code></th></tr></thead>"
+    table = f"<table>{head}<tr class='item'><td>1</td><td>2</td></tr></table>"
     named = tables.with_named_cells(f"<p>before</p>{table}")
     assert named.count("data-column") == 2
     assert '<td data-column="b">2</td>' in named
