@@ -29,11 +29,6 @@ _SHARE = (
     "A whole number counts steps. A share below 1 is a share of the data, not of the steps, once the batch size "
     "changes or `budget=` is in samples or tokens."
 )
-_SHARDS = (
-    "Trains as with DDP. Features that need gradients, weights or an optimizer step that the engine does not leave to "
-    "each rank are refused (`docs/engines.md`)."
-)
-
 # Supported, with a difference from the Trainer.
 DIFFERENCES = {
     "per_device_train_batch_size": "The maximum number of samples in a micro-batch; a step has as many micro-batches "
@@ -89,9 +84,10 @@ DIFFERENCES = {
     '`"group_by_length"` '
     "puts samples of similar length of one step into the same micro-batch.",
     "ddp_static_graph": "`auto_find_batch_size` cannot repeat steps with it.",
-    "fsdp": _SHARDS,
-    "fsdp_config": _SHARDS,
-    "deepspeed": _SHARDS,
+    "fsdp": "Trains as with DDP. Features that need gradients, weights or an optimizer step that the engine does not "
+    "leave to each rank are refused (`docs/engines.md`).",
+    "fsdp_config": "As `fsdp`.",
+    "deepspeed": "As `fsdp`.",
     "debug": '`"underflow_overflow"` counts each micro-batch, and before them the trial forwards that determine how '
     "the loss is normalised.",
 }
