@@ -96,7 +96,8 @@ def gains(page: str) -> str:
     Returns:
         The picture.
     """
-    table, zero, scale, colors = drawn(page).dropna(axis=1), 380, 10, (BLUE, ORANGE, GREY)
+    table, zero, colors = drawn(page).dropna(axis=1), 380, (BLUE, ORANGE, GREY)
+    scale = min(10.0, 130 / max(1.0, table.to_numpy().max()))  # 50 are left for the longest bar's number
     height = 13 * len(table.columns) + 12
     bottom = 66 + height * len(table)
     parts = [_text(16, 28, "Loss of the objective over uniform mixing's, in per cent: less is better", 15)]
