@@ -9,6 +9,8 @@ import inspect
 import json
 import pkgutil
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,17 +45,26 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("data/examples"), help="Where to write.")
     parser.add_argument("--base_steps", type=int, default=400, help="Steps that the base language model is trained.")
     options = parser.parse_args()
-    folder = options.folder
+    options.folder.mkdir(parents=True, exist_ok=True)
+    print(f"Writes data, a tokenizer and two small models into {options.folder}, in one to three minutes.")
+    # What is cut off leaves nothing behind: a folder comes whole.
+    with tempfile.TemporaryDirectory(dir=options.folder) as partial:
+        _write(Path(partial), options.base_steps)
+        for part in sorted(Path(partial).iterdir()):
+            shutil.rmtree(options.folder / part.name, ignore_errors=True)
+            part.rename(options.folder / part.name)
+    for path in sorted(path for path in options.folder.rglob("*") if path.is_file()):
+        print(f"{path.stat().st_size:>10,}  {path}")
+
+
+def _write(folder: Path, base_steps: int) -> None:
     texts = {name: read(NUM_TEXT_BLOCKS, NUM_VALIDATION_BLOCKS, BLOCK_BYTES) for name, read in TEXTS.items()}
     split_texts = {name: {split: _text(part) for split, part in parts.items()} for name, parts in texts.items()}
     _write_chats(folder / "chat")
     _write_texts(folder / "text", split_texts)
     _write_labelled(folder / "classification", {name: parts["train"] for name, parts in split_texts.items()})
-    print(f"{folder}: the data are written; now a tokenizer and two small models are made.")
-    write_base(folder / "base", folder, options.base_steps)
+    write_base(folder / "base", folder, base_steps)
     write_encoder(folder / "encoder", folder / "base")
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        print(f"{path.stat().st_size:>10,}  {path}")
 
 
 def _write_chats(folder: Path) -> None:
