@@ -111,7 +111,7 @@ ARRAYS = numbered_arrays(np.repeat(np.arange(3), 4))
         (lambda: repeated_at_random(ARRAYS, ARRAYS, 2, 0.0, 1.0, seed=0), "first must be"),
         (lambda: repeated_at_random(ARRAYS, ARRAYS, 2, 1.0, 1.5, seed=0), "repetition .of class 0. must be"),
         (lambda: repeated_at_random(ARRAYS, ARRAYS, 2, 1.0, {0: 1.0}, seed=0), r"for every class, but lacks \[1, 2\]"),
-        (lambda: blurry(ARRAYS, ARRAYS, 2, 0.5, 0, disjoint=1.5), "disjoint must be a share, from 0 to 1, got 1.5"),
+        (lambda: blurry(ARRAYS, ARRAYS, 2, 0.5, 0, disjoint=1.5), "disjoint must be in .* got 1.5"),
         (lambda: gradual(by_class(ARRAYS, ARRAYS, 1), 13, 0.5, seed=0), "between 1 and the 12 samples, got 13"),
         (lambda: gradual(by_class(ARRAYS, ARRAYS, 1), 2, -1.0, seed=0), "gradual: width must be"),
     ],
