@@ -53,8 +53,7 @@ def finish(recipe: Recipe, text: str) -> None:
     trainer = recipe.build()
     trainer.remove_callback(MixturePrinter)
     trainer.train()
-    if is_main:
-        write_text(folder / FINISHED_FILE, "")
+    ranks.run_on_all(lambda: write_text(folder / FINISHED_FILE, "") if is_main else None)
     trainer.accelerator.free_memory()
 
 

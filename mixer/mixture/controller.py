@@ -59,13 +59,15 @@ class Mixing:
         self.policy, self.loss_units = policy, loss_units
         self._has_told = False  # of a stream without labels
         self.clock = clock
-        self._mixture = replace(
-            describe(planner.streams), objective=objective, decay_begins=lambda: self.clock.decay_begins()
-        )
+        self._mixture = replace(describe(planner.streams), objective=objective, decay_begins=self._decay_begins)
         self.names = self._mixture.names
         self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
         self.size = BatchSize(Constant(), clock.batch_size) if size is None else size  # the batch size, as a control
         self._begin(planner, clock)
+
+    def _decay_begins(self) -> float:
+        """Of the present clock; a method, as that is copied and pickled with its owner."""
+        return self.clock.decay_begins()
 
     def restart(self, planner: Planner, clock: Clock, size: BatchSize) -> None:
         """Starts a new run on the same streams; manually set weights and batch size remain.

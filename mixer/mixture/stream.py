@@ -1,4 +1,4 @@
-"""Streams: the named data sources of a mixture, and checks of several together."""
+"""Streams: the named data sources of a mixture."""
 
 import hashlib
 import logging

@@ -89,13 +89,13 @@ def check_held_out(held_out: Any) -> None:
             )
 
 
-def check_names(score: Score, names: Sequence[str]) -> None:
+def check_names(score: Score, names: Sequence[str], called: str = "score") -> None:
     """Raises a `ValueError` if a score is of other tasks than those that there are."""
     if score.names is None:
         return
     if missing := [name for name in names if name not in score.names]:
         raise ValueError(
-            f"score: there is none for {missing}, only for {sorted(score.names)}. Name each task and held-out set."
+            f"{called}: there is none for {missing}, only for {sorted(score.names)}. Name each task and held-out set."
         )
 
 

@@ -59,8 +59,10 @@ def _size_of_samples(buffer: ReplayBuffer) -> int:
 def _bytes_of(value: Any) -> int:
     if isinstance(value, Mapping | list | tuple):
         return sum(map(_bytes_of, value.values() if isinstance(value, Mapping) else value))
-    if isinstance(value, str):
-        return len(value.encode())
+    if isinstance(value, str | bytes):
+        return len(value.encode() if isinstance(value, str) else value)
+    if hasattr(value, "getbands"):  # a picture of PIL
+        return int(value.width * value.height * len(value.getbands()))
     return int(getattr(value, "nbytes", 8))
 
 

@@ -47,11 +47,16 @@ class Scoring:
         self._held_out = [Task(name, dataset, dataset) for name, dataset in datasets.items()]
         check_names(score, (*sequence.names, *(name for name in datasets if name not in self._own)))
         for name, own in self._own.items():
-            check_names(own, [name])
+            check_names(own, [name], f"held_out[{name!r}]")
         self._score_steps = score_steps
         few = {id(task.evaluation): _some(task.evaluation, score_samples) for task in sequence}
         self._scored_at_steps = [_evaluated_on(task, few[id(task.evaluation)]) for task in sequence]
         self.matrix = self.new_matrix()
+
+    @property
+    def scores(self) -> list[Score]:
+        """The score of the tasks, and those of held-out sets that have their own."""
+        return [self.score, *self._own.values()]
 
     @property
     def fingerprints(self) -> dict[str, str]:

@@ -12,7 +12,8 @@ from replay import ReplayBuffer
 from replay.memory.entries import Entries
 from replay.memory.seen_rows import SeenRows
 from replay.selection import Ring
-from tests.replay.buffers import STORAGES, Masked, letters, train
+from tests.mixer.trainer.test_trainer_loading import Masked
+from tests.replay.buffers import STORAGES, letters, train
 from tests.replay.selection.offering import BY_TASK, MAKERS, chi_square_is_fine
 from tests.replay.test_buffer import contents, remember
 

@@ -64,7 +64,9 @@ class Run:
         self.losses, step = _evaluated(run) if loss == "evaluation" else _trained(run)
         # What the policy requests in its own unit is the same for every seed; the samples that it becomes are not.
         requested = {"samples": np.nan_to_num(run.streams["weight"])}
-        requested |= {} if run.unit == "samples" else {run.unit: run.streams["policy_weight"]}
+        if run.unit != "samples":  # without the streams that are not there
+            shares = np.where(requested["samples"] > 0.0, np.nan_to_num(run.streams["policy_weight"]), 0.0)
+            requested[run.unit] = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
         self.budget = float(run.clock[unit][-1])
         self.evaluated_at = run.amount_at(step, unit)
         self.progress = float(run.clock["progress"][-1])
