@@ -379,3 +379,11 @@ class TestWhoIsThere:
         assert there[:2] == [[True, True, False, True], [True, True, False, False]]
         assert there[2] == there[4] == [True, False, False, False]
         assert there[5] == there[-1] == [True, False, True, False]
+
+
+def test_a_copy_of_a_mixture_goes_by_its_own_clock() -> None:
+    mixing = make_mixing()
+    copied = copy.deepcopy(mixing)
+    one_step(copied)
+    assert (mixing.clock.step, copied.clock.step) == (0, 1)
+    assert copied._mixture.decay_begins.__self__ is copied
