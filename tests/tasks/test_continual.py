@@ -528,7 +528,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"held_out": {"general": (data(), data())}}, r"held_out\['general'\] must be a data set whose samples are dicts"),
     ({"score": nearest_mean(ReplayBuffer(3, "Ring"))}, "score goes by a memory that is not the run's own"),
     ({"held_out": {"general": nearest_mean(ReplayBuffer(3, "Ring"))}}, "score goes by a memory that is not the run's"),
-    ({"held_out": {"general": Score(accuracy, names=frozenset({"other"}))}}, r"held_out\['general'\]: .* \['general'\]"),
+    (
+        {"held_out": {"general": Score(accuracy, names=frozenset({"other"}))}},
+        r"held_out\['general'\]: .* \['general'\]",
+    ),
     ({"scores_before": "no"}, "scores_before must be True or False"),
     ({"memroy": None}, "ContinualRun has no argument 'memroy'. Did you mean 'memory'"),
     ({"methods": DERPlusPlus()}, "methods must be a list of methods, got a single DERPlusPlus"),
