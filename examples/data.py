@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--base_steps", type=int, default=400, help="Steps that the base language model is trained.")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    print(f"Writes data, a tokenizer and two small models into {options.folder}, in one to three minutes.")
+    print(f"Writes data, a tokenizer and two small models into {options.folder}, in about a minute on an idle machine.")
     # What is cut off leaves nothing behind: a folder comes whole.
     with tempfile.TemporaryDirectory(dir=options.folder) as partial:
         _write(Path(partial), options.base_steps)

@@ -45,10 +45,10 @@ def finish(recipe: Recipe, text: str) -> None:
     folder, is_main = Path(str(training.output_dir)), training.process_index == 0
     ranks = RankSync(training.world_size, training.ddp_timeout_delta)
     try:
-        is_finished = ranks.run_on_all(lambda: _begin(folder, text) if is_main else b"")
+        is_finished = ranks.run_on_all(lambda: is_main and _begin(folder, text))
     except RemoteError as error:
         raise ValueError(str(error)) from None
-    if ranks.from_first(is_finished):
+    if ranks.max_over_ranks(int(is_finished)):
         return
     trainer = recipe.build()
     trainer.remove_callback(MixturePrinter)
@@ -57,12 +57,12 @@ def finish(recipe: Recipe, text: str) -> None:
     trainer.accelerator.free_memory()
 
 
-def _begin(folder: Path, text: str) -> bytes:
-    """Says whether a run is finished, by any byte; writes the recipe of another one beside it."""
+def _begin(folder: Path, text: str) -> bool:
+    """Says whether a run is finished; writes the recipe of another one beside it."""
     recipe, is_finished = folder / RECIPE_FILE, (folder / FINISHED_FILE).exists()
     if not is_finished:  # the folder of an unfinished run may be reused with another recipe
         write_text(recipe, text)
-        return b""
+        return False
     try:
         different = differences(read_recipe(recipe), text) if recipe.exists() else []
     except (OSError, ValueError) as error:
@@ -75,4 +75,4 @@ def _begin(folder: Path, text: str) -> bytes:
             f"training.output_dir: {folder} was trained with another recipe, which differs in "
             f"{', '.join(first_of(different, 4))}. Use that recipe, or set another training.output_dir."
         )
-    return b"1"
+    return True
