@@ -73,11 +73,11 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64, model:
     Raises:
         RemoteError: If another rank failed.
     """
-    runs = trainer.auxiliary_passes
+    passes = trainer.auxiliary_passes
 
     def measure(model: nn.Module, inputs: Inputs) -> Sums:
         micro = MicroBatch(inputs, np.zeros(0, dtype=np.int64), False)
-        num_items, loss = int(runs.items(micro).sum()), float(runs.mean_loss(micro, model))
+        num_items, loss = int(passes.items(micro).sum()), float(passes.mean_loss(micro, model))
         return (loss * num_items if num_items else 0.0), num_items
 
     return _mean_over(trainer, dataset, batch_size, measure, model)

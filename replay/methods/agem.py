@@ -56,7 +56,7 @@ class AGEM(Method):
         self._reference, self._were_projected = None, []
         self._memory_id, _, _ = find_memory(run, self.memory, self.name)
         refuse_second_draws(run, self.name, f"Leave them out: {self.name} draws {self.memory!r} once.")
-        if run.world_size > 1 and run.runs.is_cut_by_tokens:
+        if run.world_size > 1 and run.passes.is_cut_by_tokens:
             raise ValueError(
                 f"{self.name}: with max_tokens_per_micro_batch some rank may have samples of memory alone in an "
                 "step. Use per_device_train_batch_size instead."

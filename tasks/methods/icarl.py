@@ -59,7 +59,7 @@ class ICaRL(TaskMethod):
             )
         super().begin_task(task, model)
         self._seen = list(task.seen)
-        self._before = FrozenModel(model, self._run.runs) if task.number else None
+        self._before = FrozenModel(model, self._run.passes) if task.number else None
         self._earlier = sorted({label for classes in task.earlier for label in classes})
 
     def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
@@ -69,7 +69,7 @@ class ICaRL(TaskMethod):
     def term(self, trained: ForwardResult) -> Tensor:
         """Gives the loss, this rank's part; see `Method.term`."""
         logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)
-        labels = self._run.runs.prepared(trained.micro.inputs)["labels"]
+        labels = self._run.passes.prepared(trained.micro.inputs)["labels"]
         targets = nn.functional.one_hot(labels, logits.shape[1]).to(logits.dtype)
         if self._before is not None:
             before = self._before.logits(trained, self.name)[:, self._earlier]
