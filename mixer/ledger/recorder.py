@@ -28,7 +28,7 @@ _MAX_WAITING = 64
 
 
 def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
-    """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; `Plan` has those of samples."""
+    """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; a plan has those of samples."""
     plan = result.plan
     unit = mixing.policy.unit
     before = mixing.seen - plan.counts, mixing.amounts - result.contents.amounts(unit)

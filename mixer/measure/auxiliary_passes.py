@@ -21,7 +21,7 @@ from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
 from mixer.loading.transport import Columns
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
@@ -126,7 +126,7 @@ class AuxiliaryPasses:
         """Returns the factors on the streams' losses in the present step, `[num_streams]`; `None` for 1."""
         return self.losses.factors
 
-    def load(self, plan: Plan) -> StepBatch:
+    def load(self, plan: StepPlan) -> StepBatch:
         """Loads this rank's micro-batches of a plan."""
         return self.run.present_loader.load(plan)
 

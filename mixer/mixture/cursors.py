@@ -9,7 +9,7 @@ import numpy as np
 from mixer.mixture.cursor import Cursor
 from mixer.mixture.permutation import Permutation, PermutationBlock
 from mixer.mixture.sharding import dealt_samples, rank_samples
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.validation import MOST_COUNT, whole_number
@@ -213,7 +213,7 @@ class CursorLookup:
                 [d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered]
             )
 
-    def share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
+    def share(self, plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Returns a rank's samples of a plan, for streams in order that have any.
 
         Args:

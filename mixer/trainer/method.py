@@ -15,7 +15,7 @@ from mixer.loading.loaded_step import StepBatch
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -215,7 +215,7 @@ class Method(KeepsArguments, StepHook):
         """
         return False
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray | None:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray | None:
         """Returns factors on the streams' losses in a step.
 
         Args:

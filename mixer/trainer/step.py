@@ -27,7 +27,7 @@ from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult, read_to
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.stream_gradients import RunProbe
 from mixer.measurements import GradientNorm, Kind, LearningRate, Loss, MeanLoss, Results, asked
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.state import Basis
@@ -250,7 +250,7 @@ class StepRunner:
             measured=self._measured(batch.plan),
         )
 
-    def _measured(self, plan: Plan) -> BoolArray | None:
+    def _measured(self, plan: StepPlan) -> BoolArray | None:
         """Returns the streams whose losses the step shows, bool `[num_streams]`; `None` for all."""
         measured = self._run.present_loader.measured(plan)
         if measured is None and self._run.step.counts.mixed_up[1]:

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.models.labels import IGNORED
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
@@ -73,7 +73,7 @@ class DER(Method):
         if len(self._buffer):
             self._buffer.payloads(np.unique([0, len(self._buffer) - 1]), _LOGITS)
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Takes the mean over new samples alone; see `Method.factors`."""
         return factors_of_means(items, {self._memory_id: 0.0})
 
@@ -236,6 +236,6 @@ class DERPlusPlus(DER):
             )
         self._factors = {self._memory_id: 0.0, second_id: self.beta}
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Takes means over new samples, and times β over those whose labels count; see `Method.factors`."""
         return factors_of_means(items, self._factors)

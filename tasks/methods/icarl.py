@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor, nn
 
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -62,7 +62,7 @@ class ICaRL(TaskMethod):
         self._before = FrozenModel(model, self._run.passes) if task.number else None
         self._earlier = sorted({label for classes in task.earlier for label in classes})
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Leaves out the model's own loss; see `Method.factors`."""
         return np.zeros(len(items))
 
