@@ -18,7 +18,6 @@ import pytest
 import torch
 import yaml
 
-from mixer import Stream
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.runs import Run
@@ -31,7 +30,6 @@ from mixer.ledger.summary import summarise
 from mixer.report import write_report
 from mixer.report.tables import write_tables
 from mixer.utils.console import console
-from tasks.task_folders import folder_of_task
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"
@@ -100,9 +98,7 @@ def _unseal_buffer(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "form"), SAID)
-def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(
-    name: str, form: str, run: Path, tmp_path: Path
-) -> None:
+def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(name, form, run, tmp_path) -> None:
     mark = tmp_path / "mark"
     checkpoint = _checkpoint(run)
     _unseal_buffer(checkpoint)
@@ -123,9 +119,7 @@ def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(
         (("weights", "policy", "state", "policy", "num_observations"), [4, 0.5]),
     ],
 )
-def test_a_number_of_another_kind_in_the_mixture_is_refused_and_the_checkpoint_named(
-    place: tuple[str, ...], value: Any, run: Path
-) -> None:
+def test_a_number_of_another_kind_in_the_mixture_is_refused_and_the_checkpoint_named(place, value, run) -> None:
     path = run / f"checkpoint-{SAVED_STEP}" / "mixing.json"
     content = inner = json.loads(path.read_text())
     content.pop("crc32", None)
@@ -145,9 +139,7 @@ def test_training_arguments_of_a_checkpoint_are_not_read(run: Path, tmp_path: Pa
     assert not (tmp_path / "mark").exists()
 
 
-def test_what_a_ledger_or_a_recipe_describes_imports_nothing(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_ledger_or_a_recipe_describes_imports_nothing(run, tmp_path, monkeypatch) -> None:
     (tmp_path / "modules").mkdir()
     text = f"from pathlib import Path\nPath({str(tmp_path / 'mark')!r}).write_text('run')\nclass Policy: ...\n"
     (tmp_path / "modules" / "mark_when_imported.py").write_text(text)
@@ -274,24 +266,6 @@ def test_pages_and_tables_hold_names_as_text(named: Path, tmp_path: Path) -> Non
     assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
 
 
-def test_a_described_policy_without_arguments_is_named(run: Path) -> None:
-    note = run / "ledger" / "ledger.json"
-    content = json.loads(note.read_text())
-    content["run"]["mixing"]["init_args"] = 0.5
-    note.write_text(json.dumps(content))
-    comparison_table([summarise(run)])
-
-
-def test_tasks_have_folders_in_the_run_and_streams_are_not_called_so(tmp_path: Path) -> None:
-    for place, name in enumerate(AWFUL):
-        folder = folder_of_task(tmp_path, place, name)
-        folder.mkdir()
-        assert folder.resolve().parent == tmp_path.resolve()
-    for name in ("a\nb", "\x1b[31m", "\u202eabc", "\x00", "\ud800"):
-        with pytest.raises(ValueError, match="name"):
-            Stream(name, range(3))
-
-
 # ---- Links in a run's folder that lead out of it ----
 
 
@@ -327,9 +301,7 @@ def test_a_link_in_place_of_a_file_is_not_followed(name: str, is_fresh: bool, ru
 
 @pytest.mark.parametrize("is_fresh", [True, False])
 @pytest.mark.parametrize("name", ["ledger", "ledger/streams", "checkpoint-8", "_run.lock"])
-def test_a_link_in_place_of_a_folder_or_the_lock_is_not_followed(
-    name: str, is_fresh: bool, run: Path, outside: Path
-) -> None:
+def test_a_link_in_place_of_a_folder_or_the_lock_is_not_followed(name, is_fresh, run, outside) -> None:
     target = outside / "precious" if name == "_run.lock" else outside
     if (run / name).is_dir():
         shutil.rmtree(run / name)

@@ -122,9 +122,7 @@ def test_errors_name_the_stream_the_path_and_the_keys_of_the_options_alone(
             assert secret not in text
 
 
-def test_the_copy_of_a_recipe_wants_its_credentials_anew(
-    store: Store, tmp_path: Path, refused: Runs, printed: Runs
-) -> None:
+def test_the_copy_of_a_recipe_wants_its_credentials_anew(store, tmp_path, refused, printed) -> None:
     hidden = dict.fromkeys(store.one, "***")
     copy = recipe(tmp_path, path="s3://the-one/text", storage_options=hidden)
     assert "storage_options (key, secret, client_kwargs)" in refused("inspect", copy)
