@@ -82,21 +82,6 @@ def test_the_buffer_holds_what_a_textbook_reservoir_of_the_trained_samples_holds
     assert counts_of(trainer)["memory"].sum() == buffer.num_drawn > 0
 
 
-def test_a_task_after_the_other_is_replayed_when_it_is_over(tmp_path: Path) -> None:
-    buffer, watch = ReplayBuffer(40, seed=0), Watch()
-    streams = [
-        Stream("memory", buffer, enters_at=0.25),
-        Stream("old", Tokens(30, 1, length=8), leaves_at=0.5),
-        Stream("new", Tokens(30, 2, length=8), enters_at=0.5),
-    ]
-    trainer = train(tmp_path, streams, watch, args={"max_steps": 16}, mixing=ReplayRatio(0.3, "Uniform"))
-    counts = counts_of(trainer)
-    assert not any([counts["old"].iloc[8:].any(), counts["new"].iloc[:8].any(), counts["memory"].iloc[:4].any()])
-    assert (counts["memory"].iloc[5:] == 3).all()
-    assert {address >> 40 for drawn in watch.drawn[12:] for address in drawn["memory"]} == {0, 1}
-    assert buffer.sources.names == ("old", "new")
-
-
 def test_a_run_ends_with_its_streams_though_the_memory_could_go_on(tmp_path: Path) -> None:
     ends = [Stream("a", two()["a"], max_epochs=1), Stream("b", two()["b"], max_epochs=2)]
     streams, policy = [*ends, Stream("memory", ReplayBuffer(30))], ReplayRatio(0.4, "Uniform", additional=True)
