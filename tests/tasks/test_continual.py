@@ -235,9 +235,7 @@ KILLS = [
 
 
 @pytest.mark.parametrize(("name", "place", "which"), KILLS)
-def test_a_run_killed_anywhere_ends_as_one_that_was_not(
-    name: str, place: str, which: int, whole: Whole, tmp_path: Path
-) -> None:
+def test_a_run_killed_anywhere_ends_as_one_that_was_not(name, place, which, whole, tmp_path) -> None:
     expected, end, instants = whole(name)
     kill(tmp_path, name, [number for number, found in enumerate(instants) if found == place][which])
     run = build(tmp_path, name, model_seed=7)
@@ -272,9 +270,7 @@ def test_a_finished_run_has_nothing_left_to_do(whole: Whole, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("torn", ["memory/buffer.npz", "."])
-def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
-    torn: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(torn, whole, tmp_path, monkeypatch) -> None:
     _, end, instants = whole("reservoir, kept")
     kill(tmp_path, "reservoir, kept", instants.index("after end 2"))
     last, said = tmp_path / "run" / "02-task_2" / "end", list[str]()
