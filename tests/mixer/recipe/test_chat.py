@@ -204,11 +204,6 @@ class TestColumns:
         lenient = type(chosen)(**{**vars(chosen), "ignored_columns": [name]})
         assert made([{**row, name: "x"}], CHATML, lenient) == made([row], CHATML, chosen)
 
-    def test_a_prompt_may_name_them(self) -> None:
-        rows = [{"system": "s", "q": "one", "a": "two"}]
-        (sample,) = made(rows, CHATML, Prompt("{system}{q}", "{a}"))
-        assert byte_level().decode(sample["input_ids"]) == "sonetwo<|endoftext|>"
-
 
 class TestTurns:
     @pytest.mark.parametrize("template", [CHATML, LLAMA3, QWEN3, MARKED])
@@ -236,14 +231,6 @@ class TestTurns:
     def test_other_weights_are_refused(self, mark: Any) -> None:
         with pytest.raises(ValueError, match=f"'messages' has a turn with {next(iter(mark))}="):
             made([{"messages": [TALK[0], {**TALK[1], **mark}]}], CHATML)
-
-    @pytest.mark.parametrize("template", [CHATML, LLAMA3, QWEN3, MARKED, TOOLS])
-    def test_only_the_assistant_is_learned(self, template: str) -> None:
-        messages = [{"role": "system", "content": "no"}, *TALK, {"role": "user", "content": "yes"}]
-        (sample,) = made([{"messages": messages}], template)
-        assert sample["input_ids"] == rendered(template, messages)
-        end = {LLAMA3: "<|eot_id|>", MARKED: "<|im_end|>"}.get(template, "<|im_end|>\n")
-        assert learned(sample) == [f"no{end}", f"yes{end}"]
 
     def test_reasoning_that_the_template_drops_is_not_learned(self) -> None:
         messages = [TALK[0], {**TALK[1], "reasoning_content": "r1"}, TALK[2], {**TALK[3], "reasoning_content": "r2"}]
@@ -320,7 +307,3 @@ class TestOlderRoles:
         rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": "weather(a)"}]
         with pytest.raises(ValueError, match="'conversations'"):
             made([{"conversations": rows}], TOOLS, column="conversations")
-
-    def test_calls_that_the_template_does_not_read_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="does not read tool_calls"):
-            made([{"messages": CALLED}], CHATML)
