@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.utils.data import DataLoader, TensorDataset
+from hypothesis import given, settings, strategies as st
 
 from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
 from mixer.loading.batch_report import make_report
 from mixer.measurements import Loss, MeanLoss
 from mixer.mixture.clock import Budget
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
-from tests.mixer.loaders import quick_and_full
 from tests.mixer.loading.rows_on_ranks import Rows
 
 
@@ -94,13 +91,6 @@ def test_scaled_losses_average_to_that_of_the_whole_batch_and_padding_counts_for
     assert batches == ([40], [40], [40])
     assert sorted(sampler.loss_scale for sampler in samplers) == [0.0, 0.0, 3.0]
     assert not hasattr(samplers[0], "batch_size")  # which accelerate would take for that of all batches
-
-
-def test_an_epoch_that_was_left_is_gone_on_with() -> None:
-    sampler = AdaptiveBatchSampler(10, 3)
-    first = next(iter(sampler))
-    assert sorted([*first, *itertools.chain(*sampler)]) == list(range(10))
-    assert sampler.epoch == 1
 
 
 @pytest.mark.parametrize(("stop", "drop_last"), [(1, False), (4, True), (5, False), (11, True)])
@@ -224,12 +214,3 @@ def test_bad_input_is_refused(data: Any, options: dict[str, Any], error: type[Ex
     for size in (0, 1, 2.0):
         with pytest.raises((ValueError, TypeError), match="set_batch_size"):
             AdaptiveBatchSampler(10, 4, world_size=2, rank=0).set_batch_size(size)
-
-
-@pytest.mark.parametrize("num_workers", quick_and_full([0], [2]))
-def test_a_data_loader_takes_it(num_workers: int) -> None:
-    sampler = AdaptiveBatchSampler(64, lambda step, batch_size: 4 + step // 4)
-    loader = DataLoader(TensorDataset(torch.arange(64)), batch_sampler=sampler, num_workers=num_workers)
-    batches = [rows.tolist() for _ in range(3) for (rows,) in loader]
-    assert [len(batch) for batch in batches[:5]] == [4, 4, 4, 4, 5]
-    assert sorted(itertools.chain(*batches)) == sorted([*range(64)] * 3)

@@ -4,17 +4,14 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mixer import Uniform
 from mixer.distributed.signals import StopSignals
-from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.workers import Answers, Job, WorkerOptions, Workers, WorkerTimeoutError
-from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.cursors import StreamShare
+from mixer.loading.reader import SampleError
 from mixer.utils.random_state import RandomState
 from tests.mixer.loaders import Noisy, Wandering, batches_of, contents, make_loader, quick_and_full
 
@@ -162,72 +159,3 @@ class TestBrokenSamples:
         with pytest.raises(SampleError, match="A worker process died"):
             list(batches)
         loader.stop()
-
-
-class _Silent:
-    """The iterator of a DataLoader whose workers never answer."""
-
-    waits: ClassVar[list[float]] = []
-
-    def __iter__(self) -> "_Silent":
-        return self
-
-    def _try_get_data(self, timeout: float = 5.0) -> tuple[bool, None]:
-        self.waits.append(timeout)
-        time.sleep(timeout)
-        return False, None
-
-    def __next__(self) -> Any:
-        while not self._try_get_data()[0]:
-            pass
-
-
-def test_workers_are_not_awaited_beyond_the_limit() -> None:
-    answers = Answers(limit_seconds=0.1)
-    answers.start(_Silent())  # type: ignore[arg-type]
-    with pytest.raises(WorkerTimeoutError):
-        next(answers)
-    assert max(_Silent.waits) <= 0.1  # other ranks wait for this one hardly longer
-
-
-def job(step: int, *positions: int) -> Job:
-    own = np.array(positions, dtype=np.int64)
-    return Job(step, (StreamShare(0, own, own),))
-
-
-@pytest.mark.usefixtures("in_process")
-class TestJobs:
-    def workers(self, *jobs: Job, num_workers: int = 2, prefetch_factor: int = 3, dataset: Any = range(100)) -> Workers:
-        reader = StreamReader(["s"], [dataset], [1])
-        workers = Workers(reader, False, WorkerOptions(num_workers, prefetch_factor))
-        for each in jobs:
-            workers.submit(each)
-        workers.start()
-        return workers
-
-    def received(self, workers: Workers, step: int) -> list[tuple[float, list[int]]]:
-        return [
-            (done.due, [samples[number] for number in range(len(done.share[0].positions))] if done.share else [])
-            for done, samples in workers.receive(step)
-        ]
-
-    def test_those_that_are_due_come_in_order_but_urgent_ones_before_those_that_wait(self) -> None:
-        workers = self.workers(*(job(step, 2 * step, 2 * step + 1) for step in range(10)))
-        assert self.received(workers, 1) == [(0, [0, 1]), (1, [2, 3])]
-        assert self.received(workers, 1) == []
-        assert workers.num_jobs == len(workers._line.in_flight) == 6  # as many are under way as workers take
-        assert [each.due for each in workers._line.in_flight] == [2, 3, 4, 5, 6, 7]
-        assert [each.due for each in workers._line.waiting] == [8, 9]
-        workers.submit(job(0, 50), is_urgent=True)
-        assert [due for due, _ in self.received(workers, 3)] == [2, 3, 4, 5, 6, 7, 0]
-        assert self.received(workers, 9) == [(8, [16, 17]), (9, [18, 19])]
-
-    def test_a_job_that_fails_comes_sample_by_sample(self) -> None:
-        class Picky(Noisy):
-            def __getitem__(self, index: int) -> Any:
-                return index if index != 3 else 1 // 0
-
-        done = list(self.workers(job(0, 2, 3, 4), dataset=Picky(0, 100)).receive(0))
-        assert [each.share[0].positions.tolist() for each, _ in done] == [[2], [3], [4]]
-        assert [isinstance(found, BrokenSample) or found[0] for _, found in done] == [2, True, 4]
-        assert "ZeroDivisionError" in done[1][1].message
