@@ -77,9 +77,7 @@ def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize(("step", "left"), [(4, []), (5, ["checkpoint-4"])])
-def test_no_checkpoint_lacks_what_a_failed_policy_decides(
-    tmp_path: Path, step: int, left: list[str], whole: Whole
-) -> None:
+def test_no_checkpoint_lacks_what_a_failed_policy_decides(tmp_path, step, left, whole) -> None:
     def failing(folder: Path, **changes: Any) -> Any:
         trainer = build(folder, **changes)
         control = trainer._parts.plan.policy
