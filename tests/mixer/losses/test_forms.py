@@ -39,9 +39,7 @@ from tests.mixer.forms import (
         (1, "Uniform", {"stars": 0.0, "flags": 2.0}),
     ],
 )
-def test_heads_count_by_samples_and_loss_weights(
-    tmp_path: Path, micro: int, mixing: Any, weights: dict[str, float]
-) -> None:
+def test_heads_count_by_samples_and_loss_weights(tmp_path, micro, mixing, weights) -> None:
     streams = task_streams(**{name: {"loss_weight": weight} for name, weight in weights.items()})
     trainer = trained(tmp_path, multi_task(), streams, micro, mixing=mixing)
     by_id = {NAMES.index(name): weight for name, weight in weights.items()}
@@ -161,9 +159,7 @@ def test_values_that_are_not_known_count_for_nothing(tmp_path: Path, micro: int)
         ({"data_collator": lambda samples: samples}, None),
     ],
 )
-def test_an_error_of_a_loss_or_collator_names_the_stream(
-    tmp_path: Path, own: dict[str, Any], message: str | None
-) -> None:
+def test_an_error_of_a_loss_or_collator_names_the_stream(tmp_path, own, message) -> None:
     with pytest.raises(TypeError, match=message) as caught:
         trained(tmp_path, multi_task(), task_streams(["topic", "stars"], stars=own))
     assert any("'stars'" in note for note in caught.value.__notes__)
