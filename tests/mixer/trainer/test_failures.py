@@ -1,6 +1,5 @@
 """Errors of other ranks, told by notes that outlive the store they were left in; two ranks in one process' stead."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ from torch.distributed import HashStore
 
 from mixer.distributed.collectives import RemoteError
 from mixer.trainer import failures as notes
-from mixer.trainer.failures import Listener, explained, leave_note, read_note, remove_note, who_is_gone
+from mixer.trainer.failures import explained, leave_note, read_note, remove_note, who_is_gone
 
 
 class Ranks:
@@ -35,42 +34,6 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
         monkeypatch.setattr(notes, name, value)
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     return found
-
-
-def test_a_note_that_was_heard_outlives_its_store(ranks: Ranks) -> None:
-    with Listener() as listener:
-        leave_note("rank 0 failed")
-        while not notes._heard:
-            pass
-        ranks.store = None
-        assert read_note() == "rank 0 failed"
-    assert not listener._thread.is_alive()
-
-
-def test_a_note_that_was_heard_outlives_its_store_in_the_next_call(ranks: Ranks) -> None:
-    notes._heard[:] = ["rank 0 failed"]
-    ranks.rank, ranks.store = 1, None
-    remove_note()
-    assert read_note() == "rank 0 failed"
-
-
-def test_the_rank_that_keeps_the_store_stays_for_a_slow_one(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notes, "_POLLS_TO_ANSWER", 1)
-    answer = threading.Timer(0.3, ranks.store.set, (notes._here(1), ""))
-    answer.start()
-    notes.stay_until_heard()
-    assert notes._is_set(notes._here(1))
-    answer.join()
-
-
-def test_a_rank_removes_its_own_note_alone(ranks: Ranks) -> None:
-    leave_note("rank 0 failed")
-    ranks.rank = 1
-    remove_note()
-    assert read_note() == "rank 0 failed"
-    ranks.rank = 0
-    remove_note()
-    assert read_note() is None
 
 
 def test_nobody_waits_for_a_note_that_is_removed_while_it_is_read(ranks: Ranks) -> None:

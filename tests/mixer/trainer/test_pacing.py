@@ -97,9 +97,7 @@ class TestLearningRate:
         assert [entry["learning_rate"] for entry in logs] == rates.rates
         assert [entry.get("learning_rate_factor", 1.0) for entry in logs] == pytest.approx(factors)
 
-    def test_a_table_of_whole_steps_is_looked_up_and_a_schedule_that_can_only_step_is_refused(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_table_of_whole_steps_is_looked_up_and_a_schedule_that_can_only_step_is_refused(self, tmp_path) -> None:
         def stepping(kind: Any, *by: Any, **options: Any) -> MixingTrainer:
             model = build_model("llama")
             optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -165,9 +163,7 @@ class TestByHand:
             (None, {8: 9}, {"dataloader_drop_last": True}, [4] * 8 + [9] * 4),  # a rest that became too small
         ],
     )
-    def test_it_rules_the_next_step(
-        self, tmp_path: Path, own: Any, sizes: Any, changes: dict[str, Any], totals: list[int]
-    ) -> None:
+    def test_it_rules_the_next_step(self, tmp_path, own, sizes, changes, totals) -> None:
         class Setting(TrainerCallback):
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 if state.global_step in sizes:
