@@ -5,8 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer import Budget, PiKE, Probing, Stream, schedules
 from mixer.measurements import ExcessLoss, GradientNorm
