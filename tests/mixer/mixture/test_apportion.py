@@ -3,8 +3,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import mixer.mixture.apportion
 from mixer.mixture.apportion import apportion
@@ -118,9 +117,7 @@ class TestCounts:
             ([0.5, 0.5, 0.0], 2, [0.1, -0.5, 0.4], [1, 1, 0], [0.3, -0.3, 0.0]),
         ],
     )
-    def test_who_comes_first(
-        self, shares: list[float], total: int, deficit: list[float], expected: list[int], left: list[float]
-    ) -> None:
+    def test_who_comes_first(self, shares, total, deficit, expected, left) -> None:
         arrays = np.array(shares), np.array(deficit)
         counts, found = apportion(arrays[0], total, arrays[1])
         assert counts.tolist() == expected

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.mixture.groups import Grouping
 from mixer.mixture.permutation import Order
@@ -80,9 +79,7 @@ class TestExhaustion:
         total=st.integers(1, 20),
         drawing=st.sampled_from(["exact", "multinomial"]),
     )
-    def test_every_stream_gives_exactly_its_samples(
-        self, lengths: list[int], epochs: float, total: int, drawing: Any
-    ) -> None:
+    def test_every_stream_gives_exactly_its_samples(self, lengths, epochs, total, drawing) -> None:
         streams = make_streams(*lengths, max_epochs=epochs)
         planner = Planner(streams, seed=1, drawing=drawing)
         given_so_far, whole = 0, sum(stream.end for stream in streams)

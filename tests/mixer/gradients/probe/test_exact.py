@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mixer.gradients.probe import GradientProbe
-from mixer.gradients.probe import reading as reading_module
+from mixer.gradients.probe import GradientProbe, reading as reading_module
 from tests.mixer.gradients.probe.cases import CASES, IDS, build
 from tests.mixer.gradients.probe.reference import (
     Batch,
