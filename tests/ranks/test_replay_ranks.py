@@ -12,10 +12,9 @@ import torch
 from mixer import LossChange, MixingTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, build_model
-from tests.mixer.trainer.test_trainer_loading import Masked
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, on_ranks, some
-from tests.replay.buffers import STORAGES, Classes, InTurn, Watch, arrow, hexadecimal, make, memory_of, snapshot
+from tests.replay.buffers import STORAGES, Classes, InTurn, Masked, Watch, arrow, hexadecimal, make, memory_of, snapshot
 from tests.replay.test_feeding import _rows
 
 RUNS: dict[str, dict[str, Any]] = {

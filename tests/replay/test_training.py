@@ -12,8 +12,7 @@ from mixer import PiKE, Proportional, Stream, schedules
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from replay.shared.random_numbers import RandomNumbers
 from tests.helpers import Tokens
-from tests.mixer.trainer.test_trainer_loading import Masked
-from tests.replay.buffers import STORAGES, Columns, InTurn, Watch, arrow, hexadecimal, make, snapshot, train
+from tests.replay.buffers import STORAGES, Columns, InTurn, Masked, Watch, arrow, hexadecimal, make, snapshot, train
 
 
 def two() -> dict[str, Tokens]:
