@@ -90,7 +90,7 @@ class KeepPredictions(Method):
         if self.before is None:
             return None
         with torch.no_grad():
-            before = self.before(**self.run.passes.prepared(trained.micro.inputs))["logits"]
+            before = self.before(**self.run.passes.prepare_inputs(trained.micro.inputs))["logits"]
         target = before[:, self.earlier].softmax(dim=-1)
         logs = trained.output["logits"][:, self.earlier].log_softmax(dim=-1)
         return self.run.mean_over_step(-self.strength * target * logs, trained)
@@ -120,10 +120,10 @@ class HoldWeights(Method):
         run, passes = self.run, self.run.passes
         sums = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
         count = min(self.samples, len(task.dataset))
-        with passes.alone():
+        with passes.on_one_rank():
             for position in range(run.rank, count, run.world_size):
                 model.zero_grad()
-                model(**passes.prepared(passes.collator([task.dataset[position]])))["loss"].backward()
+                model(**passes.prepare_inputs(passes.collator([task.dataset[position]])))["loss"].backward()
                 for name, weight in model.named_parameters():
                     if weight.grad is not None:
                         sums[name] += weight.grad.square()

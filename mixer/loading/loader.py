@@ -115,7 +115,7 @@ class MixingLoader:
                     return
                 yield batch
                 if self.is_preview:
-                    self.mixing.pass_over(batch.plan)
+                    self.mixing.count_untrained(batch.plan)
         finally:
             if self.is_preview or not self._workers.persistent_workers:
                 self.stop()

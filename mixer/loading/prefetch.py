@@ -25,7 +25,7 @@ _PENDING = None
 _MOST_KEPT = 10  # times the samples that workers prefetch
 
 
-class Outlook(Protocol):
+class PrefetchSource(Protocol):
     """The mixture as the prefetcher sees it."""
 
     mixing: Mixing
@@ -47,7 +47,7 @@ class Prefetcher:
         has_others: Whether there are other ranks, which may train on samples loaded here.
     """
 
-    def __init__(self, workers: Workers, outlook: Outlook, job_size: int, has_others: bool):
+    def __init__(self, workers: Workers, outlook: PrefetchSource, job_size: int, has_others: bool):
         self.hits = self.misses = 0
         self._workers, self._outlook = workers, outlook
         self._job_size, self._has_others = job_size, has_others

@@ -62,7 +62,7 @@ class ReferenceModel:
             raise
         finally:
             start.restore()
-            heard = self._reader.heard()
+            heard = self._reader.take_losses()
         return heard.items
 
     def detach(self) -> None:

@@ -265,7 +265,7 @@ class Mixing:
             Plans of the steps after the last planned one, until the run ends.
         """
         ahead = copy.copy(self)
-        ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
+        ahead.planner, ahead.clock = self.planner.lookahead_copy(), copy.copy(self.clock)
         total: int | None = None
         while True:
             ahead.end_step(total)
@@ -276,16 +276,16 @@ class Mixing:
             total = plan.clocked(plan.counts)
             yield plan
 
-    def aside(self) -> "Mixing":
+    def preview_copy(self) -> "Mixing":
         """Returns a copy that plans an epoch at the current weights and batch size, without effect on this one.
 
         Its steps are not observed: `pass_over` must end each.
         """
         copied = copy.copy(self)
-        copied.planner, copied.clock = self.planner.ahead(), self.clock.anew()
+        copied.planner, copied.clock = self.planner.lookahead_copy(), self.clock.zeroed_copy()
         return copied
 
-    def pass_over(self, plan: StepPlan) -> None:
+    def count_untrained(self, plan: StepPlan) -> None:
         """Counts a step that is planned but not trained."""
         self.end_step(plan.clocked(plan.counts))
         self.drop_rest()

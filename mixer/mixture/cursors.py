@@ -77,8 +77,8 @@ class IterableCursor:
         """Returns the positions themselves: rows have no other index."""
         return np.asarray(positions, dtype=np.int64)
 
-    def ahead(self) -> "IterableCursor":
-        """Returns a copy for lookahead; see `Cursor.ahead`."""
+    def lookahead_copy(self) -> "IterableCursor":
+        """Returns a copy for lookahead; see `Cursor.lookahead_copy`."""
         return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,8 +160,8 @@ class ShuffledCursor:
         """Maps positions to indices; see `Cursor.references`."""
         return self._block.read(positions)
 
-    def ahead(self) -> "ShuffledCursor":
-        """Returns a copy for lookahead; see `Cursor.ahead`."""
+    def lookahead_copy(self) -> "ShuffledCursor":
+        """Returns a copy for lookahead; see `Cursor.lookahead_copy`."""
         copied = copy.copy(self)
         copied.share_positions(np.zeros(1, dtype=np.int64), 0)
         return copied

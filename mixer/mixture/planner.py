@@ -231,14 +231,14 @@ class Planner:
         positions = range(first, first + 1)
         return StreamShare(stream_id, positions, self.cursors[stream_id].references(positions))
 
-    def ahead(self) -> "Planner":
+    def lookahead_copy(self) -> "Planner":
         """Returns a copy for lookahead: drawing from it does not move this one.
 
         It has positions of its own, but shares the cursors of shuffled streams, which only look up for it.
         """
         planner = copy.copy(self)
         planner.positions, planner.seen = self.positions.copy(), self.seen.copy()
-        planner.others = {number: cursor.ahead() for number, cursor in self.others.items()}
+        planner.others = {number: cursor.lookahead_copy() for number, cursor in self.others.items()}
         planner.cursors = tuple(planner.others.get(number, cursor) for number, cursor in enumerate(self.cursors))
         return planner
 

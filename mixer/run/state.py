@@ -42,7 +42,7 @@ class PresentStep:
         self.plan, self.counts, self.micro_items = None, StepCounts(_NONE, _NONE), []
 
     @property
-    def its_plan(self) -> StepPlan:
+    def present_plan(self) -> StepPlan:
         """The plan, in a run."""
         assert self.plan is not None, "a step is confirmed before anything asks for its plan"  # noqa: S101
         return self.plan

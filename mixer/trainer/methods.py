@@ -118,7 +118,7 @@ class MethodList:
     def factor(self, stream_id: int) -> float:
         """Returns the methods' factor on the loss of a stream's samples."""
         step = self._run.step
-        return math.prod(factor_of(one.factors(step.its_plan, step.counts.items), stream_id) for one in self.all)
+        return math.prod(factor_of(one.factors(step.present_plan, step.counts.items), stream_id) for one in self.all)
 
     def add_terms(self, trained: ForwardResult, output: Any, loss: Tensor) -> Tensor:
         """Returns a loss with the methods' terms for a micro-batch."""

@@ -97,7 +97,7 @@ class CLSER(TaskMethod):
         rows = self._run.memory_rows(trained)
         if not rows.any() or not self.strength:
             return None
-        inputs, num_rows = self._run.passes.prepared(trained.micro.inputs), len(rows)
+        inputs, num_rows = self._run.passes.prepare_inputs(trained.micro.inputs), len(rows)
         with torch.no_grad():
             plastic, stable = (class_logits(own(**inputs), num_rows, self.name)[rows] for own in self.copies)
         labels = inputs["labels"][rows, None]

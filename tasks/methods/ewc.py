@@ -52,7 +52,7 @@ class OnlineEWC(WeightMethod):
 def _squared_gradients(run: RunContext, task: TaskContext, positions: list[int]) -> Tensors:
     """Sums the squared gradients of samples, each by itself; layers such as dropout are in evaluation mode."""
     passes = run.passes
-    with passes.alone() as model, outermost_mode(model, training=True):
+    with passes.on_one_rank() as model, outermost_mode(model, training=True):
         parameters = trainable(model)
         sums: Tensors = {name: torch.zeros_like(one, dtype=wide(one)) for name, one in parameters.items()}
         for position in positions:

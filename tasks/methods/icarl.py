@@ -69,7 +69,7 @@ class ICaRL(TaskMethod):
     def term(self, trained: ForwardResult) -> Tensor:
         """Gives the loss, this rank's part; see `Method.term`."""
         logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)
-        labels = self._run.passes.prepared(trained.micro.inputs)["labels"]
+        labels = self._run.passes.prepare_inputs(trained.micro.inputs)["labels"]
         targets = nn.functional.one_hot(labels, logits.shape[1]).to(logits.dtype)
         if self._before is not None:
             before = self._before.logits(trained, self.name)[:, self._earlier]

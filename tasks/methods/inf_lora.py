@@ -116,7 +116,7 @@ class InfLoRA(AdapterMethod):
         def look() -> None:
             with run.passes.without_gradients(training=False), _listening(model, squares) as masks:
                 for batch in batches[run.rank :: run.world_size]:
-                    inputs = run.passes.prepared(run.passes.collator([task.dataset[index] for index in batch]))
+                    inputs = run.passes.prepare_inputs(run.passes.collator([task.dataset[index] for index in batch]))
                     masks[:] = [inputs["attention_mask"]] if "attention_mask" in inputs else []
                     model(**inputs)
 

@@ -59,7 +59,7 @@ class LwF(TaskMethod):
         if self._by_task:
             model = self._run.passes.model
             with outermost_mode(model, training=False):
-                output = model(**self._run.passes.prepared(trained.micro.inputs))
+                output = model(**self._run.passes.prepare_inputs(trained.micro.inputs))
         return class_logits(output, len(trained.micro.stream_ids), self.name)
 
 

@@ -150,7 +150,7 @@ class FrozenModel:
     def logits(self, trained: ForwardResult, asked_by: str) -> Tensor:
         """Returns its logits of a micro-batch, `[num_rows, num_classes]`, without a graph."""
         with torch.no_grad():
-            output = self._model(**self._passes.prepared(trained.micro.inputs))
+            output = self._model(**self._passes.prepare_inputs(trained.micro.inputs))
         return class_logits(output, len(trained.micro.stream_ids), asked_by)
 
 

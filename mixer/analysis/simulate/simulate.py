@@ -186,7 +186,7 @@ class _Writer:
 
     def finish(self, source: str) -> None:
         """Seals the ledger and notes the source of the losses, which says by now how far the plans were the same."""
-        self._recorder.settle()
+        self._recorder.flush()
         self.ledger.finish()
         path = self.ledger.folder / "ledger.json"
         write_json(path, {**read_json(path), "simulated": source})

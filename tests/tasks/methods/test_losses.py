@@ -21,7 +21,7 @@ LABELS = torch.tensor([2, 1, 3])
 
 def begun(method: Any, world_size: int = 2) -> Any:
     """A method in its second task, of classes 2 and 3, on one of two ranks."""
-    passes = SimpleNamespace(loss_factors=lambda: None, num_skipped=0, prepared=dict, model=None)
+    passes = SimpleNamespace(loss_factors=lambda: None, num_skipped=0, prepare_inputs=dict, model=None)
     streams: Any = [SimpleNamespace(name="second", dataset=ReplayBuffer(2), is_memory=True)]
     method.attach(context(passes, world_size, streams))
     task = {"number": 1, "name": "second", "classes": (2, 3), "seen": (0, 1, 2, 3), "earlier": ((0, 1),)}
