@@ -167,8 +167,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
         recipe(IN_AXOLOTL, {"lora_alpha": 8, "target_modules": "all-linear"}, tokenizer=TOKENIZER),
         "{per_device_train_batch_size: 3, gradient_accumulation_steps: 2, num_train_epochs: 2, max_length: 256,"
         " packing: true, learning_rate: 2.0e-4, warmup_steps: 0.1, bf16: false, eval_strategy: steps,"
-        " eval_steps: 0.125, save_strategy: steps, save_steps: 0.5, optim: adamw_torch, lr_scheduler_type: cosine, output_dir: OUT,"
-        " pad_token: null}",
+        " eval_steps: 0.125, save_strategy: steps, save_steps: 0.5, optim: adamw_torch,"
+        " lr_scheduler_type: cosine, output_dir: OUT, pad_token: null}",
         "strict lora_model_dir dataset_prepared_path lr_scheduler loss_watchdog_threshold datasets[0].train_on_eos"
         " datasets[1].conversation datasets[3].type.no_input_format datasets[4].tint datasets[5]"
         " special_tokens.bos_token",

@@ -140,32 +140,6 @@ def test_a_random_transform_is_drawn_anew_from_a_reference_and_kept_in_contents(
     assert all(again) if storage != "references" else not all(again)
 
 
-@pytest.mark.parametrize(("storage", "kind"), [("references", "tokens"), ("disk", "arrow")])
-def test_what_the_first_run_saw_is_replayed_in_the_second(storage: str, kind: str, tmp_path: Path) -> None:
-    ends = []
-    for way in ("handed on", "saved"):
-        folder, old, new = tmp_path / way, DATA[kind]()["a"], DATA[kind]()["b"]
-        buffer = ReplayBuffer(30, storage=STORAGES[storage](folder / "rows"), seed=0)
-        first = train(folder / "first", {"old": old, "memory": buffer}, args={"max_steps": 5})
-        assert buffer.num_samples_by_source == {"old": 30}
-        drawn = buffer.num_drawn
-        if way == "saved":
-            buffer.save(folder / "saved")
-            buffer = ReplayBuffer(30, storage=STORAGES[storage](folder / "other"), seed=5)
-            buffer.load(folder / "saved")
-            if storage == "references":
-                buffer.remember("old", old, [])
-        watch, streams = Watch(), {"memory": buffer, "new": new}  # its rows are the first of a micro-batch
-        second = train(folder / "second", streams, watch, args={"max_steps": 5}, model=first.model)
-        assert watch.plans[0].counts.tolist() == [3, 7]
-        assert watch.plans[0].starts.tolist() == [drawn, 0]
-        assert buffer.sources.names == ("old", "new")
-        assert min(buffer.num_samples_by_source.values()) > 5
-        assert second.mixing.seen.tolist() == [sum(plan.counts[k] for plan in watch.plans) for k in (0, 1)]
-        ends.append((hexadecimal(second), snapshot(buffer)))
-    assert ends[0] == ends[1]
-
-
 def test_a_buffer_filled_by_hand_is_replayed_and_not_fed(tmp_path: Path) -> None:
     buffer, watch = ReplayBuffer(10, storage="memory", is_online=False, seed=0), Watch()
     buffer.remember("old", arrow(30, 1))

@@ -1,7 +1,6 @@
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -91,26 +90,6 @@ def test_scaled_losses_average_to_that_of_the_whole_batch_and_padding_counts_for
     assert batches == ([40], [40], [40])
     assert sorted(sampler.loss_scale for sampler in samplers) == [0.0, 0.0, 3.0]
     assert not hasattr(samplers[0], "batch_size")  # which accelerate would take for that of all batches
-
-
-@pytest.mark.parametrize(("stop", "drop_last"), [(1, False), (4, True), (5, False), (11, True)])
-def test_resumed_in_the_middle_it_gives_what_the_uninterrupted_one_gives(stop: int, drop_last: bool) -> None:
-    def build() -> AdaptiveBatchSampler:
-        policy = LossChange(num_warmup_observations=1)
-        data = {"a": range(13), "b": range(9)}
-        return AdaptiveBatchSampler(data, lambda step, size: 4 + step // 3, mixing=policy, drop_last=drop_last)
-
-    def run(sampler: AdaptiveBatchSampler, num_batches: int) -> Iterator[list[int]]:
-        for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(sampler)), num_batches):
-            yield batch
-            step = sampler.mixing.clock.step
-            sampler.observe({"a": 3.0 / (1 + step), "b": 2.0 + math.sin(step)})
-
-    whole = list(run(build(), 20))
-    interrupted, resumed = build(), build()
-    start = list(run(interrupted, stop))
-    resumed.load_state_dict(json.loads(json.dumps(interrupted.state_dict())))
-    assert start + list(run(resumed, 20 - stop)) == whole
 
 
 def test_a_state_fits_another_number_of_ranks_but_no_other_data() -> None:

@@ -188,21 +188,6 @@ class TestFailures:
             read(dataset, [1, 9])
 
 
-def test_the_place_is_where_a_reader_is() -> None:
-    places: list[list[int]] = []
-
-    def look(index: Any) -> Any:
-        places.append(place.tolist())
-        return index
-
-    reader = StreamReader(["a", "b"], [Data(look), Calls(look)], [1, 2])
-    reader.place = place = np.zeros(2, dtype=np.int64)
-    reader.read([share_of(0, [1, 2]), share_of(1, [1, 2])])
-    assert places == [[0, 3], [0, 6], [1, -1]]
-    assert reader.describe_place(0, 6) == "stream 'a', sample 6"
-    assert reader.describe_place(1, -1) == "stream 'b', several samples"
-
-
 class Columns(Data):
     def __init__(self, **widths: int):
         super().__init__()

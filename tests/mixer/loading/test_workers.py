@@ -3,13 +3,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from mixer import Uniform
 from mixer.distributed.signals import StopSignals
 from mixer.loading.reader import SampleError
 from mixer.utils.random_state import RandomState
@@ -36,28 +33,6 @@ def test_steps_are_the_same_to_the_bit_with_any_number_of_workers(num_workers, r
         assert state.is_current()
     assert found[0] == found[1]
     assert len(found[0]) == 8  # into the second epoch
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("persistent", [False, True])
-def test_processes_outlive_an_epoch_only_if_they_persist(persistent: bool, tmp_path: Path, children: Children) -> None:
-    def note(worker: int) -> None:
-        (tmp_path / str(os.getpid())).touch()
-
-    options = {"num_epochs": 2, "worker_init_fn": note, "persistent_workers": persistent}
-    loader = make_loader(1, policy=Uniform(), **options)
-    pids: set[int] = set()
-    for _ in range(2):
-        for batch in loader:
-            pids |= set(children())
-            loader.mixing.observe(batch.plan, np.zeros(3, dtype=np.int64))
-        assert len(children()) == int(persistent)
-    loader.stop()
-    assert {int(path.name) for path in tmp_path.iterdir()} == pids
-    assert len(pids) == (1 if persistent else 2)
-    if not persistent:
-        next(iter(make_loader(1)))  # an epoch that is left early
-        assert children() == []
 
 
 @pytest.mark.parametrize("num_workers", quick_and_full([1], [2]))
@@ -145,17 +120,3 @@ class TestBrokenSamples:
         message, _ = self.error_of(Hanging, limit_seconds=1.0)
         assert "Worker processes do not answer; current or last sample: stream 's1', sample 3." in message
         assert "(no answer for 1 seconds, nine tenths of ddp_timeout)" in message
-
-    @pytest.mark.full
-    def test_a_worker_that_dies_while_nobody_loads_disturbs_nobody(self, children: Children) -> None:
-        loader = make_loader(1, policy=Uniform(), persistent_workers=True)
-        batches = batches_of(loader)
-        next(batches)
-        (worker,) = children()
-        os.kill(worker, signal.SIGKILL)
-        end = time.monotonic() + 0.3
-        while time.monotonic() < end:  # the training step, in which SIGCHLD arrives
-            sum(range(1_000))
-        with pytest.raises(SampleError, match="A worker process died"):
-            list(batches)
-        loader.stop()

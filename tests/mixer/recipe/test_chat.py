@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 
-from mixer.recipe.data import Chat, DataSource, Format, Prompt, Text, formatted
+from mixer.recipe.data import Chat, DataSource, Format, formatted
 from tests.mixer.recipe.small_tokenizers import CHATML, byte_level
 
 _CALLS = "{% for call in message.tool_calls or [] %}<call>{{ (call.function or call) | tojson }}</call>{% endfor %}"
@@ -187,22 +187,6 @@ class TestColumns:
         with pytest.raises(ValueError, match=f"s: Chat .*{name!r}"):
             made([row], CHATML)
         assert made([row], CHATML, ignored_columns=[name]) == made([{"messages": TALK}], CHATML)
-
-    @pytest.mark.parametrize(
-        ("chosen", "name"),
-        [
-            (Prompt("{q}", "{a}"), "system"),
-            (Prompt("{q}", "{a}"), "tools"),
-            (Prompt("{q}", "{a}"), "weight"),
-            (Text("a", max_length=4), "weight"),
-        ],
-    )
-    def test_other_formats_refuse_them_too(self, chosen: Any, name: str) -> None:
-        row = {"q": "one", "a": "two"}
-        with pytest.raises(ValueError, match=f"{type(chosen).__name__} .*{name!r}"):
-            made([{**row, name: "x"}], CHATML, chosen)
-        lenient = type(chosen)(**{**vars(chosen), "ignored_columns": [name]})
-        assert made([{**row, name: "x"}], CHATML, lenient) == made([row], CHATML, chosen)
 
 
 class TestTurns:

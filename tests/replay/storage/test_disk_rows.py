@@ -54,21 +54,6 @@ def test_leftovers_of_a_crash_are_removed(tmp_path):
     assert names(tmp_path) == ["notes.txt", "rows-000000000000-8.arrow"]
 
 
-def test_files_are_the_same_whoever_writes_them_and_whether_or_not_it_is_saved(tmp_path):
-    folders = [tmp_path / "a", tmp_path / "b", tmp_path / "shared"]
-    all_rows = [DiskRows(folder, rows_per_segment=5) for folder in (*folders, folders[2])]
-    for start in range(0, 60, 4):
-        for rows in all_rows:
-            rows.append([row(number) for number in range(start, start + 4)])
-            rows.drop(np.array([number for number in range(start) if number % 7 > start % 5]))
-        all_rows[1].save(tmp_path / f"saved-{start}")
-    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
-    assert contents[0] == contents[1] == contents[2]
-    live = [number for number in range(60) if not any(number < s and number % 7 > s % 5 for s in range(0, 60, 4))]
-    for rows in all_rows:
-        check(rows, live)
-
-
 @pytest.mark.parametrize("num_links", [2, 1])
 def test_a_checkpoint_is_linked_or_copied_and_outlives_compaction_and_erasure(tmp_path, monkeypatch, num_links):
     def refuse(*_):
