@@ -65,21 +65,13 @@ def _files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-# What is said of each file of a checkpoint that somebody put a pickle in place of; {} is the checkpoint's folder.
-WEIGHTS_ONLY = "Cannot resume: {}/%s cannot be read (UnpicklingError: Weights only"
-SAID = {
-    ("rng_state.pth", "torch"): WEIGHTS_ONLY % "rng_state.pth",
-    ("optimizer.pt", "torch"): WEIGHTS_ONLY % "optimizer.pt",
-    ("scheduler.pt", "pickle"): WEIGHTS_ONLY % "scheduler.pt",
-    ("model.safetensors", "torch"): "Cannot resume: {}/model.safetensors cannot be read (SafetensorError: ",
-    ("trainer_state.json", "pickle"): "Cannot resume: {}/trainer_state.json cannot be read (UnicodeDecodeError: ",
-    ("config.json", "pickle"): "Cannot resume: {}/config.json cannot be read (UnicodeDecodeError: ",
-    ("mixing.json", "pickle"): "Cannot resume from {}: mixing.json is torn",
-    ("complete.json", "pickle"): "Cannot resume from {}: complete.json is torn",
-    ("methods/memory/buffer.json", "pickle"): "Stream 'memory': {}/methods/memory/buffer.json is torn (",
-    ("methods/memory/buffer.npz", "objects"): "Stream 'memory': {}/methods/memory/buffer.npz is missing or torn (",
-    ("methods/memory/rows/rows.arrow", "pickle"): "Stream 'memory': {}/methods/memory/rows/rows.arrow is torn (",
+# Files of a checkpoint, and what somebody put in place of them.
+PUT_IN_PLACE = {
+    "torch": ["rng_state.pth", "optimizer.pt", "model.safetensors"],
+    "pickle": ["scheduler.pt", "trainer_state.json", "config.json", "mixing.json", "complete.json"],
+    "objects": ["methods/memory/buffer.npz"],
 }
+PUT_IN_PLACE["pickle"] += ["methods/memory/buffer.json", "methods/memory/rows/rows.arrow"]
 
 
 def _put_payload(path: Path, form: str, mark: Path) -> None:
@@ -97,7 +89,7 @@ def _unseal_buffer(checkpoint: Path) -> None:
     state.write_text(json.dumps({key: value for key, value in content.items() if key not in ("crc32", "digests")}))
 
 
-@pytest.mark.parametrize(("name", "form"), SAID)
+@pytest.mark.parametrize(("name", "form"), [(name, form) for form, names in PUT_IN_PLACE.items() for name in names])
 def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(name, form, run, tmp_path) -> None:
     mark = tmp_path / "mark"
     checkpoint = _checkpoint(run)
@@ -105,19 +97,14 @@ def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(name, form, 
     _put_payload(checkpoint / name, form, mark)
     if name != "complete.json":
         _checkpoint(run)
-    with pytest.raises(ValueError) as info:  # noqa: PT011  # its words are compared below
+    with pytest.raises(ValueError, match=re.escape(Path(name).name)) as info:
         make_trainer(run).train(resume_from_checkpoint=str(checkpoint))
-    assert str(info.value).startswith(SAID[name, form].format(checkpoint))
     assert str(info.value).isprintable()
     assert not mark.exists()
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("progress",), 5),
-        (("weights", "policy", "state", "policy", "num_observations"), [4, 0.5]),
-    ],
+    ("place", "value"), [(("progress",), 5), (("weights", "policy", "state", "policy", "num_observations"), [4, 0.5])]
 )
 def test_a_number_of_another_kind_in_the_mixture_is_refused_and_the_checkpoint_named(place, value, run) -> None:
     path = run / f"checkpoint-{SAVED_STEP}" / "mixing.json"

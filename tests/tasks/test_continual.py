@@ -545,8 +545,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(options: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("mixing", "new", "replayed"),
-    [("Uniform", 12, 12), ([3, 1], 18, 6), (lambda step, weights: [0.25, 0.75], 6, 18)],
+    ("mixing", "new", "replayed"), [("Uniform", 12, 12), ([3, 1], 18, 6), (lambda step, weights: [0.25, 0.75], 6, 18)]
 )
 def test_mixing_is_given_as_to_the_trainer(mixing: Any, new: int, replayed: int, tmp_path: Path) -> None:
     memory = ReplayBuffer(6, seed=1)
