@@ -240,11 +240,7 @@ def test_the_terminal_shows_no_escapes_and_no_markup(named: Path) -> None:
     assert "[bold]evil[/bold]" in text
 
 
-def test_pages_and_tables_hold_names_as_text(named: Path, tmp_path: Path) -> None:
-    page = write_report([named], tmp_path / "report.html").read_text()
-    assert "<script>alert" not in page
-    assert "<img src=x" not in page
-    assert page.count("</script>") == page.count("<script")
+def test_tables_hold_names_as_text(named: Path, tmp_path: Path) -> None:
     paths = write_tables({name: Ledger(named / "ledger") for name in ("../../x", "a/b")}, {}, tmp_path / "tables")
     assert {path.parent for path in paths} == {tmp_path / "tables"}
     with next(path for path in paths if path.stem.endswith("streams")).open(newline="") as file:
