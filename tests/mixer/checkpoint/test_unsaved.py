@@ -18,7 +18,7 @@ from mixer.ledger.append_table import Table
 from mixer.ledger.ledger import Ledger
 from mixer.trainer import save
 from mixer.utils.files import warn_of_unsynced_folders
-from tests.mixer.checkpoint.test_resume import FULL, Whole, _names, assert_same, build, go_on
+from tests.mixer.checkpoint.test_resume import FULL, _names, assert_same, build, go_on
 
 
 def _full(*_: Any, **__: Any) -> None:
@@ -36,9 +36,7 @@ def _full(*_: Any, **__: Any) -> None:
         (checkpoint_files, "write_json", "the list of its files"),
     ],
 )
-def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
-    owner: Any, name: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole
-) -> None:
+def test_a_checkpoint_without_room_ends_the_run_losing_nothing(owner, name, part, tmp_path, monkeypatch, whole) -> None:
     expected, write = whole("steps")[0], getattr(owner, name)
 
     def second_is_full(*args: Any, **kwargs: Any) -> Any:
@@ -58,9 +56,7 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize(("step", "table"), [(6, "streams"), pytest.param(10, "timings", marks=FULL)])
-def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
-    step: int, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole
-) -> None:
+def test_a_ledger_without_room_ends_the_run_losing_nothing(step, table, tmp_path, monkeypatch, whole) -> None:
     expected, flush, minutes = whole("steps")[0], Table._flush, iter(range(0, 10**9, 60))
 
     def full(self: Table) -> None:

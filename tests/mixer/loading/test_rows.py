@@ -288,9 +288,7 @@ class TestResuming:
             (lambda: Stateful({1, 2}), NUM_ROWS, ["TypeError", "'x'.* 31 rows", "TypeError"]),  # its state is no JSON
         ],
     )
-    def test_a_data_set_without_a_state_is_read_again_and_says_so_before(
-        self, make_dataset: Any, num_read: int, words: list[str], caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_without_a_state_it_is_read_again_and_says_so_before(self, make_dataset, num_read, words, caplog) -> None:
         old, dataset = make(make_dataset()), make_dataset()
         take(old, 31)
         new = make(dataset)

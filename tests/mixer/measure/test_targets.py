@@ -166,14 +166,7 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
         (Uniform(), {"objective": Objective(["outside"], steering_share=0.25)}, {}, {"outside": 10}),
     ],
 )
-def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
-    tmp_path: Path,
-    policy: Any,
-    changes: dict[str, Any],
-    steering: dict[str, int],
-    taken: dict[str, int],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_rows_are_set_aside_and_told_only_where_they_steer(tmp_path, policy, changes, steering, taken, caplog) -> None:
     trainer = build(tmp_path, policy, **{"eval_dataset": OUTSIDE, "objective": ["outside", "a"], **changes})
     left = {name: len(OUTSIDE[name]) - number for name, number in taken.items()}
     assert {name: len(rows) for name, rows in trainer._parts.plan.steering.rows.items()} == steering

@@ -74,9 +74,7 @@ class TestTooManyDue:
         most_due=st.sampled_from([1.0, 3.5, 40.0]),
         is_coarse=st.booleans(),
     )
-    def test_as_many_wait_as_if_samples_were_taken_away_singly(
-        self, seed: int, num_streams: int, share_due: float, most_due: float, is_coarse: bool
-    ) -> None:
+    def test_as_many_wait_as_if_taken_singly(self, seed, num_streams, share_due, most_due, is_coarse) -> None:
         random = np.random.default_rng(seed)
         deficit = random.uniform(0.5, most_due, num_streams) * (random.random(num_streams) < share_due)
         deficit = np.round(deficit * 4) / 4 if is_coarse else deficit  # ties, too

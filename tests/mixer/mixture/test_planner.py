@@ -62,9 +62,7 @@ class TestExhaustion:
             ((5, 6), (1, 1), [1, 1], 40, [5, 6]),  # all run out: the last step is smaller
         ],
     )
-    def test_streams_that_run_out_in_a_step_leave_the_rest_to_the_others(
-        self, lengths: Any, max_epochs: Any, weights: list[float], total: int, expected: list[int]
-    ) -> None:
+    def test_streams_that_run_out_leave_the_rest_to_others(self, lengths, max_epochs, weights, total, expected) -> None:
         streams = [
             Stream(f"s{k}", range(length), max_epochs=most)
             for k, (length, most) in enumerate(zip(lengths, max_epochs, strict=True))

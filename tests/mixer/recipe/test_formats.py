@@ -89,9 +89,7 @@ PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}{% if not
         (Prompt("{q}", "{w}", 3), "seq2seq-lm", WORDS, 0, 1),
     ],
 )
-def test_answers_that_are_cut_off_are_told_at_each_start(
-    chosen: Format, task: str, tokenizer: Any, num_wholly: int, num_partly: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_are_cut_off_are_told(chosen, task, tokenizer, num_wholly, num_partly, monkeypatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
     rows: list[dict[str, Any]] = [

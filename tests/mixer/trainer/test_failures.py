@@ -68,9 +68,7 @@ def test_who_does_not_answer_is_gone(ranks: Ranks, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("message", ["Timed out waiting 5000ms for recv", "Application timeout caused pair closure"])
-def test_a_rank_that_does_not_come_in_time_is_told_but_an_error_of_ones_own_speaks_for_itself(
-    message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_does_not_come_in_time_is_told_and_an_error_of_ones_own_is_not(message, monkeypatch) -> None:
     monkeypatch.setattr(notes, "_SECONDS_TO_BE_TOLD", 0.0)
     error = explain_error(RuntimeError(message), "in step 3", 1, 2, 5.0)
     assert isinstance(error, TimeoutError)

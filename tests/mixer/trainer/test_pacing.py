@@ -66,9 +66,7 @@ def column(trainer: MixingTrainer, name: str) -> list[Any]:
 
 class TestLearningRate:
     @pytest.mark.parametrize(("kind", "options", "warmup"), BY_STEPS)
-    def test_it_is_that_of_the_trainer_where_the_size_stays_and_depends_on_the_data_where_it_grows(
-        self, tmp_path: Path, kind: str, options: dict[str, Any], warmup: float
-    ) -> None:
+    def test_it_is_the_trainers_and_goes_by_data_where_the_size_grows(self, tmp_path, kind, options, warmup) -> None:
         changes = {"lr_scheduler_type": kind, "lr_scheduler_kwargs": options, "warmup_steps": warmup}
         stock = Rates()
         args = arguments(tmp_path / "stock", max_steps=12, per_device_train_batch_size=4, **changes)
