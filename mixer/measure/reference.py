@@ -62,8 +62,8 @@ class ReferenceModel:
             raise
         finally:
             start.restore()
-            heard = self._reader.take_losses()
-        return heard.items
+            found = self._reader.take_losses()
+        return found.items
 
     def detach(self) -> None:
         """Removes the hooks and restores the model, except for its device."""

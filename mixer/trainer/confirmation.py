@@ -15,6 +15,7 @@ from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
 from mixer.loading.micro_batch_caps import Size, SucceededSizes
 from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.counted_units import check_counted, option_counting
 from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
 from mixer.run.state import Basis
@@ -75,7 +76,7 @@ class StepConfirmation:
         run.step.counts = counts = confirm(self._ranks, self._num_streams, plan, counts, error)
         if batch is not None:
             run.step.plan, run.step.left_out = batch.plan, self._left_out(batch, counts.skipped)
-            run.mixing.check_tokens(batch.plan, counts.tokens, counts.skipped, counts.labels)
+            check_counted(run.mixing, batch.plan, counts.tokens, counts.skipped, counts.labels)
             self._log_skipped_samples(batch, counts.skipped)
         return batch
 
@@ -131,7 +132,7 @@ class StepConfirmation:
         if has_labels(inputs):  # which the loss counts as its items, unless it is a mean over rows
             counts_rows = self._losses.normalization_of(micro.first_stream).counts_rows
             return self._losses.labels_per_row(inputs) if counts_rows else items
-        if (user := self._run.mixing.user_of("labels")) is not None and not micro.is_padding:
+        if (user := option_counting(self._run.mixing, "labels")) is not None and not micro.is_padding:
             raise ValueError(
                 f"{user} counts the labels that the loss learns, but a micro-batch has no 'labels', only "
                 f"{sorted(map(str, inputs))}. Give amounts in tokens or samples, or have the collator make labels."

@@ -294,7 +294,7 @@ class LossTrials:
             self._run.step.num_items,
             self._run.step.micro_items[number],
             self._trainer.args.world_size,
-            loss_forms.EXACT_SHARE if losses.is_users or losses.differ else loss_forms.LARGEST_OTHER_SHARE,
+            loss_forms.EXACT_SHARE if losses.user_computes_loss or losses.differ else loss_forms.LARGEST_OTHER_SHARE,
             is_stock=self._is_stock,
         )
 
@@ -303,7 +303,7 @@ class LossTrials:
         """Whether the loss is that of a model of transformers; if there are several, rows may belong to another."""
         inner = inner_model(self._losses.own_model)
         is_known = isinstance(inner, PreTrainedModel) and library_of(type(inner)) == "transformers"
-        return is_known and not (self._losses.is_users or self._losses.differ)
+        return is_known and not (self._losses.user_computes_loss or self._losses.differ)
 
     def _try_kind(self, batch: StepBatch, number: int) -> loss_forms.KindFound | None:
         micro, loader = batch.micro_batches[number], self._run.present_loader

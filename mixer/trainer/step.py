@@ -112,12 +112,21 @@ class StepRunner:
     # ---- Plan, load, confirm ----
 
     def load(self, epoch_iterator: Iterator[Any], device: torch.device) -> tuple[list[Any], Tensor | None]:
-        """Plans and loads the next step, and confirms it with all ranks; see `Trainer.get_batch_samples`."""
+        """Plans, loads and confirms the next step with all ranks, and sets its learning rate.
+
+        Args:
+            epoch_iterator: Plans and loads: an iteration over the `MixingLoader` of the run.
+            device: Device of the number of items.
+
+        Returns:
+            As `Trainer.get_batch_samples`; no batch if no step is left.
+        """
         self._load_started, self._run.has_begun = time.perf_counter(), True
         if (batch := self._confirmation.load_and_confirm(lambda: next(epoch_iterator, None))) is None:
             return [], None
         self._load_counts = dict(zip(("hits", "misses"), self._run.present_loader.hits_and_misses, strict=True))
         batch = self._methods.retrieved(self._trials.normalized_step(batch), self._confirmation.reload)
+        self._run.set_learning_rate()
         self._train_started = time.perf_counter()
         return [batch], torch.full((), self._losses.num_items_in_batch, device=device)
 

@@ -305,7 +305,10 @@ class MixingMixin(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
         """Loads the next step, which all ranks agree on; see `Trainer.get_batch_samples`."""
-        return self._training.get_batch_samples(epoch_iterator, device)
+        batch, num_items = self._parts.steps.load(epoch_iterator, device)
+        if not batch:
+            self._parts.loop.end_of_data()
+        return batch, num_items
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Trains a whole step, or what an override or a callback passes on; see `Trainer.training_step`."""

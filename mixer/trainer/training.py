@@ -1,12 +1,11 @@
 """A training run from its beginning to its end, whatever ends it."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import annotate
@@ -248,15 +247,6 @@ class Training:
         model, trial = args[:2]
         with self._parts.log.adding_entries():
             self._parts.loop.after_step(log_save_evaluate, model, trial)
-
-    def get_batch_samples(self, iterator: Iterator[Any], device: torch.device) -> tuple[list[Any], Any]:
-        """Loads the next step and sets its learning rate; see `Trainer.get_batch_samples`."""
-        batch, num_items = self._parts.steps.load(iterator, device)
-        if batch:
-            self._run.set_learning_rate()
-        else:
-            self._parts.loop.end_of_data()
-        return batch, num_items
 
     def check_decisions(self) -> None:
         """Ends all ranks if a policy or a method failed on one of them: a checkpoint would lack a decision."""
