@@ -16,7 +16,7 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.streams import describe
 from mixer.mixture.weights import MixtureWeights
-from mixer.policies.contract import Decision, Observation, Policy, Terms, Weights
+from mixer.policies.contract import Decision, Observation, Policy, Weights
 from mixer.policies.objective import Objective
 from mixer.schedules.base import BatchObservation, Schedule
 from mixer.schedules.constant import Constant
@@ -185,15 +185,6 @@ class Mixing:
     def schedule(self) -> Schedule:
         """Batch-size schedule."""
         return self.size.schedule
-
-    @property
-    def scheduled_batch_size(self) -> int:
-        """The schedule's last decision, which rules the next step unless a size is set by hand."""
-        return self.size.scheduled
-
-    def explain_batch_size(self) -> Terms:
-        """Gives the terms of the schedule's last decision; see `BatchSize.explain`."""
-        return self.size.explain()
 
     @property
     def learning_rate_factor(self) -> float:
