@@ -52,7 +52,7 @@ class StreamEvaluation:
         self._own_metrics: set[str] = set()  # names of those that TRL's trainer adds to each set's
         self._stream: Stream | None = None
         self._without_labels: set[str] = set()  # sets that have no loss
-        self.told_metrics: set[str] = set()  # metrics of the best model that were told not to be finite
+        self.warned_metrics: set[str] = set()  # metrics of the best model that were not finite
 
     @property
     def has_metrics(self) -> bool:

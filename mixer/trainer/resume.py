@@ -3,7 +3,7 @@
 What is restored when, in the order of `Trainer.train`:
 
 1. `StartingPoint` chooses a complete checkpoint and locks the output folder.
-2. The Trainer loads the weights; `Training.loaded` completes them and refuses what is left out.
+2. The Trainer loads the weights; `Training.complete_loading` completes them and refuses what is left out.
 3. The loop asks for its loader, and `Training` begins the run: `restore` gives mixture, rules and methods their state,
    `begin_ledger` cuts the ledger at the checkpoint's step, `restore_cap` gives the loader its limit.
 4. `first_epoch` says where the loop goes on.

@@ -457,13 +457,13 @@ class MixingMixin(Trainer):
         return self._parts.resuming.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        super()._issue_warnings_after_load(self._training.loaded(load_result))
+        super()._issue_warnings_after_load(self._training.complete_loading(load_result))
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.told_metrics)
+        return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.warned_metrics)
 
     def _get_grad_norm(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         norm = super()._get_grad_norm(model, *args, **kwargs)  # type: ignore[no-untyped-call]

@@ -134,7 +134,7 @@ class Training:
 
     # ---- The weights of a checkpoint ----
 
-    def loaded(self, result: Any) -> Any:
+    def complete_loading(self, result: Any) -> Any:
         """Completes the loading of weights from a checkpoint.
 
         Args:
