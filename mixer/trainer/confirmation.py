@@ -24,7 +24,7 @@ from mixer.utils.files import WriteError
 
 logger = logging.get_logger(__name__)
 
-_MOST_TOLD = 20  # skipped samples that each rank logs one by one
+_MOST_LOGGED = 20  # skipped samples that each rank logs one by one
 
 
 class StepConfirmation:
@@ -53,7 +53,7 @@ class StepConfirmation:
     def begin_run(self) -> None:
         """Begins a run."""
         self._window, self._num_trained = SucceededSizes(), 0  # steps trained in this run
-        self._step_told, self._num_told = -1, 0  # the last step whose skipped samples were logged
+        self._step_logged, self._num_logged = -1, 0  # the last step whose skipped samples were logged
 
     def record_success(self) -> None:
         """Records that the step was trained, with its largest micro-batch."""
@@ -157,12 +157,12 @@ class StepConfirmation:
     def _log_skipped_samples(self, batch: StepBatch, skipped: Int64Array | None) -> None:
         """Logs the samples that a step skips, and ends the run on all ranks if there are too many."""
         messages = [sample.message for _, sample, _ in batch.broken]
-        if batch.plan.step != self._step_told:  # otherwise it was reloaded
-            self._step_told = batch.plan.step
-            for message in messages[: max(_MOST_TOLD - self._num_told, 0)]:
+        if batch.plan.step != self._step_logged:  # otherwise it was reloaded
+            self._step_logged = batch.plan.step
+            for message in messages[: max(_MOST_LOGGED - self._num_logged, 0)]:
                 logger.warning("Step %d continues without a sample. %s", batch.plan.step, message)
-            self._num_told += len(messages)
-            if self._num_told >= _MOST_TOLD > self._num_told - len(messages):
+            self._num_logged += len(messages)
+            if self._num_logged >= _MOST_LOGGED > self._num_logged - len(messages):
                 logger.warning("Further skipped samples are counted in the ledger (column skipped), but not logged.")
         if skipped is not None:
             mixing = self._run.mixing

@@ -147,9 +147,9 @@ class MixingMixin(Trainer):
         else:  # other trainers have another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
         evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)
-        told = trained_on({stream.name: stream.dataset for stream in streams}, evaluated)
-        if told is not None and self.is_world_process_zero():
-            logger.warning(told)
+        overlap = trained_on({stream.name: stream.dataset for stream in streams}, evaluated)
+        if overlap is not None and self.is_world_process_zero():
+            logger.warning(overlap)
         streams = self._preparation.take_stand_in_back()
         policy = resolve_policy(config.chosen("mixing", mixing), streams)
         steering = find_steering(self, config.chosen_objective(objective), policy)
@@ -165,7 +165,7 @@ class MixingMixin(Trainer):
             methods=with_conflict(methods, config.chosen("conflict", conflict)),
             steering=steering,
             config=config,
-            evaluated_on_training_rows=told,
+            evaluated_on_training_rows=overlap,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)
