@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mixer.loading.micro_batches import MicroBatchSlice, split_evenly
+from mixer.loading.batching import MicroBatchSlice, split_evenly
 from mixer.mixture.step_plan import StepPlan
 from tests.mixer.plans import all_samples, make_plan, samples_of
 
