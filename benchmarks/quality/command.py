@@ -32,6 +32,7 @@ from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, fo
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise
 from benchmarks.quality.scenarios import SCENARIOS, TUNING, Scenario, Size
+from benchmarks.quality.short_runs import ask_all, beside_grid, keep_verdicts, verdicts
 from benchmarks.quality.tables import by_kind, headroom, report
 
 _NUM_LARGE, _SEEDS_OF_LARGE = 4, 3
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds, of the llama three at most")
     parser.add_argument("--parallel", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--quick", action="store_true", help="few steps of few mixtures, for a test")
+    parser.add_argument("--headroom", action="store_true", help="run `mixer headroom` on the scenarios, no competitors")
     parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
     parser.add_argument("--keep", action="store_true", help="put the results that count into the repository")
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
@@ -143,9 +145,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     for size in dict.fromkeys(sizes):
         scenarios = _of_size(size, found.get("small", {}), args)
         num_seeds = args.seeds if size == "small" else min(args.seeds, _SEEDS_OF_LARGE)
-        failed += _run(scenarios, args, num_seeds) if size in args.model and not args.report else []
+        runs_any = size in args.model and not args.report and not args.headroom
+        failed += _run(scenarios, args, num_seeds) if runs_any else []
         found[size] = _summaries(scenarios, args.folder, num_seeds)
         chosen += scenarios
+    if args.headroom and not args.report:
+        failed += ask_all(chosen, args.folder, args.data_dir, args.parallel)
+    if args.keep:
+        keep_verdicts(args.folder)
     for own in chosen if args.keep else ():
         keep(own, (run for runs in collect(own, args.folder).values() for run in runs.values()))
     for size in args.model:
@@ -153,6 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(report(_TITLES[size], found[size]))
             kinds = {name: kind_of(Scenario(name).content) for name in args.scenario if name.startswith(DRAWN)}
             print(by_kind(found[size], kinds))
+    print(beside_grid(verdicts(args.folder), found["small"]))
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     write_json(args.json, {"arguments": arguments, "failed": failed, "sizes": found})
     if failed:

@@ -207,15 +207,23 @@ def _read(scenario: Scenario, data_dir: Path | None) -> dict[str, Splits]:
         raise ValueError(f"{scenario.name} is made of files: give their folder by --data-dir.")
     found: dict[str, Splits] = {}
     for name, stream in {**_recipe(scenario).streams, **_recipe(scenario).evaluation}.items():
-        own = _with_folder(stream.arguments, data_dir)
+        own = with_folder(stream.arguments, data_dir)
         train = replace(stream, arguments=own).build(name)
         test = replace(stream, arguments=own, validation_split="test").build(name)
         found[name] = dict(zip(PARTS, (train.stream.dataset, train.evaluation, test.evaluation), strict=True))
     return found
 
 
-def _with_folder(value: Any, data_dir: Path | None) -> Any:
-    """Puts the data's folder in the place of what a recipe says, in arguments within arguments too."""
+def with_folder(value: Any, data_dir: Path | None) -> Any:
+    """Puts the data's folder in the place of what a recipe says.
+
+    Args:
+        value: A recipe's content or a part of it.
+        data_dir: The folder.
+
+    Returns:
+        The same with the folder wherever an argument is called so.
+    """
     if isinstance(value, Mapping):
-        return {name: str(data_dir) if name == "folder" else _with_folder(own, data_dir) for name, own in value.items()}
-    return [_with_folder(own, data_dir) for own in value] if isinstance(value, list) else value
+        return {name: str(data_dir) if name == "folder" else with_folder(own, data_dir) for name, own in value.items()}
+    return [with_folder(own, data_dir) for own in value] if isinstance(value, list) else value
