@@ -31,7 +31,7 @@ from benchmarks.quality.family import names as drawn_names
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise
-from benchmarks.quality.scenarios import SCENARIOS, TUNING, Scenario, Size
+from benchmarks.quality.scenarios import HEADROOM, NONE, SCENARIOS, Scenario, Size
 from benchmarks.quality.short_runs import ask_all, beside_grid, keep_verdicts, verdicts
 from benchmarks.quality.tables import by_kind, headroom, report
 
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--folder", type=Path, default=Path("runs/mixing_quality"), help="working folder of new results"
     )
     parser.add_argument(
-        "--scenario", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default: all but tuning"
+        "--scenario", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default: the first 13"
     )
     parser.add_argument(
         "--drawn", choices=_PURPOSES, help="scenarios of the family instead; see benchmarks.quality.family"
@@ -96,7 +96,7 @@ def _seeds(count: int) -> range:
 
 
 def _by_default(args: argparse.Namespace) -> list[str]:
-    names = _QUICK if args.quick else [name for name, purpose in SCENARIOS.items() if purpose != TUNING]
+    names = _QUICK if args.quick else [name for name, purpose in SCENARIOS.items() if purpose in (HEADROOM, NONE)]
     has_files = args.data_dir is not None or args.report
     return [name for name in names if has_files or not Scenario(name).reads_folder]
 

@@ -24,8 +24,9 @@ from mixer.policies.objective import as_objective
 from mixer.recipe.recipe import Recipe
 
 Size = Literal["small", "llama", "gpu"]
-HEADROOM, NONE, TUNING = "headroom", "no headroom", "tuning"
-# What each is for: some mixture should do better than the uniform one, none should, or policies are chosen on it.
+HEADROOM, NONE, TUNING, HARM = "headroom", "no headroom", "tuning", "harm"
+# What each is for: some mixture should do better than the uniform one, none should, policies are chosen on it, or it is
+# to show whether `"auto"` does harm, and of no figure of other policies.
 SCENARIOS = {
     "outside": HEADROOM,
     "small_target": HEADROOM,
@@ -45,6 +46,10 @@ SCENARIOS = {
     "tuning_outside": TUNING,
     "tuning_bound": TUNING,
     "tuning_helper": TUNING,
+    "frequency": HARM,
+    "wrong_labels": HARM,
+    "conflict": HARM,
+    "scarce": HARM,
 }
 _FOLDER = Path(__file__).parents[2] / "recipes" / "quality"
 _WINDOW = "benchmarks.quality.window.new_window_model"  # what a larger model can take the place of
