@@ -22,11 +22,11 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 from benchmarks.common import write_json
 from benchmarks.quality.cache import keep
-from benchmarks.quality.family import DRAWN, kind_of
+from benchmarks.quality.family import DRAWN, Purpose, kind_of
 from benchmarks.quality.family import names as drawn_names
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
@@ -42,7 +42,7 @@ _TITLES: dict[Size, str] = {
     "gpu": "A Llama of seven million parameters, on a GPU",
 }
 _QUICK = ("small_target", "bound")
-_PURPOSES: tuple[Literal["tuning", "judging"], ...] = ("tuning", "judging")
+_PURPOSES = get_args(Purpose)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -118,7 +118,7 @@ def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(
     inputs = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
-        rows = pretrained._encoded([*enumerate(texts)]).read_columns(torch.arange(2).numpy())
+        rows = pretrained.encoded([*enumerate(texts)]).read_columns(torch.arange(2).numpy())
         found = pretrained.UpperLayers(2).eval().features(rows["hidden"], rows["attention_mask"])
     for own, words, features in zip(hidden, texts, found, strict=True):
         torch.testing.assert_close(features, own[: len(words)].mean(dim=0), rtol=0, atol=2e-3)  # half precision
