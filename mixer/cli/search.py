@@ -28,6 +28,7 @@ from mixer.analysis.search.search_plan import (
     first_runs,
     named,
     next_runs,
+    to_check,
 )
 from mixer.analysis.short_runs import RECIPE_FILE, finish, without_warnings
 from mixer.cli.command import Command, build_recipe, recipe_command
@@ -187,7 +188,8 @@ class _Search:
                 _say(f"Another run is expected to improve the objective by {gain:.2g} only: not worth its cost.")
                 break
             self._train(runs, at_most)
-        best = ShortRun(BEST, named(self.streams, self.fitted.shares), 1)
+        chosen = self.fitted.shares if options.bounds else to_check(self.fitted)  # the fit alone keeps bounds of losses
+        best = ShortRun(BEST, named(self.streams, chosen), 1)
         again = ShortRun(f"{PRIOR}, other seed", self.done[0][0].weights, 1)
         self._train([again, best], at_most + 2)
         sign = -1.0 if self.is_more_better else 1.0

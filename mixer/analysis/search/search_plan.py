@@ -15,6 +15,7 @@ _NEAR = 0.02  # how far weights of nearly the same mixture differ
 _MOST_LEANING = 8  # streams, each of which is given more of; else mixtures are drawn
 _NUM_DRAWN = 2000
 _LEAST_GAIN, _TIMES_NOISE = 0.005, 3.0
+_SINGLE = 2.1  # times three: above so many times a single difference, one in twenty lies by chance (Student's t)
 _LEAST_LEARNED = 0.05  # of the objective before a run: less is hardly learned
 PRIOR, NEAR, BEST = "own weights", "nearly the same", "best by the fit"
 
@@ -79,6 +80,19 @@ def next_runs(fitted: FittedMixture, count: int) -> tuple[list[ShortRun], float]
     ], gain
 
 
+def to_check(fitted: FittedMixture) -> FloatArray:
+    """Chooses the mixture that another seed is to check: the fit's, or that of a run that is predicted better.
+
+    The fit's is two standard deviations better, which after few runs may be the prior alone. A check needs no such
+    care: luck on one seed does not show on another.
+
+    Returns:
+        `[num_streams]`.
+    """
+    mixtures = np.vstack([fitted.shares, fitted.prediction.mixtures])
+    return np.asarray(mixtures[int(fitted.prediction(mixtures).argmin())])
+
+
 @dataclass(frozen=True)
 class Headroom:
     """What short runs say.
@@ -86,8 +100,8 @@ class Headroom:
     Args:
         gain: How far the best mixture's objective is below that of the own weights, on a seed that the fit has not
             seen, relative to the latter (as it is where that is 0).
-        noise: How far runs of the own weights on two seeds lie apart, likewise, or those of nearly the same mixture if
-            that is farther.
+        noise: How far runs of nearly the same mixture lie apart on one seed, likewise, as the gain is of one seed. Since
+            that is a single difference, it counts 2.1 times, but where runs of the own weights on two seeds lie nearer.
         learned: How far the objective of the own weights fell in a run, relative to where it began; `None` if that is
             unknown.
     """
@@ -106,7 +120,9 @@ class Headroom:
             found: Of the best mixture on that seed.
             before: Of the model before its run; `None` if unknown.
         """
-        noise = max(abs(first[1] - first[0]), abs(own - first[0])) / (abs(first[0]) or 1.0)
+        near, other = abs(first[1] - first[0]), abs(own - first[0])
+        # Exactly the same: too few samples to make a difference between the mixtures.
+        noise = (min(max(near, other), _SINGLE * near) if near else other) / (abs(first[0]) or 1.0)
         learned = None if before is None or not np.isfinite(before) else (before - first[0]) / (abs(before) or 1.0)
         return cls((own - found) / (abs(own) or 1.0), noise, learned)
 
@@ -124,7 +140,7 @@ class Headroom:
         """Says it in words."""
         told = (
             f"On another seed the best mixture is {abs(self.gain):.1%} {'better' if self.gain >= 0 else 'worse'} than "
-            f"the own weights; runs of the same mixture differ by {self.noise:.1%}."
+            f"the own weights; the noise is {self.noise:.1%}."
         )
         if self.is_clear:
             return [told, "There is something to gain: train with --mixing auto, or on the best mixture:"]
