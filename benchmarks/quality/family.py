@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.common import QUIET
+
 Purpose = Literal["tuning", "judging", "encoder"]
 DRAWN = "drawn_"  # and the seed: the name of a scenario
 _DATA = "benchmarks.quality.data"
@@ -30,14 +32,10 @@ _TRAINING = {
     "lr_scheduler_type": "cosine",
     "warmup_steps": 20,
     "weight_decay": 0.1,
-    "logging_strategy": "no",
-    "save_strategy": "no",
     "eval_strategy": "steps",
     "eval_steps": _STEPS,
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
     "seed": 1,
+    **QUIET,
 }
 # As of the continual benchmark, short, since a step takes 0.2 s.
 _OF_UPPER_LAYERS: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """The scenarios of `benchmarks.quality`: recipes under `recipes/quality`, which `mixer train` takes too.
 
-They were written down before any policy was compared on them; policies are chosen on the `tuning` ones alone. Models
-and numbers of steps were chosen by the time of a run and by the noise: runs of nearly the same mixture differ by less
-than 0.1 % with a perceptron over a window, and by 1.4 % with a Llama of two layers.
+They were written down before any policy was compared on them. Models and numbers of steps were chosen by the time of a
+run and by the noise: runs of nearly the same mixture differ by less than 0.1 % with a perceptron over a window, and by
+1.4 % with a Llama of two layers.
 """
 
 import json
@@ -24,9 +24,8 @@ from mixer.policies.objective import as_objective
 from mixer.recipe.recipe import Recipe
 
 Size = Literal["small", "llama", "gpu"]
-HEADROOM, NONE, TUNING, HARM = "headroom", "no headroom", "tuning", "harm"
-# What each is for: some mixture should do better than the uniform one, none should, policies are chosen on it, or it is
-# to show whether `"auto"` does harm, and of no figure of other policies.
+HEADROOM, NONE, HARM = "headroom", "no headroom", "harm"
+# What each is for: some mixture should do better than the uniform one, none should, or whether `"auto"` does harm.
 SCENARIOS = {
     "outside": HEADROOM,
     "small_target": HEADROOM,
@@ -41,11 +40,6 @@ SCENARIOS = {
     "domains": NONE,
     "texts": NONE,
     "classification": NONE,
-    "tuning_junk": TUNING,
-    "tuning_target": TUNING,
-    "tuning_outside": TUNING,
-    "tuning_bound": TUNING,
-    "tuning_helper": TUNING,
     "frequency": HARM,
     "wrong_labels": HARM,
     "conflict": HARM,

@@ -100,7 +100,7 @@ class Headroom:
     Args:
         gain: How far the best mixture's objective is below that of the own weights, on a seed that the fit has not
             seen, relative to the latter (as it is where that is 0).
-        noise: How far runs of nearly the same mixture lie apart on one seed, likewise, as the gain is of one seed. Since
+        noise: How far runs of nearly the same mixture lie apart on one seed, likewise, as the gain is of one seed. As
             that is a single difference, it counts 2.1 times, but where runs of the own weights on two seeds lie nearer.
         learned: How far the objective of the own weights fell in a run, relative to where it began; `None` if that is
             unknown.
