@@ -188,8 +188,9 @@ class _Search:
                 _say(f"Another run is expected to improve the objective by {gain:.2g} only: not worth its cost.")
                 break
             self._train(runs, at_most)
-        chosen = self.fitted.shares if options.bounds else to_check(self.fitted)  # the fit alone keeps bounds of losses
-        best = ShortRun(BEST, named(self.streams, chosen), 1)
+        own = named(self.streams, self.fitted.shares)
+        # The fit alone keeps bounds of losses.
+        best = ShortRun(BEST, own if options.bounds else to_check(self.fitted, self.done), 1)
         again = ShortRun(f"{PRIOR}, other seed", self.done[0][0].weights, 1)
         self._train([again, best], at_most + 2)
         sign = -1.0 if self.is_more_better else 1.0

@@ -10,7 +10,7 @@ import yaml
 
 from mixer import MixingTrainer
 from mixer.analysis.fit import Constraints, fit_mixture
-from mixer.analysis.search.search_plan import NEAR, PRIOR, Headroom, first_runs, to_check
+from mixer.analysis.search.search_plan import NEAR, PRIOR, Headroom, ShortRun, first_runs, to_check
 from mixer.cli.entry import main
 from tests.commands.recipes import NO_EVALUATION, Runs, write_recipe
 
@@ -55,12 +55,24 @@ def test_the_noise_is_that_of_a_pair_on_one_seed(near: float, other_seed: float,
         assert found.noise == pytest.approx(noise)
 
 
-def test_a_run_that_is_predicted_better_than_the_careful_mixture_is_checked() -> None:
+@pytest.mark.parametrize(
+    ("careful", "near", "checked"),
+    [
+        (0.5, 0.0, {"a": 0.2, "b": 0.8}),  # what it was asked for, which may be more than it was given
+        (0.5, 0.04, {"a": 0.2, "b": 0.8}),  # 0.4 better, of which 6.3 * 0.04 may be luck
+        (0.5, 0.08, {"a": 0.5, "b": 0.5}),
+        (0.1, 0.0, {"a": 0.1, "b": 0.9}),
+    ],
+)
+def test_a_run_that_is_clearly_better_than_the_fit_is_checked(
+    careful: float, near: float, checked: dict[str, float]
+) -> None:
     mixtures, losses = [[0.5, 0.5], [0.49, 0.51], [0.75, 0.25], [0.25, 0.75]], [[2.0], [2.0], [2.4], [1.6]]
     fitted = fit_mixture(mixtures, losses, {"target": 1.0}, streams=["a", "b"], loss_names=["target"])
-    for careful, checked in (([0.5, 0.5], [0.25, 0.75]), ([0.1, 0.9], [0.1, 0.9])):
-        fitted.shares = np.array(careful)
-        assert to_check(fitted).tolist() == pytest.approx(checked)
+    fitted.shares = np.array([careful, 1.0 - careful])
+    others = [ShortRun(str(share), {"a": share, "b": 1.0 - share}) for share in (0.5, 0.49, 0.75, 0.2)]
+    done = list(zip(others, (2.0, 2.0 + near, 2.4, 1.6), strict=True))
+    assert dict(to_check(fitted, done)) == pytest.approx(checked)
 
 
 def test_runs_that_hardly_learn_are_too_short_to_tell() -> None:

@@ -80,17 +80,21 @@ def next_runs(fitted: FittedMixture, count: int) -> tuple[list[ShortRun], float]
     ], gain
 
 
-def to_check(fitted: FittedMixture) -> FloatArray:
-    """Chooses the mixture that another seed is to check: the fit's, or that of a run that is predicted better.
+def to_check(fitted: FittedMixture, done: Sequence[tuple[ShortRun, float]]) -> Mapping[str, float]:
+    """Chooses the weights that another seed is to check: the fit's, or those of a run that is clearly better.
 
-    The fit's is two standard deviations better, which after few runs may be the prior alone. A check needs no such
-    care: luck on one seed does not show on another.
+    A fit to few runs that explains little stays at the prior, where there is nothing to check. It goes by the samples
+    that were given, and knows nothing of when: of a stream that is used up, for one.
 
-    Returns:
-        `[num_streams]`.
+    Args:
+        fitted: The fit.
+        done: The runs and their objectives: the own weights, nearly the same, and others.
     """
-    mixtures = np.vstack([fitted.shares, fitted.prediction.mixtures])
-    return np.asarray(mixtures[int(fitted.prediction(mixtures).argmin())])
+    near = abs(done[1][1] - done[0][1])
+    best, value = min(done, key=lambda one: fitted.sign * one[1])
+    predicted = float(fitted.prediction(fitted.shares[None])[0])
+    is_better = predicted - fitted.sign * value > _TIMES_NOISE * _SINGLE * near
+    return best.weights if is_better else named(fitted.streams, fitted.shares)
 
 
 @dataclass(frozen=True)
