@@ -109,9 +109,9 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     ledger = make(Ledger, folder / "ledger", True)
     run = make(Run, mixing, ledger, make(Recorder, mixing, ledger, plan.reads_losses_at_once), step)
     basis = Basis(trainer, plan, run, ranks)
-    runs = make(AuxiliaryPasses, basis, losses, loading)
-    observers = new_hooks(runs)
-    methods = make(MethodList, basis, runs, losses.sum_dtype)
+    passes = make(AuxiliaryPasses, basis, losses, loading)
+    observers = new_hooks(passes)
+    methods = make(MethodList, basis, passes, losses.sum_dtype)
     hooks = [*observers, *methods]
     arguments, guard = make(HeldArguments, trainer), make(WeightGuard, basis, methods)
     checkpoints = make(Checkpointing, basis, methods, arguments, guard)
@@ -126,7 +126,7 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     steps = make(StepRunner, basis, hooks, losses, confirmation, recovery, methods, guard, arguments, None)
     reporting = make(Reporting, trainer)
     log = make(StreamLog, trainer, run, methods, reporting)
-    make(StreamEvaluation, trainer).join(basis, losses, differences, loop.agree)
+    make(StreamEvaluation, trainer).connect(basis, losses, differences, loop.agree)
     return SimpleNamespace(**locals())
 
 
