@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmarks.quality.data import labelled
 from tasks.metrics.metrics import all_metrics
@@ -105,11 +106,18 @@ def _first(rows: Texts, count: int) -> Texts:
 
 def _sequence(tasks: Mapping[str, Sequence[Texts]], seed: int, scenario: Scenario) -> TaskSequence:
     order = np.random.default_rng(seed).permutation(sorted(tasks)).tolist()
-    return from_data_sets({name: [*map(_encoded, tasks[name])] for name in order}, scenario)
+    return from_data_sets({name: [*map(encoded, tasks[name])] for name in order}, scenario)
 
 
-def _encoded(rows: Texts) -> InMemory:
-    """Gives what the frozen layers make of texts: computed once, and kept beside the model."""
+def encoded(rows: Texts) -> InMemory:
+    """Gives what the frozen layers make of texts: computed once, and kept beside the model.
+
+    Args:
+        rows: Labels and texts.
+
+    Returns:
+        Columns `hidden`, `attention_mask` and `labels`.
+    """
     folder, texts = encoder_folder(), [text for _, text in rows]
     path = folder / f"frozen-{hashlib.sha256(repr((texts, _LENGTH, _NUM_UPPER)).encode()).hexdigest()[:16]}.safetensors"
     if not path.is_file():
@@ -158,10 +166,11 @@ class UpperLayers(nn.Module):
         weights = mask[..., None].float()
         return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+    def forward(self, hidden: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> SequenceClassifierOutput:
         """Classifies; see `features`."""
         logits = self.classifier(self.features(hidden, attention_mask))
-        return {"logits": logits} | ({} if labels is None else {"loss": nn.functional.cross_entropy(logits, labels)})
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
 def run_random_projections(tasks: TaskSequence, seed: int) -> dict[str, float]:

@@ -15,6 +15,7 @@ from benchmarks.continual.methods import METHODS
 from benchmarks.continual.protocols import PROTOCOLS
 from benchmarks.continual.results import Run
 from benchmarks.made_up_data import make_data
+from benchmarks.quality.encoder import polarity
 from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.tasks.data import write_intents
 
@@ -114,10 +115,16 @@ def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(folder, 
     inputs = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
-        rows = pretrained._encoded([*enumerate(texts)]).read_columns(torch.arange(2).numpy())
+        rows = pretrained.encoded([*enumerate(texts)]).read_columns(torch.arange(2).numpy())
         found = pretrained.UpperLayers(2).eval().features(rows["hidden"], rows["attention_mask"])
     for own, words, features in zip(hidden, texts, found, strict=True):
         torch.testing.assert_close(features, own[: len(words)].mean(dim=0), rtol=0, atol=2e-3)  # half precision
+
+    made = make_data(tmp_path / "made")
+    clean, turned = (polarity("cr", str(made), num_samples=20, wrong=wrong)["train"] for wrong in (0.0, 1.0))
+    for column, is_same in (("hidden", True), ("labels", False)):
+        own, other = (part.read_columns(torch.arange(20).numpy())[column] for part in (clean, turned))
+        torch.testing.assert_close(other, own if is_same else 1 - own)
 
     tasks = pretrained.intents(folder, 1, num_train=6, num_test=3)
     kept = pretrained.run_random_projections(tasks, 1)["kept_bytes"]
