@@ -92,7 +92,9 @@ def run_once(
             methods=setting.methods,
             batch_size=protocol.batch_size,
             score=score,
-            trainer_class=QuietTrainer if setting.encoder_rate == 1.0 else slow_encoder(setting.encoder_rate, QuietTrainer),
+            trainer_class=QuietTrainer
+            if setting.encoder_rate == 1.0
+            else slow_encoder(setting.encoder_rate, QuietTrainer),
             **setting.options,
         )
         scores = run.run()

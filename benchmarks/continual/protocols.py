@@ -233,7 +233,7 @@ def _pretrained(
         is_per_class=False,
         is_online=True,
         scenario=scenario,
-        learning_rates={**dict.fromkeys(("lora", "o-lora", "inf-lora"), 5e-3), "slca": 1e-2},
+        learning_rates={"slca": 1e-2},
         strengths={"online-ewc": 1e3},
         is_pretrained=True,
         row_bytes=row_bytes,

@@ -26,10 +26,10 @@ class RanPAC(TaskMethod):
     """Freezes the model, and tells classes apart by ridge regression on random projections of its features.
 
     McDonnell et al. 2023, "RanPAC: Random Projections and Pre-trained Models for Continual Learning",
-    arXiv:2307.02251, equations 5 to 8: with `h = max(Wᵀ f, 0)` of features `f`, the input of the last linear layer, and
+    arXiv:2307.02251, algorithm 1: with `h = max(Wᵀ f, 0)` of features `f`, the input of the last linear layer, and
     a random `W`, each task adds to `G = Σ h hᵀ` and `C = Σ h yᵀ`, and a sample is of the class with the largest entry
-    of `hᵀ (G + λI)⁻¹ C`. Of `strengths` λ is the one with the highest accuracy on every fifth row of the task, which are
-    left out of the sums for that; the paper goes by their squared error.
+    of `hᵀ (G + λI)⁻¹ C`. Of `strengths` λ is the one with the highest accuracy on every fifth row of the task, which
+    are left out of the sums for that; the paper goes by the squared error.
 
     The classifier is beside the model: `score=Score(method.score, metric="accuracy")`. Of the model the last linear
     layer alone is still trained, and not used: `max_steps=1` in the training arguments saves the time. A task costs a

@@ -38,7 +38,7 @@ class SLCA(TaskMethod):
     """Trains classes of a task among themselves, and aligns the output layer with features of all classes after it.
 
     Zhang et al. 2023, "SLCA: Slow Learner with Classifier Alignment for Continual Learning on a Pre-trained Model",
-    arXiv:2303.05118, section 3.3: of each class the mean and covariance of its features, the input of the last linear
+    arXiv:2303.05118: of each class the mean and covariance of its features, the input of the last linear
     layer, are kept. After a task as many features of each class so far are drawn from its Gaussian, and the layer is
     trained on them by the cross entropy of `logits / (τ ‖logits‖)`. A class that comes again has a Gaussian for each
     task. The other half of the paper is a slow encoder: `trainer_class=slow_encoder(0.01)`.
