@@ -40,7 +40,7 @@ from benchmarks.peak import Peak
 from mixer import MixingTrainer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.task_checkpoints import read_pace
-from tasks.methods import ICaRL, LwF, slow_encoder
+from tasks.methods import ICaRL, LwF
 from tasks.metrics.metrics import all_metrics
 from tasks.task_folders import folder_of_task
 
@@ -92,9 +92,7 @@ def run_once(
             methods=setting.methods,
             batch_size=protocol.batch_size,
             score=score,
-            trainer_class=QuietTrainer
-            if setting.encoder_rate == 1.0
-            else slow_encoder(setting.encoder_rate, QuietTrainer),
+            trainer_class=setting.trainer_class(QuietTrainer),
             **setting.options,
         )
         scores = run.run()

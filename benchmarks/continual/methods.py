@@ -39,6 +39,7 @@ from tasks.methods import (
     PseudoSamples,
     RanPAC,
     nearest_mean,
+    slow_encoder,
 )
 from tasks.score import Score, as_score
 from tasks.sequences import joined
@@ -60,7 +61,7 @@ class Setting:
         score: How a task is scored; `None` for the accuracy, or the loss of text.
         adapt: Changes the model before the first task.
         max_steps: Steps of a task; -1 for the protocol's.
-        encoder_rate: Part of the learning rate of all but the output layer.
+        trainer_class: Makes the trainer's class of another one.
     """
 
     memory: ReplayBuffer | None = None
@@ -71,7 +72,7 @@ class Setting:
     score: Score | None = None
     adapt: Callable[[nn.Module], nn.Module] | None = None
     max_steps: int = -1
-    encoder_rate: float = 1.0
+    trainer_class: Callable[[type[MixingTrainer]], type[MixingTrainer]] = lambda trainer_class: trainer_class
 
     def arranged(self, tasks: TaskSequence) -> tuple[TaskSequence, Score | None]:
         """Says what is trained on, and how a task is scored.
@@ -166,7 +167,7 @@ def _ran_pac(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
 
 
 def _slca(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(methods=[SLCA()], encoder_rate=0.01)
+    return Setting(methods=[SLCA()], trainer_class=partial(slow_encoder, 0.01))
 
 
 def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
