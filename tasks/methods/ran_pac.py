@@ -202,7 +202,8 @@ class RanPAC(TaskMethod):
         """Solves the regression, `[num_projections, num_classes]`."""
         gram = self._state["gram"].clone()
         gram.diagonal().add_(strength)
-        return torch.linalg.solve(gram, self._state["sums"])
+        weights: Tensor = torch.linalg.solve(gram, self._state["sums"])
+        return weights
 
     def _accuracy(self, features: Float32Array, labels: Int64Array, strength: float) -> float:
         return float((self._classified(features, self._solved(strength), None) == labels).mean())

@@ -92,7 +92,7 @@ class SLCA(TaskMethod):
         super().begin_task(task, model)
         if not task.number:
             self._gaussians = {}
-        self._own = list(task.classes or ())
+        self._own = sorted(task.classes or ())  # which a sequence may have in an order by seed
         if not any(parameter.requires_grad for parameter in last_linear(model, self.name).parameters()):
             raise ValueError(f"{self.name} trains the model's last linear layer, which is frozen. Let it be trained.")
 
@@ -125,14 +125,14 @@ class SLCA(TaskMethod):
             layer: The layer, `[num_classes, num_features]`.
         """
         drawn_of = torch.tensor([label for _, label in self._gaussians]).repeat_interleave(self.num_samples)
-        known = drawn_of.unique()
+        known = torch.tensor(sorted({label for _, label in self._gaussians}))
         targets = torch.searchsorted(known, drawn_of)
         trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
         optimizer = torch.optim.SGD(trained, lr=self.learning_rate, momentum=_MOMENTUM)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(self.num_epochs, 1))
         for _ in range(self.num_epochs):
             features = torch.cat([drawn(each, self.num_samples) for each in self._gaussians.values()])
-            for rows in torch.randperm(len(targets)).split(self.num_samples):
+            for rows in torch.split(torch.randperm(len(targets)), self.num_samples):  # type: ignore[no-untyped-call]
                 logits = layer(features[rows].to(layer.weight))[:, known.to(layer.weight.device)]
                 optimizer.zero_grad()
                 normalized_loss(logits, targets[rows].to(logits.device), self.temperature).backward()  # type: ignore[no-untyped-call]
