@@ -132,7 +132,7 @@ class SLCA(TaskMethod):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(self.num_epochs, 1))
         for _ in range(self.num_epochs):
             features = torch.cat([drawn(each, self.num_samples) for each in self._gaussians.values()])
-            for rows in torch.split(torch.randperm(len(targets)), self.num_samples):  # type: ignore[no-untyped-call]
+            for rows in torch.split(torch.randperm(len(targets)), self.num_samples):
                 logits = layer(features[rows].to(layer.weight))[:, known.to(layer.weight.device)]
                 optimizer.zero_grad()
                 normalized_loss(logits, targets[rows].to(logits.device), self.temperature).backward()  # type: ignore[no-untyped-call]
