@@ -88,7 +88,7 @@ class RanPAC(TaskMethod):
             if name in self._buffers:
                 buffer.copy_(self._buffers[name])
         with seeded(self._run.seed, task.number):  # a collator may augment
-            features = extract_features(model, task.dataset, self._run.runs.collator)
+            features = extract_features(model, task.dataset, self._run.passes.collator)
         self.learn(features, require_labels(task.dataset, self.name), seed=self._run.seed)
         self._task = None
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -96,21 +96,21 @@ class SLCA(TaskMethod):
         if not any(parameter.requires_grad for parameter in last_linear(model, self.name).parameters()):
             raise ValueError(f"{self.name} trains the model's last linear layer, which is frozen. Let it be trained.")
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Leaves out the model's own loss; see `Method.factors`."""
         return np.zeros(len(items))
 
     def term(self, trained: ForwardResult) -> Tensor:
         """Gives the loss among the task's own classes, this rank's part; see `Method.term`."""
         logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)[:, self._own]
-        labels = self._run.runs.prepared(trained.micro.inputs)["labels"]
+        labels = self._run.passes.prepare_inputs(trained.micro.inputs)["labels"]
         places = torch.searchsorted(torch.tensor(self._own, device=labels.device), labels)
         return self._run.mean_over_step(nn.functional.cross_entropy(logits, places, reduction="none"), trained)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
         """Takes the Gaussians of the task, and aligns the output layer; see `Method.end_task`."""
         with seeded(self._run.seed, task.number):  # a collator may augment
-            features = torch.from_numpy(extract_features(model, task.dataset, self._run.runs.collator))
+            features = torch.from_numpy(extract_features(model, task.dataset, self._run.passes.collator))
         labels = require_labels(task.dataset, self.name)
         for label in self._own:
             self._gaussians[task.number, label] = gaussian(features[torch.from_numpy(labels == label)])
