@@ -66,7 +66,7 @@ class _Components(Prompts):
     def __init__(self, layers: Sequence[int], width: int, components: int, length: int):
         super().__init__(layers, width)
         self._count, self._length = components, length
-        self.prompts, self.keys, self.attentions = nn.ParameterList(), nn.ParameterList(), nn.ParameterList()
+        self.prompts, self.attentions = nn.ParameterList(), nn.ParameterList()
 
     def grow(self, number: int) -> None:
         if len(self.keys) <= number:

@@ -54,9 +54,7 @@ class DualPrompt(PromptMethod):
         super().__init__((*shared_layers, *layers), shared_length=shared_length, length=length)
         check_range("weight", weight, 0.0, float("inf"), "1 is usual, and 0 leaves keys as they come")
         if not layers:
-            raise ValueError(
-                "layers must be one or more numbers, of the layers that have prompts of tasks."
-            )
+            raise ValueError("layers must be one or more numbers, of the layers that have prompts of tasks.")
         self.shared_layers, self.layers = tuple(shared_layers), tuple(layers)
         self.shared_length, self.length, self.weight = shared_length, length, float(weight)
 
@@ -78,7 +76,7 @@ class _SharedAndOwn(Prompts):
     ):
         super().__init__((*shared_layers, *layers), width)
         self._num_shared, self._lengths = len(shared_layers), (shared_length, length)
-        self.shared, self.prompts, self.keys = nn.ParameterList(), nn.ParameterList(), nn.ParameterList()
+        self.shared, self.prompts = nn.ParameterList(), nn.ParameterList()
 
     def grow(self, number: int) -> None:
         sizes = (self._num_shared, len(self.layers) - self._num_shared)

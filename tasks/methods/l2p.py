@@ -67,7 +67,7 @@ class _Pool(Prompts):
     def __init__(self, layers: Sequence[int], width: int, pool_size: int, top: int, length: int):
         super().__init__(layers, width)
         self._top, self._shape = top, (pool_size, len(layers), 2, length, width)
-        self.prompts, self.keys = nn.ParameterList(), nn.ParameterList()
+        self.prompts = nn.ParameterList()
 
     def grow(self, number: int) -> None:
         if not len(self.keys):

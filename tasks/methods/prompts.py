@@ -43,6 +43,7 @@ class Prompts(nn.Module):
         super().__init__()
         self.layers, self.width, self.made_by = tuple(layers), width, ""
         self.query = torch.empty(0)  # `[num_rows, width]`, of the last forward
+        self.keys = nn.ParameterList()
 
     @abstractmethod
     def grow(self, number: int) -> None:
@@ -67,7 +68,9 @@ class Prompts(nn.Module):
                 f"attention by transformers' AttentionInterface, got {list(self.layers)}."
             )
         self.query = first_token(output).detach().float()
-        _present.set(_Forward(self.chosen(self.query)))
+        # DDP looks for all that is trained behind the output, where keys are not that a term alone has a gradient of.
+        nothing = 0 * self.keys[-1].sum()
+        _present.set(_Forward({layer: own + nothing for layer, own in self.chosen(self.query).items()}))
 
     def leave(self, encoder: nn.Module, args: Any, output: Any) -> None:
         """Ends what `enter` began."""

@@ -83,7 +83,7 @@ def test_prompts_are_keys_and_values_that_every_token_attends_to_and_padding_sta
         model(**inputs)
         chosen = prompts.chosen(prompts.query)
     for number, one in enumerate(given):
-        prefix = chosen[number].numpy()
+        prefix = chosen[number].detach().numpy()
         assert prefix.shape == (4, 2, 2 if number == 0 else 3, WIDTH)
         by_hand = attention_by_hand(*(one[name] for name in names[:3]), prefix, seen)
         np.testing.assert_allclose(one[names[3]][seen], by_hand[seen], rtol=1e-4, atol=1e-5)
@@ -202,7 +202,7 @@ def test_the_term_of_a_step_is_the_mean_over_its_samples_whatever_the_micro_batc
         run_of(
             tmp_path / str(size), model, [method], sequence=one, callbacks=[Logged()], scores_before=False, **options
         ).run()
-        plain, inputs = vit().eval(), one[0].train.columns["pixel_values"]
+        plain, inputs = vit().eval(), rows(count=8)["pixel_values"]
         with torch.no_grad():
             queries = plain.base_model(pixel_values=inputs).last_hidden_state[:, 0]
         distances = [sorted(1 - cosine(query, key) for key in method.keys)[:2] for query in queries]
@@ -248,7 +248,7 @@ def test_a_step_is_that_of_plain_torch(tmp_path: Path) -> None:
     model = vit()
     size = {"per_device_train_batch_size": 8}
     run_of(tmp_path, model, [method], sequence=one, callbacks=[Noted()], **options, **size).run()
-    prompts, keys, attentions = {key: one for key, one in begun.items() if "prompts." in key}.values()
+    prompts, keys, attentions = (begun[f"prompts.{kind}.0"] for kind in ("prompts", "keys", "attentions"))
     trained = [one.requires_grad_() for one in (prompts, keys, attentions)]
     plain, inputs = vit().eval(), rows(count=8)
     with torch.no_grad():
@@ -297,7 +297,9 @@ def test_a_model_of_ones_own_has_its_encoder_as_base_model() -> None:
 
 
 def causal() -> Any:
-    return GPT2ForSequenceClassification(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, pad_token_id=0))
+    return GPT2ForSequenceClassification(
+        GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, pad_token_id=0, num_labels=6)
+    )
 
 
 def without_interface() -> Any:
@@ -309,7 +311,7 @@ def adapted() -> Any:
 
 
 REFUSED: list[tuple[Any, Any, str]] = [
-    (new_model, L2P, "L2P: model must be an encoder with a head.*MLPForImageClassification"),
+    (lambda: new_model(num_labels=6), L2P, "by transformers' AttentionInterface"),
     (adapted, L2P, "L2P: model must be an encoder with a head"),
     (causal, L2P, "attends causally"),
     (without_interface, L2P, "by transformers' AttentionInterface.*MPNetModel is its own"),
