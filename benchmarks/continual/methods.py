@@ -29,7 +29,10 @@ from tasks.continual.rehearsal import Methods
 from tasks.methods import (
     CLSER,
     ERACE,
+    L2P,
     SI,
+    CODAPrompt,
+    DualPrompt,
     ICaRL,
     InfLoRA,
     LwF,
@@ -152,6 +155,10 @@ def _adapted(*kinds: Callable[[], TakesPart]) -> Method:
     return lambda protocol, memory, num_tasks: Setting(methods=[kind() for kind in kinds], adapt=_with_adapter)
 
 
+def _prompted(kind: Callable[[], TakesPart]) -> Method:
+    return lambda protocol, memory, num_tasks: Setting(methods=[kind()], options={"head": "masked"})
+
+
 def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     capacity = protocol.capacity(memory, num_tasks)
     return Setting(ReplayBuffer(capacity, is_online=False), methods=[PseudoSamples()])
@@ -190,6 +197,9 @@ WITHOUT_MEMORY: dict[str, Method] = {
     "lora": _adapted(),
     "o-lora": _adapted(OLoRA),
     "inf-lora": _adapted(InfLoRA),
+    "l2p": _prompted(partial(L2P, layers=(0, 1))),
+    "dual-prompt": _prompted(partial(DualPrompt, (0,), (1,))),
+    "coda-prompt": _prompted(partial(CODAPrompt, layers=(0, 1))),
 }
 METHODS: dict[str, Method] = {
     **WITHOUT_MEMORY,
@@ -203,6 +213,7 @@ METHODS: dict[str, Method] = {
     "lamol": _lamol,
 }
 _OF_TEXT = frozenset({"lora", "o-lora", "inf-lora", "lamol"})
+_PROMPTS = frozenset({"l2p", "dual-prompt", "coda-prompt"})
 _OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
 _OF_CLASSES = _OF_NEW_CLASSES | {"cls-er", "lwf", "er-ring", "er-class-balanced", "er-herding"}
 
@@ -219,6 +230,8 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
     """
     if name == pretrained.RANDOM_PROJECTIONS and not protocol.is_pretrained:
         return f"{name} is for trained encoders. Take clinc150-pretrained."
+    if name in _PROMPTS and not protocol.is_pretrained:
+        return f"{name} trains prompts of an encoder that is trained. Take clinc150-pretrained."
     if name in _OF_TEXT and not protocol.is_text:
         return f"{name} is for language models, but this protocol trains a classifier. Take text-domains."
     if name in _OF_CLASSES and protocol.is_text:
