@@ -28,7 +28,7 @@ _MAX_WAITING = 64
 
 
 def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
-    """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; `Plan` has those of samples."""
+    """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; a plan has those of samples."""
     plan = result.plan
     unit = mixing.policy.unit
     before = mixing.seen - plan.counts, mixing.amounts - result.contents.amounts(unit)
@@ -198,7 +198,7 @@ class Recorder(HasState):
             **{kind.column: measured.get(kind, math.nan) for kind in RECORDED if not issubclass(kind, ByStream)},
         }
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Writes all that waits: steps for their losses, decisions for the end of their interval."""
         self._write_decisions()
         self._write_steps()
@@ -207,7 +207,7 @@ class Recorder(HasState):
         """Writes all steps that wait for their losses, which are read from the device together."""
         norms = read_together([step[0] for step in self._waiting], [step[-1] for step in self._waiting])
         for (result, shares, columns, place, _), norm in zip(self._waiting, norms, strict=True):
-            self._settle_one(result, shares, columns, place, math.nan if norm is None else norm)
+            self._flush_one(result, shares, columns, place, math.nan if norm is None else norm)
         self._waiting.clear()
 
     def log_entries(self) -> dict[str, float]:
@@ -314,7 +314,7 @@ class Recorder(HasState):
         for column, values in compared.items():
             self._compared.setdefault(column, StreamMeans(len(names))).add(values, result.contents.items)
 
-    def _settle_one(
+    def _flush_one(
         self,
         result: StepResult,
         shares: FloatArray,

@@ -13,7 +13,7 @@ from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.micro_batches import MicroBatchSlice, deal_evenly, split_evenly, split_part
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import BoolArray, Int64Array
 
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
@@ -21,7 +21,7 @@ STREAMS_A_ROUND = 16
 _ALONE = contextlib.nullcontext()
 
 
-def streams_in_turn(plan: Plan, most: int = STREAMS_A_ROUND) -> BoolArray:
+def streams_in_turn(plan: StepPlan, most: int = STREAMS_A_ROUND) -> BoolArray:
     """Selects the streams with separate micro-batches in a step when not all can have them.
 
     Args:
@@ -82,7 +82,7 @@ class MicroBatcher:
         if self._deals_by_length:
             self._most_on_a_rank = functools.partial(most_dealt, max_samples=options.max_samples)
 
-    def share(self, plan: Plan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
+    def share(self, plan: StepPlan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
         """Returns this rank's samples of a plan, per stream.
 
         Args:
@@ -107,7 +107,7 @@ class MicroBatcher:
 
     def split(
         self,
-        plan: Plan,
+        plan: StepPlan,
         share: Sequence[StreamShare],
         stream_ids: Int64Array,
         loaded: Loaded,

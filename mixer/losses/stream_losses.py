@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from mixer.loading.collate import batch_mapping
-from mixer.loading.errors import alone, name_rows, unfit_rows
+from mixer.loading.errors import batch_norm_reason, name_rows, unfit_rows
 from mixer.loading.loaded_step import MicroBatch
 from mixer.losses.normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
-from mixer.models.row_losses import Heard, RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
+from mixer.models.row_losses import ForwardLosses, RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
 from mixer.run.hf_compat import loss_shifts_labels
 from mixer.run.plan import RunPlan
 from mixer.run.state import PresentStep
@@ -120,7 +120,7 @@ class StreamLosses:
             error.add_note(f"In a micro-batch with samples of the streams {names}.")
             if micro.indices is not None:
                 error.add_note(f"The samples: {name_rows(self._streams, micro.stream_ids, micro.indices)}.")
-            reasons = alone(error, micro)
+            reasons = batch_norm_reason(error, micro)
             with contextlib.suppress(RuntimeError):  # after a failed assertion nothing can be read from a GPU
                 reasons += unfit_rows(self.unwrapped_model, self._streams, micro)
             for reason in reasons:
@@ -129,7 +129,7 @@ class StreamLosses:
 
     # ---- Normalisation ----
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run, which has yet to find out how losses are normalised."""
         self.normalizations.clear()
         self.stop_reading()
@@ -176,13 +176,13 @@ class StreamLosses:
     @property
     def factors(self) -> FloatArray | None:
         """`[num_streams]`: factors on the streams' losses in the present step; `None` if all are 1."""
-        counting, weights = self.item_factors, self._step.its_plan.loss_weights
+        counting, weights = self.item_factors, self._step.present_plan.loss_weights
         return weights if counting is None else counting if weights is None else counting * weights
 
     @property
     def item_factors(self) -> FloatArray | None:
         """`[num_streams]`: the weight of an item in the present step's loss; `None` if all are 1."""
-        return samples_per_item(self._step.its_plan.counts, self._step.counts.items) if self.differ else None
+        return samples_per_item(self._step.present_plan.counts, self._step.counts.items) if self.differ else None
 
     # ---- Items and rows ----
 
@@ -205,13 +205,13 @@ class StreamLosses:
         counted = items_per_row(batch_mapping(micro.inputs), loss_shifts_labels(self._trainer))
         return int(counted.sum()) - int(per_row.sum())
 
-    def heard(self, micro: MicroBatch) -> Heard:
+    def take_losses(self, micro: MicroBatch) -> ForwardLosses:
         """Returns the losses of a micro-batch's forward, once; its rows' are their contributions to its loss."""
-        heard, normalization = self.reader.heard(), self.normalization_of(micro.first_stream)
+        heard, normalization = self.reader.take_losses(), self.normalization_of(micro.first_stream)
         if heard.rows is None or not normalization.has_row_means:
             return heard
         labels = self.labels_per_row(batch_mapping(micro.inputs))
-        return Heard(heard.rows / labels.to(heard.rows.device, non_blocking=True).clamp(min=1), heard.items)
+        return ForwardLosses(heard.rows / labels.to(heard.rows.device, non_blocking=True).clamp(min=1), heard.items)
 
     # ---- The reader of row losses ----
 
@@ -232,7 +232,7 @@ class StreamLosses:
     def stop_listening(self) -> None:
         """Stops waiting for a forward that failed."""
         if self._reader is not None:
-            self._reader.heard()
+            self._reader.take_losses()
 
     def stop_reading(self) -> None:
         """Detaches the reader."""

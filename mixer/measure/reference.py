@@ -30,12 +30,12 @@ class ReferenceModel:
 
     Args:
         model: The reference model.
-        runs: Runs of the model outside of training.
+        passes: Run the model outside of training.
     """
 
-    def __init__(self, model: nn.Module, runs: AuxiliaryPasses):
+    def __init__(self, model: nn.Module, passes: AuxiliaryPasses):
         if getattr(model, "hf_device_map", None) is None:
-            model.to(runs.trainer.args.device)
+            model.to(passes.trainer.args.device)
         self._modes = [(module, module.training) for module in model.modules()]
         self._model = model.eval()
         # As the Trainer does with its model: the key-value cache takes memory, and with it transformers lets packed
@@ -43,7 +43,7 @@ class ReferenceModel:
         self._config: Any = getattr(model, "config", None)
         self._uses_cache = getattr(self._config, "use_cache", None)
         self._set_cache(False)
-        self._runs, self._reader = runs, runs.losses.new_reader(model)
+        self._passes, self._reader = passes, passes.losses.new_reader(model)
         self._reader.attach()
 
     def item_losses(self, micro: MicroBatch) -> Tensor | None:
@@ -52,17 +52,17 @@ class ReferenceModel:
         Returns:
             `[num_rows, num_places]`: as `Heard.items`; `None` if items cannot be separated.
         """
-        start = Snapshot(self._model, self._runs.trainer.args.device)
+        start = Snapshot(self._model, self._passes.trainer.args.device)
         self._reader.listen(micro.inputs)
         try:
-            with torch.no_grad(), self._runs.trainer.accelerator.autocast():
-                self._runs.forward(micro, self._model)
+            with torch.no_grad(), self._passes.trainer.accelerator.autocast():
+                self._passes.forward(micro, self._model)
         except Exception as error:
             error.add_note("In the reference model, which must take the same inputs as the trained model.")
             raise
         finally:
             start.restore()
-            heard = self._reader.heard()
+            heard = self._reader.take_losses()
         return heard.items
 
     def detach(self) -> None:
@@ -111,14 +111,14 @@ class ExcessLossHook(StepHook):
 
     Args:
         model: The reference model.
-        runs: Runs of the model outside of training.
+        passes: Run the model outside of training.
     """
 
     reference: ReferenceModel | None = None  # in a run
 
-    def __init__(self, model: nn.Module, runs: AuxiliaryPasses):
-        self._model, self._runs, self._ranks = model, runs, runs.ranks
-        self.sums = torch.zeros(len(runs.plan.streams) + 2, dtype=runs.losses.sum_dtype)
+    def __init__(self, model: nn.Module, passes: AuxiliaryPasses):
+        self._model, self._passes, self._ranks = model, passes, passes.ranks
+        self.sums = torch.zeros(len(passes.plan.streams) + 2, dtype=passes.losses.sum_dtype)
 
     def prepare(self, model: nn.Module) -> None:
         """Moves the reference model to the device of the run; see `StepHook.prepare`.
@@ -127,8 +127,8 @@ class ExcessLossHook(StepHook):
             ValueError: If its weights are not the same on all ranks.
         """
         self._check_ranks()
-        self.reference = ReferenceModel(self._model, self._runs)
-        self.sums = self.sums.to(self._runs.trainer.args.device)
+        self.reference = ReferenceModel(self._model, self._passes)
+        self.sums = self.sums.to(self._passes.trainer.args.device)
 
     def _check_ranks(self) -> None:
         """Refuses a reference loaded on the first rank only, as engines that save memory do."""
@@ -258,11 +258,11 @@ class LossAfterHook(StepHook):
     Until then the inputs of the step are kept, and the state of the random generators for each micro-batch.
 
     Args:
-        runs: Runs of the model outside of training.
+        passes: Run the model outside of training.
     """
 
-    def __init__(self, runs: AuxiliaryPasses):
-        self._runs, self._device = runs, runs.trainer.args.device
+    def __init__(self, passes: AuxiliaryPasses):
+        self._passes, self._device = passes, passes.trainer.args.device
         self._kept: list[tuple[MicroBatch, Snapshot]] = []
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
@@ -276,8 +276,8 @@ class LossAfterHook(StepHook):
     def observe(self, result: StepResult) -> Results:
         """Returns each stream's loss on the samples of the step; waits for a GPU. See `StepHook.observe`."""
         items = result.contents.items
-        sums = self._runs.ranks.add_up(self.measure(len(items)))
-        if self._runs.was_skipped:
+        sums = self._passes.ranks.add_up(self.measure(len(items)))
+        if self._passes.was_skipped:
             return {LossAfter: np.full(len(items), np.nan)}  # without a step there is no loss after it
         return {LossAfter: _means(to_host([sums])[0], items)}
 
@@ -292,13 +292,13 @@ class LossAfterHook(StepHook):
             `[num_streams]`: this rank's sums of the item losses of each stream, on the device; NaN if those of several
             streams cannot be separated.
         """
-        sums = torch.zeros(num_streams, dtype=self._runs.losses.sum_dtype, device=self._device)
+        sums = torch.zeros(num_streams, dtype=self._passes.losses.sum_dtype, device=self._device)
         kept, self._kept = self._kept, []
-        with self._runs.without_gradients(training=True):
+        with self._passes.without_gradients(training=True):
             for micro, start in kept:
                 start.restore()
-                items = self._runs.items(micro)
-                mean, rows = self._runs.mean_and_row_losses(micro)
+                items = self._passes.items(micro)
+                mean, rows = self._passes.mean_and_row_losses(micro)
                 if not micro.is_padding and int(items.sum()):
                     _add(sums, micro, int(items.sum()), mean, rows)
         return sums

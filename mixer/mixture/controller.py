@@ -14,7 +14,7 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import describe
 from mixer.mixture.weights import MixtureWeights
@@ -224,11 +224,11 @@ class Mixing:
 
     # ---- Planning ----
 
-    def next_plan(self) -> Plan | None:
+    def next_plan(self) -> StepPlan | None:
         """Plans the next step and advances the streams.
 
         Returns:
-            Plan, or `None` if the streams are exhausted, or if the rest of the epoch was dropped just now because the
+            The plan; `None` if the streams are exhausted, or if the rest of the epoch was dropped just now because the
             batch size has grown.
         """
         if self.drop_rest():
@@ -238,7 +238,7 @@ class Mixing:
             return None
         clock, weights, additional = self.clock, self._weights, self._weights.additional
         counts, starts = self.planner.draw(shares, available, clock.next_total(), clock.step, additional)
-        return Plan(
+        return StepPlan(
             step=clock.step + 1,
             counts=counts,
             starts=starts,
@@ -256,7 +256,7 @@ class Mixing:
         total, additional = self.clock.next_total(), self._weights.additional
         return total if additional is None else max(total, math.ceil(total * float(additional.max())) + 1)
 
-    def forecast(self) -> Iterator[Plan]:
+    def forecast(self) -> Iterator[StepPlan]:
         """Plans the coming steps at constant weights and batch size, without side effects.
 
         Call it between a step's plan and its observation.
@@ -265,7 +265,7 @@ class Mixing:
             Plans of the steps after the last planned one, until the run ends.
         """
         ahead = copy.copy(self)
-        ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
+        ahead.planner, ahead.clock = self.planner.lookahead_copy(), copy.copy(self.clock)
         total: int | None = None
         while True:
             ahead.end_step(total)
@@ -276,16 +276,16 @@ class Mixing:
             total = plan.clocked(plan.counts)
             yield plan
 
-    def aside(self) -> "Mixing":
+    def preview_copy(self) -> "Mixing":
         """Returns a copy that plans an epoch at the current weights and batch size, without effect on this one.
 
         Its steps are not observed: `pass_over` must end each.
         """
         copied = copy.copy(self)
-        copied.planner, copied.clock = self.planner.ahead(), self.clock.anew()
+        copied.planner, copied.clock = self.planner.lookahead_copy(), self.clock.zeroed_copy()
         return copied
 
-    def pass_over(self, plan: Plan) -> None:
+    def count_untrained(self, plan: StepPlan) -> None:
         """Counts a step that is planned but not trained."""
         self.end_step(plan.clocked(plan.counts))
         self.drop_rest()
@@ -314,7 +314,7 @@ class Mixing:
         return next((user for user, counts in users.items() if counts), None)
 
     def check_tokens(
-        self, plan: Plan, tokens: Int64Array, skipped: Int64Array | None = None, labels: Int64Array | None = None
+        self, plan: StepPlan, tokens: Int64Array, skipped: Int64Array | None = None, labels: Int64Array | None = None
     ) -> None:
         """Refuses samples without tokens if the run counts tokens, and streams without labels if it counts labels.
 
@@ -360,7 +360,7 @@ class Mixing:
 
     def observe(
         self,
-        plan: Plan,
+        plan: StepPlan,
         tokens: Int64Array,
         measured: measurements.Results | None = None,
         skipped: Int64Array | None = None,
@@ -399,7 +399,7 @@ class Mixing:
             return
         self._update_weights(plan, loaded[int(self.policy.unit == "labels")], measured)
 
-    def _update_batch_size(self, plan: Plan, measured: measurements.Results) -> None:
+    def _update_batch_size(self, plan: StepPlan, measured: measurements.Results) -> None:
         clock = self.clock
         seen = BatchObservation(
             step=clock.step,
@@ -414,7 +414,7 @@ class Mixing:
         self.size.update(seen)
         clock.resize(self.size.value)
 
-    def _update_weights(self, plan: Plan, tokens: Int64Array, measured: measurements.Results) -> None:
+    def _update_weights(self, plan: StepPlan, tokens: Int64Array, measured: measurements.Results) -> None:
         lengths = self._weights.tokens_per_sample(self.seen, self.amounts)
         if (evaluated := self._weights.take_evaluation_losses()) is not None:
             measured = {**measured, measurements.EvaluationLoss: evaluated}

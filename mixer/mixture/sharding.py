@@ -7,11 +7,11 @@ ranks with every change of the mixture.
 
 import numpy as np
 
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 
 
-def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> tuple[Int64Array, Int64Array]:
+def rank_samples(plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> tuple[Int64Array, Int64Array]:
     """Returns one rank's samples of a step, without listing those of other ranks.
 
     The home of position `p` of stream `k` is rank `(p + k) mod W`. Ranks with more samples than others give their last
@@ -40,7 +40,7 @@ def rank_samples(plan: Plan, rank: int, world_size: int, is_balanced: bool = Tru
     return own[0], own[1]
 
 
-def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, Int64Array]:
+def dealt_samples(plan: StepPlan, rank: int, world_size: int) -> tuple[Int64Array, Int64Array]:
     """Returns one rank's samples without homes: those of step `t` are dealt in turn, starting at rank `t - 1`.
 
     Rank sizes differ by at most one sample, per stream and in total. The starting rank rotates, so that all ranks
@@ -63,7 +63,7 @@ def dealt_samples(plan: Plan, rank: int, world_size: int) -> tuple[Int64Array, I
 class HomeShards:
     """Samples of a plan by home rank; the cost is one per stream and one per rank, for any batch size."""
 
-    def __init__(self, plan: Plan, world_size: int):
+    def __init__(self, plan: StepPlan, world_size: int):
         self._starts, self._world_size = plan.starts, world_size
         self._rounds, self._rest = np.divmod(plan.counts, world_size)
         self._first_home = (plan.starts + np.arange(len(plan.counts))) % world_size

@@ -10,7 +10,7 @@ from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """Samples of a step over all ranks; `mixer.mixture.sharding` assigns them to ranks.
 
     Args:
@@ -57,7 +57,7 @@ class Plan:
         """First stream with samples in the step."""
         return int(np.argmax(self.counts > 0))
 
-    def only(self, are_in: BoolArray) -> "Plan":
+    def only(self, are_in: BoolArray) -> "StepPlan":
         """Returns the plan restricted to the streams in `are_in`, bool `[num_streams]`."""
         return replace(self, counts=np.where(are_in, self.counts, 0))
 

@@ -95,7 +95,7 @@ class _ItemCrossEntropy(TorchFunctionMode):
         return terms.sum() if reduction == "sum" else terms.sum() / target.ne(options["ignore_index"]).sum()
 
 
-class Heard(NamedTuple):
+class ForwardLosses(NamedTuple):
     """Losses of a forward; `None` if they are unknown.
 
     Args:
@@ -156,7 +156,7 @@ class RowLossReader:
         def after_forward(_module: nn.Module, _args: Any, kwargs: dict[str, Any], output: Any) -> None:
             reader = own()
             if reader is not None and reader.is_listening:
-                reader.hear(output, kwargs)
+                reader.read_output(output, kwargs)
 
         model = self._model()
         assert model is not None, "the model exists while its reader is attached"  # noqa: S101
@@ -198,14 +198,14 @@ class RowLossReader:
         self._row_losses, self.terms, self.is_listening, self.output = None, [], True, None
         self._labels, self._item_losses = inputs.get("labels"), None
 
-    def heard(self) -> Heard:
+    def take_losses(self) -> ForwardLosses:
         """Returns the losses of the last forward, once."""
-        heard = Heard(self._row_losses, self._item_losses)
+        heard = ForwardLosses(self._row_losses, self._item_losses)
         self._row_losses = self._item_losses = self._labels = self.output = None
         self.is_listening = False
         return heard
 
-    def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+    def read_output(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Reads the row losses of a forward's output."""
         if self.keeps_output:
             self.output = output
@@ -219,14 +219,14 @@ class RowLossReader:
             return
         log_probs = getattr(output, "log_probs", None)
         if isinstance(log_probs, Tensor):
-            self._hear_log_probs(log_probs.detach(), labels)
+            self._read_log_probs(log_probs.detach(), labels)
             return
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if isinstance(logits, Tensor):
             with torch.no_grad():
                 self._row_losses = self._from_logits(logits.detach(), labels, kwargs)
 
-    def _hear_log_probs(self, log_probs: Tensor, labels: Tensor) -> None:
+    def _read_log_probs(self, log_probs: Tensor, labels: Tensor) -> None:
         """Reads the log-probabilities of TRL's fused head: `[num_rows, num_places - 1]`, 0 for ignored labels."""
         if self._row_losses is not None:  # a second forward, for metrics alone, after one with logits
             return
@@ -306,7 +306,7 @@ def hides_rows(args: TrainingArguments) -> bool:
 class RowlessTracker(RowLossReader):
     """A reader without row losses: micro-batches are of one stream each, and their loss is that stream's."""
 
-    def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+    def read_output(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Keeps the output if it is needed."""
         if self.keeps_output:
             self.output = output

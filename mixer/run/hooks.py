@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult
 from mixer.measurements import Kind, Results
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ForwardResult:
             known to be.
     """
 
-    plan: Plan
+    plan: StepPlan
     micro: MicroBatch
     output: Any
     items: Tensor

@@ -130,7 +130,7 @@ def is_best(
 
 
 @contextlib.contextmanager
-def stopping_once(trainer: Any, seen: Collection[str] | None = None) -> Iterator[None]:
+def early_stopping_by_its_metric(trainer: Any, seen: Collection[str] | None = None) -> Iterator[None]:
     """Shows early stopping only the evaluations with its metric: it warns of others that it is disabled.
 
     Args:

@@ -13,7 +13,7 @@ from mixer.checkpoint.choose import write_error
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
-from mixer.loading.micro_batch_caps import Size, Window
+from mixer.loading.micro_batch_caps import Size, SucceededSizes
 from mixer.losses.stream_losses import StreamLosses
 from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
@@ -47,22 +47,22 @@ class StepConfirmation:
         self._skipping, self._losses, self._check_labels, self._signals = plan.skipping, losses, check_labels, signals
         self._num_streams = len(plan.streams)
         self.largest = Size(0, 0)  # of this rank's micro-batches in the step
-        self.begin()
+        self.begin_run()
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run."""
-        self._window, self._num_trained = Window(), 0  # steps trained in this run
+        self._window, self._num_trained = SucceededSizes(), 0  # steps trained in this run
         self._step_told, self._num_told = -1, 0  # the last step whose skipped samples were logged
 
-    def passed(self) -> None:
+    def record_success(self) -> None:
         """Records that the step was trained, with its largest micro-batch."""
-        self._window.passed(self.largest)
+        self._window.record_success(self.largest)
         self._num_trained += 1
 
-    def confirmed(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
+    def load_and_confirm(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
         """Loads a step, or catches an error, and reports it to the other ranks before anything else happens."""
         batch, counts, run = None, None, self._run
-        error = explained(run.method_error or run.policy_error or run.ledger.error, self._trainer)
+        error = explain_write_error(run.method_error or run.policy_error or run.ledger.error, self._trainer)
         try:
             if self._can_load(error):
                 batch = load()
@@ -79,17 +79,17 @@ class StepConfirmation:
             self._log_skipped_samples(batch, counts.skipped)
         return batch
 
-    def reconfirmed(self, batch: StepBatch) -> StepBatch:
+    def recount(self, batch: StepBatch) -> StepBatch:
         """Counts a step's items again."""
-        return self.confirmed(lambda: batch) or batch
+        return self.load_and_confirm(lambda: batch) or batch
 
-    def reloaded(self, batch: StepBatch) -> StepBatch:
+    def reload(self, batch: StepBatch) -> StepBatch:
         """Loads the samples of a step again."""
-        return self.confirmed(lambda: self._run.present_loader.load(batch.plan)) or batch
+        return self.load_and_confirm(lambda: self._run.present_loader.load(batch.plan)) or batch
 
     def resplit(self, batch: StepBatch) -> StepBatch:
         """Splits a step into smaller micro-batches."""
-        return self.confirmed(lambda: self._run.present_loader.resplit(batch)) or batch
+        return self.load_and_confirm(lambda: self._run.present_loader.resplit(batch)) or batch
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that communicate while loading do so only if all of them can."""
@@ -168,7 +168,7 @@ class StepConfirmation:
             self._skipping.check(mixing.names, mixing.skipped + skipped, mixing.seen, messages)
 
 
-def explained(error: Exception | None, trainer: Trainer) -> Exception | None:
+def explain_write_error(error: Exception | None, trainer: Trainer) -> Exception | None:
     """Adds what is safe to the error of a file that could not be written between steps."""
     if not isinstance(error, WriteError) or error.says_what_is_safe:
         return error

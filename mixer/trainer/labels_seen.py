@@ -28,9 +28,9 @@ class LabelsSeen:
     def __init__(self, streams: Sequence[Stream], is_main: bool):
         self._names, self._is_main = [stream.name for stream in streams], is_main
         self._sizes = np.array([stream.num_samples or np.iinfo(np.int64).max for stream in streams])
-        self.begin()
+        self.begin_run()
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run."""
         self._samples, self._items = np.zeros((2, len(self._names)), dtype=np.int64)
         self._told: set[int] = set()

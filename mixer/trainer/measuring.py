@@ -19,9 +19,9 @@ from mixer.run.probing import exact_refusal
 from mixer.trainer.trl import with_fused_head
 
 
-def new_hooks(runs: AuxiliaryPasses) -> list[StepHook]:
+def new_hooks(passes: AuxiliaryPasses) -> list[StepHook]:
     """Makes the hooks that measure what policy and schedule ask for."""
-    made = (make(runs, measurements.asked(runs.plan.needs, kind)) for kind, make in _HOOKS.items())
+    made = (make(passes, measurements.asked(passes.plan.needs, kind)) for kind, make in _HOOKS.items())
     return [hook for hook in made if hook is not None]
 
 
@@ -43,12 +43,12 @@ def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
         )
 
 
-def _gradients(runs: AuxiliaryPasses, _requests: list[Any]) -> StepHook | None:
-    if runs.plan.probed is None:
+def _gradients(passes: AuxiliaryPasses, _requests: list[Any]) -> StepHook | None:
+    if passes.plan.probed is None:
         return None
-    _check_exact(runs.plan, runs.trainer.args, runs.run.mixing)
-    probe = RunProbe(runs.plan.probed, runs)
-    probe.check(runs.losses.own_model)
+    _check_exact(passes.plan, passes.trainer.args, passes.run.mixing)
+    probe = RunProbe(passes.plan.probed, passes)
+    probe.check(passes.losses.own_model)
     return probe
 
 
@@ -86,37 +86,37 @@ def _check_exact(plan: RunPlan, args: TrainingArguments, mixing: Mixing) -> None
         raise exact_refusal(f"mixing={plan.policy.name} weights losses, which needs micro-batches of one stream each")
 
 
-def _noise(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
+def _noise(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     # One rank's noise shows in the streams' gradients.
-    return NoiseBetweenRanks(runs) if requests and runs.ranks.world_size > 1 else None
+    return NoiseBetweenRanks(passes) if requests and passes.ranks.world_size > 1 else None
 
 
-def _excess_loss(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
-    model, plan = runs.trainer.model, runs.plan
+def _excess_loss(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
+    model, plan = passes.trainer.model, passes.plan
     reference = needed_reference(plan.reference_model, model, plan.policy, bool(requests))
     reference = with_fused_head(reference, model)
-    return None if reference is None else ExcessLossHook(reference, runs)
+    return None if reference is None else ExcessLossHook(reference, passes)
 
 
-def _alignment(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
+def _alignment(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
-    steering, request = runs.plan.aim, measurements.Alignment.merged(requests)
-    judging = _targets(runs, steering.judging) if request.judged and steering.judging else []
-    return TargetProbe(_targets(runs, steering.rows), runs, request, steering.objective, judging)
+    steering, request = passes.plan.aim, measurements.Alignment.merged(requests)
+    judging = _targets(passes, steering.judging) if request.judged and steering.judging else []
+    return TargetProbe(_targets(passes, steering.rows), passes, request, steering.objective, judging)
 
 
-def _branches(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
+def _branches(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
     if len(set(requests)) > 1:
         raise ValueError(f"needs: a run is branched in one way, but these differ: {requests}.")
-    return BranchProbe(_targets(runs, runs.plan.aim.rows), runs, requests[0])
+    return BranchProbe(_targets(passes, passes.plan.aim.rows), passes, requests[0])
 
 
-def _targets(runs: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:
+def _targets(passes: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:
     """Returns the rows of each target of the objective, from data sets by name."""
-    return [TargetRows(name, rows[name], runs) for name in runs.plan.aim.objective.names]
+    return [TargetRows(name, rows[name], passes) for name in passes.plan.aim.objective.names]
 
 
 # In the order in which they are called.
@@ -125,7 +125,7 @@ _HOOKS: dict[measurements.Kind, Callable[[AuxiliaryPasses, list[Any]], StepHook 
     measurements.GradientNoise: _noise,
     measurements.UpdateNorm: lambda _, requests: UpdateNormHook() if requests else None,
     measurements.ExcessLoss: _excess_loss,
-    measurements.LossAfter: lambda runs, requests: LossAfterHook(runs) if requests else None,
+    measurements.LossAfter: lambda passes, requests: LossAfterHook(passes) if requests else None,
     measurements.Alignment: _alignment,
     measurements.Branches: _branches,
 }

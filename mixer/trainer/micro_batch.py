@@ -58,7 +58,7 @@ class MicroBatchTraining:
         self._trainer, self._run, self._losses = trainer, run, losses
         self._num_streams = len(run.mixing.names)
 
-    def begin(self, own_step: OwnStep | None) -> None:
+    def begin_run(self, own_step: OwnStep | None) -> None:
         """Begins a run.
 
         Args:
@@ -102,7 +102,7 @@ class MicroBatchTraining:
                 mean = replace(normalization, counts_items=False, kind="item mean")
                 of_mean = divisor if count is None else mean.divisor(total, own_items, world_size)
                 loss, divisor = self._own_step.run(model, self._inputs(micro), count, weigh, divisor, of_mean)
-        heard = losses.heard(micro)
+        heard = losses.take_losses(micro)
         sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
             return MicroBatchResult(torch.zeros_like(loss), *heard, sums)

@@ -27,7 +27,7 @@ from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult, read_to
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.stream_gradients import RunProbe
 from mixer.measurements import GradientNorm, Kind, LearningRate, Loss, MeanLoss, Results, asked
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.state import Basis
@@ -89,24 +89,24 @@ class StepRunner:
         self._load_counts: dict[str, int] = {}
         self._times: dict[str, Any] = {}  # of the step, for the ledger
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run."""
         self._finished = self._run.policy_error = self._run.method_error = None
         self._run.step.clear()
-        self._guard.begin()
-        self._confirmation.begin()
-        self._losses.begin()
-        self._trials.begin()
-        self._labels.begin()
+        self._guard.begin_run()
+        self._confirmation.begin_run()
+        self._losses.begin_run()
+        self._trials.begin_run()
+        self._labels.begin_run()
 
     def end(self) -> None:
         """Ends a run that no signal has stopped; raises a `ValueError` if it had nothing to learn from."""
         self._labels.end(teaches=len(self._methods) > 0)
 
-    def taking_over(self) -> contextlib.AbstractContextManager[None]:
+    def replacing_training_step(self) -> contextlib.AbstractContextManager[None]:
         """Makes the Trainer's loop train whole steps; a `training_step` of the user's then gets each micro-batch."""
         own_step = OwnStep(self._trainer, self.train) if has_own_step(self._trainer) else None
-        self._micro.begin(own_step)
+        self._micro.begin_run(own_step)
         return contextlib.nullcontext() if own_step is None else own_step.replaced()
 
     # ---- Plan, load, confirm ----
@@ -114,10 +114,10 @@ class StepRunner:
     def load(self, epoch_iterator: Iterator[Any], device: torch.device) -> tuple[list[Any], Tensor | None]:
         """Plans and loads the next step, and confirms it with all ranks; see `Trainer.get_batch_samples`."""
         self._load_started, self._run.has_begun = time.perf_counter(), True
-        if (batch := self._confirmation.confirmed(lambda: next(epoch_iterator, None))) is None:
+        if (batch := self._confirmation.load_and_confirm(lambda: next(epoch_iterator, None))) is None:
             return [], None
         self._load_counts = dict(zip(("hits", "misses"), self._run.present_loader.hits_and_misses, strict=True))
-        batch = self._methods.retrieved(self._trials.learned(batch), self._confirmation.reloaded)
+        batch = self._methods.retrieved(self._trials.normalized_step(batch), self._confirmation.reload)
         self._train_started = time.perf_counter()
         return [batch], torch.full((), self._losses.num_items_in_batch, device=device)
 
@@ -218,7 +218,7 @@ class StepRunner:
         if not hooks:
             with no_sync:
                 return train()
-        trained = ForwardResult(self._run.step.its_plan, micro, None, self._losses.items_per_row(micro))
+        trained = ForwardResult(self._run.step.present_plan, micro, None, self._losses.items_per_row(micro))
         for hook in hooks:
             hook.begin_micro_batch(trained, is_synchronised)
         reader = self._losses.reader
@@ -250,7 +250,7 @@ class StepRunner:
             measured=self._measured(batch.plan),
         )
 
-    def _measured(self, plan: Plan) -> BoolArray | None:
+    def _measured(self, plan: StepPlan) -> BoolArray | None:
         """Returns the streams whose losses the step shows, bool `[num_streams]`; `None` for all."""
         measured = self._run.present_loader.measured(plan)
         if measured is None and self._run.step.counts.mixed_up[1]:

@@ -37,7 +37,7 @@ from mixer.schedules.base import Schedule
 from mixer.trainer.best_model import is_best
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.evaluation_sets import check_sets
-from mixer.trainer.failures import made_among_others
+from mixer.trainer.failures import reports_errors_to_all_ranks
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
@@ -105,7 +105,7 @@ class MixingMixin(Trainer):
     _preparation: StreamPreparation
     _rules: LoadingRules
 
-    @made_among_others
+    @reports_errors_to_all_ranks
     def __init__(
         self,
         model: Any = None,
@@ -431,7 +431,7 @@ class MixingMixin(Trainer):
     def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts a batch with the head of its stream; see `Trainer.prediction_step`."""
         predict = partial(super().prediction_step, model)
-        return self._evaluation.set_loss.predicted(predict, self._evaluation.with_task(inputs), *args, **kwargs)
+        return self._evaluation.set_loss.prediction_step(predict, self._evaluation.with_task(inputs), *args, **kwargs)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Creates the loader of an evaluation set, preprocessed like its stream; see `Trainer.get_eval_dataloader`."""

@@ -191,13 +191,13 @@ class TestAside:
         mixing = sized(Sizes(8), OnTop(0.0, 0.0, 0.5), drop_unit=1)
         update(mixing)
         before = through_json(mixing.state_dict())
-        aside = mixing.aside()
+        aside = mixing.preview_copy()
         assert (aside.clock.step, aside.seen.tolist()) == (0, mixing.seen.tolist())
         totals = []
         while not aside.clock.num_epochs_done:
             plan = aside.next_plan()
             totals.append(plan.total)
-            aside.pass_over(plan)
+            aside.count_untrained(plan)
         assert totals == [12] * 12  # of 100 samples 4 are too few for a batch of 8
         assert (aside.clock.num_samples, aside.clock.num_tokens) == (96, 0)
         assert through_json(mixing.state_dict()) == before
