@@ -117,7 +117,7 @@ class PromptMethod(TaskMethod):
     def attach(self, run: RunContext) -> None:
         """Gives the model prompts, unless it has them, and freezes its encoder; see `Method.attach`."""
         super().attach(run)
-        self._prompts = prompts_of(run.runs.model, self)
+        self._prompts = prompts_of(run.passes.model, self)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Makes the prompts of the task; see `Method.begin_task`."""
@@ -135,7 +135,7 @@ class PromptMethod(TaskMethod):
     def prepare(self, model: nn.Module) -> None:
         """Refuses what an encoder in evaluation mode does not do; see `Method.prepare`."""
         super().prepare(model)
-        if getattr(self._run.runs.model, "is_gradient_checkpointing", False):
+        if getattr(self._run.passes.model, "is_gradient_checkpointing", False):
             raise ValueError(
                 f"gradient_checkpointing: {self.name} keeps the encoder in evaluation mode, in which transformers makes"
                 " no checkpoints of activations. Leave it out."
