@@ -54,6 +54,7 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("tiny-episodic", "er-herding", "er-herding: Herding reads a whole task again at its end, but this protocol"),
         ("permuted-mnist-10", "icarl", "icarl is for new classes .* domain-incremental. Take a class-incremental one"),
         ("split-mnist", "o-lora", "o-lora is for language models, but .* a classifier. Take text-domains"),
+        ("split-mnist", "coda-prompt", "coda-prompt trains prompts of an encoder.* Take clinc150-pretrained"),
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
     ],
 )
@@ -133,3 +134,5 @@ def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(
     )
     size = sum(parameter.numel() for parameter in pretrained.UpperLayers(4).parameters())
     assert run_once(small, "lwf", 0, 1, folder, folder)["kept_bytes"] == 4 * size
+    components = len(tasks) * 2 * 10 * (2 * 4 * 16 + 2 * 16)  # in two layers; with keys and attention
+    assert run_once(small, "coda-prompt", 0, 1, folder, folder)["kept_bytes"] == 4 * components
