@@ -81,7 +81,7 @@ class Prompts(nn.Module):
         for name, part in self.named_children():
             while (saved := state_dict.get(f"{prefix}{name}.{len(part)}")) is not None:  # type: ignore[arg-type]
                 part.append(nn.Parameter(torch.empty_like(saved)))  # type: ignore[operator]
-        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def add(self, part: nn.ParameterList, values: Tensor) -> None:
         """Adds a parameter to a list, and freezes those that are there."""
@@ -258,7 +258,7 @@ def _attend(
     kind: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> Any:
     """Attends to prompts too; otherwise as a model does with `"eager"` or `"sdpa"`."""
-    own = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)  # each model has its own
+    own: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)  # each model has its own
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(kind, own)
     if (present := _present.get()) is not None:
         key, value, mask = present.extended(key, value, mask)
