@@ -12,8 +12,7 @@ from mixer.measurements import Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
-from mixer.mixture.sharding import rank_samples
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, rank_samples
 from mixer.mixture.stream import Stream
 from mixer.policies import Fixed
 

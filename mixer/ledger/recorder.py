@@ -104,7 +104,7 @@ class Recorder(HasState):
         self.reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
-        self._decision, self._scheduled = copied(mixing.decision), mixing.scheduled_batch_size
+        self._decision, self._scheduled = copied(mixing.decision), mixing.size.scheduled
         self._decided: dict[Control, int] = {}  # steps of decisions that wait for the end of their interval
         self._orders = OrderRecorder(mixing, ledger)
         self._reset()
@@ -270,8 +270,8 @@ class Recorder(HasState):
         if not is_same(mixing.decision, self._decision):
             self._decision = copied(mixing.decision)  # a policy may change its arrays in place
             self._decided["weights"] = step
-        if mixing.scheduled_batch_size != self._scheduled:
-            self._scheduled = mixing.scheduled_batch_size
+        if mixing.size.scheduled != self._scheduled:
+            self._scheduled = mixing.size.scheduled
             self._decided["batch_size"] = step
         if step % self._ledger.interval_steps == 0:
             self._write_decisions()
@@ -299,7 +299,7 @@ class Recorder(HasState):
     def _record_batch_size(self, step: int) -> None:
         mixing = self._mixing
         if self._ledger.is_writer:
-            rows = rows_of_batch_size(step, mixing.schedule.name, mixing.explain_batch_size())
+            rows = rows_of_batch_size(step, mixing.schedule.name, mixing.size.explain())
             self._ledger.record_decision(rows)
 
     def _record_measured(self, result: StepResult, measured: Results) -> None:

@@ -6,15 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
+from mixer.loading.batching import (
+    MicroBatcher,
+    MicroBatchOptions,
+    MicroBatchSlice,
+    ids_of,
+    indices_of,
+    positions_of,
+    split_by_cap,
+    streams_in_turn,
+)
 from mixer.loading.collate import Collation, Collator, Loaded, Selection, StreamSpecifics
 from mixer.loading.epoch_sampler import EpochSampler
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
-from mixer.loading.lengths import split_by_cap
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchCap
-from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.transport import Columns, Row, Samples

@@ -16,6 +16,7 @@ from mixer.measurements import GradientNorm, Gradients, GradientStatistics, Lear
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
+from mixer.mixture.counted_units import check_counted
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import amounts_of, check_amounts, check_epochs, resolve_epoch_size
 from mixer.mixture.step_plan import StepPlan
@@ -269,7 +270,7 @@ class Standalone:
     def _count(self, plan: StepPlan, tokens: Int64Array, labels: Int64Array | None, report: Results) -> None:
         mixing = self.mixing
         try:
-            mixing.check_tokens(plan, tokens, labels=labels)
+            check_counted(mixing, plan, tokens, labels=labels)
         except ValueError as error:
             raise ValueError(
                 f"{error} Report them after each batch: observe(tokens=...), observe(labels=...)."

@@ -47,7 +47,7 @@ class SetLoss:
         self._batches: list[Tensor] | None = None  # of a set: loss, items and rows of each batch
         self._reader: RowLossReader | None = None
 
-    def join(self, losses: StreamLosses) -> None:
+    def connect(self, losses: StreamLosses) -> None:
         """Takes over what training knows of the streams' losses."""
         self._losses = losses
 

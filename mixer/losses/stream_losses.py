@@ -81,15 +81,15 @@ class StreamLosses:
         self.reader.shifts_labels = self._shifts_labels
 
     @property
-    def is_users(self) -> bool:
+    def user_computes_loss(self) -> bool:
         """Whether the user computes the loss, not the model or a known trainer."""
         return computes_loss(self._trainer)
 
-    def _is_librarys(self, method: str) -> bool:
+    def _is_of_library(self, method: str) -> bool:
         """Whether a method is that of a known trainer, which leaves labels as they are."""
         return not any(map(is_user_code, definitions(self._trainer, method)))
 
-    def is_users_for(self, stream_id: int) -> bool:
+    def user_computes_loss_of(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, not the model."""
         return computes_loss(self._trainer, self._streams[stream_id])
 
@@ -149,7 +149,7 @@ class StreamLosses:
         model computes it.
         """
         known = self.normalizations.get(stream_id if self.differ else 0)
-        return known or LossNormalization(False, factor=1.0, rows_known=not self.is_users_for(stream_id))
+        return known or LossNormalization(False, factor=1.0, rows_known=not self.user_computes_loss_of(stream_id))
 
     @property
     def tolerance(self) -> float:
@@ -207,11 +207,11 @@ class StreamLosses:
 
     def take_losses(self, micro: MicroBatch) -> ForwardLosses:
         """Returns the losses of a micro-batch's forward, once; its rows' are their contributions to its loss."""
-        heard, normalization = self.reader.take_losses(), self.normalization_of(micro.first_stream)
-        if heard.rows is None or not normalization.has_row_means:
-            return heard
+        found, normalization = self.reader.take_losses(), self.normalization_of(micro.first_stream)
+        if found.rows is None or not normalization.has_row_means:
+            return found
         labels = self.labels_per_row(batch_mapping(micro.inputs))
-        return ForwardLosses(heard.rows / labels.to(heard.rows.device, non_blocking=True).clamp(min=1), heard.items)
+        return ForwardLosses(found.rows / labels.to(found.rows.device, non_blocking=True).clamp(min=1), found.items)
 
     # ---- The reader of row losses ----
 
@@ -249,6 +249,7 @@ class StreamLosses:
             keeps_output: Whether the reader keeps the model's output.
         """
         args = self._trainer.args
+        is_librarys = all(map(self._is_of_library, ("training_step", "_prepare_inputs")))
         kind = RowlessTracker if hides_rows(args) else RowLossReader
         return kind(
             model,
@@ -258,7 +259,7 @@ class StreamLosses:
             keeps_output,
             self._plan is not None and self._plan.keeps_item_losses,
             weighs_by_probability=getattr(args, "loss_type", None) == "dft",
-            trusts_labels=not self.is_users and all(map(self._is_librarys, ("training_step", "_prepare_inputs"))),
+            trusts_labels=is_librarys and not self.user_computes_loss,
         )
 
 

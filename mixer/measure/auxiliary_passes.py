@@ -258,7 +258,7 @@ class AuxiliaryPasses:
             model: The model; it need not take numbers of items.
         """
         losses, first = self.losses, micro.first_stream
-        counts_items = losses.is_users_for(first) and losses.normalization_of(first).counts_items
+        counts_items = losses.user_computes_loss_of(first) and losses.normalization_of(first).counts_items
         self._loss(micro, model, max(int(self.items(micro).sum()), 1) if counts_items else None)
 
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:

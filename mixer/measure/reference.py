@@ -62,8 +62,8 @@ class ReferenceModel:
             raise
         finally:
             start.restore()
-            heard = self._reader.take_losses()
-        return heard.items
+            found = self._reader.take_losses()
+        return found.items
 
     def detach(self) -> None:
         """Removes the hooks and restores the model, except for its device."""
@@ -158,7 +158,7 @@ class ExcessLossHook(StepHook):
 
     def observe(self, result: StepResult) -> Results:
         """Returns the mean excess of each stream; waits for a GPU. See `StepHook.observe`."""
-        sums = check_told_apart(to_host([self.sums])[0])
+        sums = check_separable(to_host([self.sums])[0])
         return {ExcessLoss: _means(sums, result.contents.items)}
 
     def release(self) -> None:
@@ -215,7 +215,7 @@ def excess_of(items: Tensor, reference: Tensor) -> Tensor:
     return torch.where(items.isfinite() & reference.isfinite(), excess, torch.nan)
 
 
-def check_told_apart(sums: FloatArray) -> FloatArray:
+def check_separable(sums: FloatArray) -> FloatArray:
     """Refuses sums over items that could not be separated; the same on all ranks once the sums are global.
 
     Args:

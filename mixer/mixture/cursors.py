@@ -8,8 +8,7 @@ import numpy as np
 
 from mixer.mixture.cursor import Cursor
 from mixer.mixture.permutation import Permutation, PermutationBlock
-from mixer.mixture.sharding import dealt_samples, rank_samples
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, dealt_samples, rank_samples
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.validation import MOST_COUNT, whole_number

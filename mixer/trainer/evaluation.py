@@ -52,17 +52,17 @@ class StreamEvaluation:
         self._own_metrics: set[str] = set()  # names of those that TRL's trainer adds to each set's
         self._stream: Stream | None = None
         self._without_labels: set[str] = set()  # sets that have no loss
-        self.told_metrics: set[str] = set()  # metrics of the best model that were told not to be finite
+        self.warned_metrics: set[str] = set()  # metrics of the best model that were not finite
 
     @property
     def has_metrics(self) -> bool:
         """Whether the user computes metrics."""
         return self._metrics_by_set is not None or self._trainer.compute_metrics is not None
 
-    def join(
+    def connect(
         self, basis: Basis, losses: StreamLosses, differences: StreamDifferences, agree: Callable[[], None]
     ) -> None:
-        """Joins the runs of a trainer with streams, and refuses sets that cannot be evaluated.
+        """Connects it with the runs of a trainer, and refuses sets that cannot be evaluated.
 
         Args:
             basis: The trainer, the plan of the run, the run and its ranks.
@@ -75,7 +75,7 @@ class StreamEvaluation:
         """
         self._joined, self._agree, plan = basis, agree, basis.plan
         self._streams, self._tasks = plan.streams, plan.tasks
-        self.set_loss.join(losses)
+        self.set_loss.connect(losses)
         lack_of = partial(lack_of_labels, self._trainer, losses, differences)
         for name, rows in {} if plan.steering is None else plan.steering.rows.items():
             called = f"The target {name!r} of the objective"

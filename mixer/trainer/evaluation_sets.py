@@ -94,7 +94,7 @@ def lack_of_labels(
     Returns:
         Why it has no loss; `None` if it has one, or if that is the business of the user's code.
     """
-    has_own_loss = losses.is_users or (stream is not None and stream.compute_loss_func is not None)
+    has_own_loss = losses.user_computes_loss or (stream is not None and stream.compute_loss_func is not None)
     if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
         return None
     samples, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)

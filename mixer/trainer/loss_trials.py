@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 import mixer.losses.normalization as loss_forms
-from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.micro_batch_caps import is_out_of_memory
@@ -24,10 +23,10 @@ from mixer.models.row_losses import items_per_row, labels_can_shift
 from mixer.models.side_state import model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import prepare_inputs
-from mixer.run.hooks import StepHook
 from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.out_of_memory import Recovery
+from mixer.trainer.stream_separation import StreamSeparation
 from mixer.utils.text import in_words
 from mixer.utils.user_code import library_of
 
@@ -44,26 +43,25 @@ class LossTrials:
 
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
-        hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Loads steps.
+        separation: Separates streams into micro-batches of their own.
         recovery: Repeats a trial that does not fit into memory.
     """
 
     def __init__(
         self,
         basis: Basis,
-        hooks: Sequence[StepHook],
         losses: StreamLosses,
         confirmation: StepConfirmation,
+        separation: StreamSeparation,
         recovery: Recovery,
     ):
         self._trainer, self._plan, self._run, self._ranks = basis
-        self._hooks, self._losses, self._confirmation, self._recovery = hooks, losses, confirmation, recovery
+        self._losses, self._confirmation, self._separation, self._recovery = losses, confirmation, separation, recovery
         self.begin_run()
         self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
         self._has_recounted = False  # whether the loss shifts labels unlike its model
-        self._has_told = False  # that rows of several streams were mixed up
         self._failure: Exception | None = None  # of a trial with other rows than a micro-batch has
         self._last_tried: list[
             loss_forms.Seen
@@ -76,7 +74,6 @@ class LossTrials:
 
     def normalized_step(self, batch: StepBatch) -> StepBatch:
         """Determines what is unknown of a step's losses; returns the step, which may have been loaded again."""
-        batch = self._separated_if_packed(batch)
         unknown = self._unknown_kinds(batch)
         return self._find_normalizations(batch, unknown) if unknown else batch
 
@@ -99,15 +96,9 @@ class LossTrials:
         again += [kind for kind in kinds if kind in known and self._is_doubtful(kind, known[kind], plan.step)]
         return [kind for kind in kinds if kind not in known or kind in again]
 
-    @property
-    def _is_separated_or_packed(self) -> bool:
-        """Whether streams have micro-batches of their own, or rows of several are not their samples in this step."""
-        loader = self._run.present_loader
-        return loader.by_stream or loader.round_robin or self._run.step.counts.mixed_up[1] > 0
-
     def _is_doubtful(self, kind: int, known: loss_forms.LossNormalization, step: int) -> bool:
         """Whether a settled normalisation may have been a coincidence: rows show it in every step, parts do not."""
-        if not (known.rows_known or self._is_separated_or_packed):  # after steps whose rows were mixed up
+        if not (known.rows_known or self._separation.is_needless):  # after steps whose rows were mixed up
             return True
         if known.is_tentative or known.kind == "other":
             return False
@@ -127,11 +118,11 @@ class LossTrials:
         loader, known = self._run.present_loader, losses.normalizations.values()
         is_open = any(one.is_tentative or not one.rows_known for one in known) or loader.cap.max_samples == 1
         loader.keeps_samples = self._recovery.is_on or self._plan.keeps_samples or is_open
-        if all(one.rows_known for one in known) or self._is_separated_or_packed:
+        if all(one.rows_known for one in known) or self._separation.is_needless:
             if items_were == [losses.normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
             return self._confirmation.recount(batch)  # its items have changed
-        self._separate_streams("The loss of this model cannot be separated by row")
+        self._separation.separate("The loss of this model cannot be separated by row")
         return self._confirmation.reload(batch)
 
     def _revised(self, kind: int, found: loss_forms.LossNormalization, step: int) -> loss_forms.LossNormalization:
@@ -141,50 +132,6 @@ class LossTrials:
             return found
         self._next_look[kind] = 2 * step
         return before if found.is_tentative or found.is_guess else found
-
-    def _separated_if_packed(self, batch: StepBatch) -> StepBatch:
-        """Deals with a collator whose rows are not its samples: packed or multiplied ones are separated by stream.
-
-        If only some are left out, a micro-batch of one stream might have none left. It is trained on as it is then, and
-        belongs to no stream, unless a hook needs its rows.
-        """
-        loader, (num_rows, num_samples) = self._run.present_loader, self._run.step.counts.mixed_up
-        if not num_samples or loader.by_stream or loader.round_robin:
-            return batch
-        collator: Any = self._trainer.data_collator
-        name = getattr(collator, "__qualname__", type(collator).__qualname__)
-        found = f"data_collator={name} made {num_rows} rows of {num_samples} samples of several streams"
-        if not num_rows < num_samples <= 2 * num_rows or self._hooks:
-            self._separate_streams(f"In step {batch.plan.step} {found}: which row is of which stream cannot be told")
-            return self._confirmation.reload(batch)
-        if not self._has_told and self._trainer.is_world_process_zero():
-            self._has_told = True
-            logger.warning(
-                "In step %d %s. Which row is of which stream cannot be told: such steps train all rows, without losses "
-                "by stream. For these keep all rows, with labels of -100, or set data_collator on each Stream.",
-                *(batch.plan.step, found),
-            )
-        return batch
-
-    def _separate_streams(self, reason: str) -> None:
-        """Separates streams into micro-batches of their own from now on: all streams, or some in turns.
-
-        Args:
-            reason: The reason, as the beginning of a sentence.
-        """
-        loader, num_streams = self._run.present_loader, len(self._run.mixing.names)
-        loader.round_robin = loader.allows_round_robin and num_streams > STREAMS_A_ROUND
-        loader.by_stream = not loader.round_robin
-        if num_streams > 1 and self._trainer.is_world_process_zero():
-            logger.warning(
-                "%s, so %s.",
-                reason,
-                f"a step measures the losses of {STREAMS_A_ROUND} of the {num_streams} streams, in turns: these get "
-                f"micro-batches of their own, up to {STREAMS_A_ROUND} more forwards per step, and the policy sees no "
-                "loss of the others"
-                if loader.round_robin
-                else "every micro-batch contains one stream from now on",
-            )
 
     def _find_normalization(self, batch: StepBatch, kind: int) -> tuple[StepBatch, loss_forms.LossNormalization | None]:
         """Determines how the losses of one kind are normalised."""
@@ -294,7 +241,7 @@ class LossTrials:
             self._run.step.num_items,
             self._run.step.micro_items[number],
             self._trainer.args.world_size,
-            loss_forms.EXACT_SHARE if losses.is_users or losses.differ else loss_forms.LARGEST_OTHER_SHARE,
+            loss_forms.EXACT_SHARE if losses.user_computes_loss or losses.differ else loss_forms.LARGEST_OTHER_SHARE,
             is_stock=self._is_stock,
         )
 
@@ -303,7 +250,7 @@ class LossTrials:
         """Whether the loss is that of a model of transformers; if there are several, rows may belong to another."""
         inner = inner_model(self._losses.own_model)
         is_known = isinstance(inner, PreTrainedModel) and library_of(type(inner)) == "transformers"
-        return is_known and not (self._losses.is_users or self._losses.differ)
+        return is_known and not (self._losses.user_computes_loss or self._losses.differ)
 
     def _try_kind(self, batch: StepBatch, number: int) -> loss_forms.KindFound | None:
         micro, loader = batch.micro_batches[number], self._run.present_loader

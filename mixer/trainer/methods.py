@@ -94,7 +94,7 @@ class MethodList:
 
     # ---- A step ----
 
-    def retrieved(self, batch: StepBatch, reload: Callable[[StepBatch], StepBatch]) -> StepBatch:
+    def retrieve(self, batch: StepBatch, reload: Callable[[StepBatch], StepBatch]) -> StepBatch:
         """Lets methods choose other samples for a step; returns the step to train."""
         for method in self.all:
             if method.retrieve(batch):

@@ -102,15 +102,15 @@ class MicroBatchTraining:
                 mean = replace(normalization, counts_items=False, kind="item mean")
                 of_mean = divisor if count is None else mean.divisor(total, own_items, world_size)
                 loss, divisor = self._own_step.run(model, self._inputs(micro), count, weigh, divisor, of_mean)
-        heard = losses.take_losses(micro)
+        found = losses.take_losses(micro)
         sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
-            return MicroBatchResult(torch.zeros_like(loss), *heard, sums)
+            return MicroBatchResult(torch.zeros_like(loss), *found, sums)
         per_item = counting * world_size / total
-        loss = self._add_losses(sums, micro, _divided(loss, divisor / counting), heard.rows, per_item)
+        loss = self._add_losses(sums, micro, _divided(loss, divisor / counting), found.rows, per_item)
         share = total / self._run.step.num_items
         sums[-2].add_(_divided(loss if share == 1.0 else loss * share, world_size))
-        return MicroBatchResult(loss, *heard, sums)
+        return MicroBatchResult(loss, *found, sums)
 
     def step(self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Term) -> Tensor:
         """Computes a loss and its gradient, as `Trainer.training_step` and those of TRL's trainers do to the bit.
@@ -169,7 +169,7 @@ class MicroBatchTraining:
         is_single = bool((micro.stream_ids == first).all())
         if rows is not None and losses.normalization_of(first).rows_known and len(rows) == len(ids):
             sums[-1] = (loss - rows.sum() * per_item).abs() > self._tolerance * loss.abs()
-            if not (is_single and losses.is_users_for(first)):
+            if not (is_single and losses.user_computes_loss_of(first)):
                 sums[:-2].index_add_(0, ids, rows.to(sums.dtype))
                 return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)
         # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still

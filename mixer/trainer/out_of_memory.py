@@ -1,9 +1,9 @@
 """Recovery from out-of-memory errors: a step is repeated on all ranks with smaller micro-batches, or the run ends.
 
-An error inside a synchronised backward leaves the other ranks in a collective that cannot be cancelled. So in an armed
-step each rank runs alone, the ranks compare results, and gradients are averaged once. A single rank arms every step.
-Several ranks arm the steps with a micro-batch larger than all before; the others are synchronised as usual, and the
-collective before each step tells them apart.
+An error inside a synchronised backward leaves the other ranks in a collective that cannot be cancelled. So in a
+repeatable step each rank runs alone, the ranks compare results, and gradients are averaged once. On a single rank every
+step is one. On several ranks those with a micro-batch larger than all before are; the others are synchronised as usual,
+and the collective before each step tells them apart.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ class Recovery:
                 batch = self._confirmation.resplit(batch)
             return result
 
-    def trained(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
+    def train(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
         """Trains a step, again in smaller micro-batches until it fits on all ranks.
 
         Args:
@@ -95,8 +95,8 @@ class Recovery:
         """
         may_fail = self._trainer.args.world_size == 1 or self._run.step.counts.num_larger > 0
         with self._naming_the_cap(batch.plan.step):
-            is_armed = self.is_on and self._obstacle is None and may_fail
-            result = self._train_repeatably(work, batch) if is_armed else work(batch, True)
+            is_repeatable = self.is_on and self._obstacle is None and may_fail
+            result = self._train_repeatably(work, batch) if is_repeatable else work(batch, True)
         self._confirmation.record_success()
         return result
 

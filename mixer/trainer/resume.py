@@ -3,13 +3,13 @@
 What is restored when, in the order of `Trainer.train`:
 
 1. `StartingPoint` chooses a complete checkpoint and locks the output folder.
-2. The Trainer loads the weights; `Training.loaded` completes them and refuses what is left out.
-3. The loop asks for its loader, and `Training` begins the run: `restored` gives mixture, rules and methods their state,
-   `begin_ledger` cuts the ledger at the checkpoint's step, `take_up_cap` gives the loader its limit.
+2. The Trainer loads the weights; `Training.complete_loading` completes them and refuses what is left out.
+3. The loop asks for its loader, and `Training` begins the run: `restore` gives mixture, rules and methods their state,
+   `begin_ledger` cuts the ledger at the checkpoint's step, `restore_cap` gives the loader its limit.
 4. `first_epoch` says where the loop goes on.
 5. The Trainer wraps the model (with DeepSpeed and FSDP it loads the weights only now), and loads optimizer and schedule
    within `loading_optimizer`.
-6. `on_train_begin`: `take_up_progress` restores what the Trainer has reset.
+6. `on_train_begin`: `restore_progress` restores what the Trainer has reset.
 7. `run_epoch`: the Trainer restores the random states; of an epoch that was at its end only that is done.
 """
 

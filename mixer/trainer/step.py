@@ -41,6 +41,7 @@ from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.replaced_methods import OwnStep, has_own_step
 from mixer.trainer.save import HeldArguments
+from mixer.trainer.stream_separation import StreamSeparation
 from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)
@@ -76,7 +77,8 @@ class StepRunner:
         self._trainer, plan, self._run, self._ranks = basis
         self._hooks, self._losses, self._confirmation = hooks, losses, confirmation
         self._recovery, self._methods = recovery, methods
-        self._trials = LossTrials(basis, hooks, losses, confirmation, recovery)
+        self._separation = StreamSeparation(basis, len(hooks) > 0, confirmation)
+        self._trials = LossTrials(basis, losses, confirmation, self._separation, recovery)
         self._micro = MicroBatchTraining(self._trainer, self._run, losses)
         self._guard, self._arguments, self._probe = guard, arguments, probe
         self._needs = plan.needs
@@ -112,12 +114,22 @@ class StepRunner:
     # ---- Plan, load, confirm ----
 
     def load(self, epoch_iterator: Iterator[Any], device: torch.device) -> tuple[list[Any], Tensor | None]:
-        """Plans and loads the next step, and confirms it with all ranks; see `Trainer.get_batch_samples`."""
+        """Plans, loads and confirms the next step with all ranks, and sets its learning rate.
+
+        Args:
+            epoch_iterator: Plans and loads: an iteration over the `MixingLoader` of the run.
+            device: Device of the number of items.
+
+        Returns:
+            As `Trainer.get_batch_samples`; no batch if no step is left.
+        """
         self._load_started, self._run.has_begun = time.perf_counter(), True
         if (batch := self._confirmation.load_and_confirm(lambda: next(epoch_iterator, None))) is None:
             return [], None
         self._load_counts = dict(zip(("hits", "misses"), self._run.present_loader.hits_and_misses, strict=True))
-        batch = self._methods.retrieved(self._trials.normalized_step(batch), self._confirmation.reload)
+        batch = self._trials.normalized_step(self._separation.separated_if_packed(batch))
+        batch = self._methods.retrieve(batch, self._confirmation.reload)
+        self._run.set_learning_rate()
         self._train_started = time.perf_counter()
         return [batch], torch.full((), self._losses.num_items_in_batch, device=device)
 
@@ -131,7 +143,7 @@ class StepRunner:
             )
         try:
             work = partial(self._train_micro_batches, model, num_items_in_batch)
-            loss, sums = self._recovery.trained(work, batch)
+            loss, sums = self._recovery.train(work, batch)
             for hook in self._hooks:
                 hook.end_backward(model)
         except BaseException:

@@ -1,22 +1,20 @@
 """A training run from its beginning to its end, whatever ends it."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import annotate
-from mixer.checkpoint.choose import write_error
 from mixer.checkpoint.load_weights import adapters_checked, loaded_whole, refusal_of_weights
+from mixer.checkpoint.write_errors import explain_write_error, write_error
 from mixer.ledger.progress.bar import replace_progress_bars
 from mixer.ledger.recorder import Recorder
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
-from mixer.trainer.confirmation import explain_write_error
 from mixer.trainer.failures import reporting_to_all_ranks
 from mixer.trainer.hyperparameter_search import PrunedElsewhere
 from mixer.trainer.loop import MixingCallback
@@ -135,7 +133,7 @@ class Training:
 
     # ---- The weights of a checkpoint ----
 
-    def loaded(self, result: Any) -> Any:
+    def complete_loading(self, result: Any) -> Any:
         """Completes the loading of weights from a checkpoint.
 
         Args:
@@ -249,15 +247,6 @@ class Training:
         with self._parts.log.adding_entries():
             self._parts.loop.after_step(log_save_evaluate, model, trial)
 
-    def get_batch_samples(self, iterator: Iterator[Any], device: torch.device) -> tuple[list[Any], Any]:
-        """Loads the next step and sets its learning rate; see `Trainer.get_batch_samples`."""
-        batch, num_items = self._parts.steps.load(iterator, device)
-        if batch:
-            self._run.set_learning_rate()
-        else:
-            self._parts.loop.end_of_data()
-        return batch, num_items
-
     def check_decisions(self) -> None:
         """Ends all ranks if a policy or a method failed on one of them: a checkpoint would lack a decision."""
         run, state = self._run, self._trainer.state
@@ -269,7 +258,6 @@ class Training:
 
     def _raise_method_error(self) -> None:
         """Raises on all ranks if a method failed on one of them after the last step."""
-        run = self._run
-        error = explain_write_error(run.method_error, self._trainer)
+        error = explain_write_error(self._run.method_error, Path(str(self._trainer.args.output_dir)))
         if len(self._parts.methods) and self._ranks.max_over_ranks(int(error is not None)):
             self._ranks.raise_on_all(error)

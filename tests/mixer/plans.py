@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mixer.mixture.sharding import rank_samples
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, rank_samples
 
 Key = tuple[int, int]
 

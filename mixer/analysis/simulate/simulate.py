@@ -17,6 +17,7 @@ from mixer.ledger.recorder import Recorder
 from mixer.loading.learning_rate import new_learning_rate
 from mixer.loading.loaded_step import StepCounts, StepResult
 from mixer.measurements import GradientNorm, Gradients, LearningRate, Loss, MeanLoss, Results
+from mixer.mixture.counted_units import check_counted, option_counting
 from mixer.mixture.step_plan import StepPlan
 from mixer.recipe.recipe import Recipe
 from mixer.utils.arrays import Int64Array
@@ -63,7 +64,7 @@ class PlannedRun:
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
         is_needed |= mixing.schedule.unit == "tokens" or any(one.max_tokens is not None for one in parts.streams)
         self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed)
-        user = mixing.user_of("labels")
+        user = option_counting(mixing, "labels")
         self._labels = None if user is None else PlannedLabels(recipe, parts.streams, user)
         self._rate_factor = new_learning_rate(parts.args, mixing.clock.planned_steps).at
         self._rows: list[Row] = []
@@ -100,7 +101,7 @@ class PlannedRun:
         rate *= 1.0 if mixing.clock.is_step_based else factor
         tokens = self._tokens.of(plan)
         labels = None if self._labels is None else self._labels.of(plan)
-        mixing.check_tokens(plan, tokens, labels=labels)
+        check_counted(mixing, plan, tokens, labels=labels)
         seen = self._source.after(plan)
         for follow in self._parts.followers:
             follow(plan)

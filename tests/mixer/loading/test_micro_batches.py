@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.loading.micro_batches import MicroBatchSlice, split_evenly
+from mixer.loading.batching import MicroBatchSlice, split_evenly
 from mixer.mixture.step_plan import StepPlan
 from tests.mixer.plans import all_samples, make_plan, samples_of
 

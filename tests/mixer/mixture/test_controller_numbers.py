@@ -21,6 +21,7 @@ from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
+from mixer.mixture.counted_units import check_counted
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Fixed, Observation, Policy, Uniform
@@ -231,10 +232,10 @@ class TestTokensThatAreMissing:
         mixing = make()
         counted = (np.array(tokens), None if skipped is None else np.array(skipped))
         if message is None:
-            mixing.check_tokens(mixing.next_plan(), *counted)
+            check_counted(mixing, mixing.next_plan(), *counted)
             return
         with pytest.raises(ValueError, match=message + r" token counts, but samples of \['b'\] have no tokens"):
-            mixing.check_tokens(mixing.next_plan(), *counted)
+            check_counted(mixing, mixing.next_plan(), *counted)
 
 
 class TestRestart:

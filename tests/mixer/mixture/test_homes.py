@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.mixture.sharding import rank_samples
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, rank_samples
 from tests.mixer.plans import Key, all_samples, make_plan, samples_of
 
 world_sizes = st.integers(1, 9)
