@@ -106,4 +106,5 @@ def orthonormal(earlier: Tensor, count: int) -> Tensor:
     kept = earlier[:, max(num_earlier + count - size, 0) :]
     drawn = torch.randn(num_layers, count, size)
     columns = torch.cat([kept, drawn], dim=1).transpose(1, 2)
-    return torch.linalg.qr(columns)[0].transpose(1, 2)[:, -count:].contiguous()
+    basis: Tensor = torch.linalg.qr(columns)[0]
+    return basis.transpose(1, 2)[:, -count:].contiguous()
