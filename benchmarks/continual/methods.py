@@ -159,6 +159,14 @@ def _prompted(kind: Callable[[], TakesPart]) -> Method:
     return lambda protocol, memory, num_tasks: Setting(methods=[kind()], options={"head": "masked"})
 
 
+def _head_alone(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    def frozen(model: nn.Module) -> nn.Module:
+        model.get_submodule("base_model").requires_grad_(requires_grad=False)
+        return model
+
+    return Setting(options={"head": "masked"}, adapt=frozen)
+
+
 def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     capacity = protocol.capacity(memory, num_tasks)
     return Setting(ReplayBuffer(capacity, is_online=False), methods=[PseudoSamples()])
@@ -197,6 +205,7 @@ WITHOUT_MEMORY: dict[str, Method] = {
     "lora": _adapted(),
     "o-lora": _adapted(OLoRA),
     "inf-lora": _adapted(InfLoRA),
+    "head-alone": _head_alone,
     "l2p": _prompted(partial(L2P, layers=(0, 1))),
     "dual-prompt": _prompted(partial(DualPrompt, (0,), (1,))),
     "coda-prompt": _prompted(partial(CODAPrompt, layers=(0, 1))),
@@ -213,7 +222,7 @@ METHODS: dict[str, Method] = {
     "lamol": _lamol,
 }
 _OF_TEXT = frozenset({"lora", "o-lora", "inf-lora", "lamol"})
-_PROMPTS = frozenset({"l2p", "dual-prompt", "coda-prompt"})
+_PROMPTS = frozenset({"head-alone", "l2p", "dual-prompt", "coda-prompt"})
 _OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
 _OF_CLASSES = _OF_NEW_CLASSES | {"cls-er", "lwf", "er-ring", "er-class-balanced", "er-herding"}
 
@@ -231,7 +240,7 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
     if name == pretrained.RANDOM_PROJECTIONS and not protocol.is_pretrained:
         return f"{name} is for trained encoders. Take clinc150-pretrained."
     if name in _PROMPTS and not protocol.is_pretrained:
-        return f"{name} trains prompts of an encoder that is trained. Take clinc150-pretrained."
+        return f"{name} is for encoders that are frozen. Take clinc150-pretrained."
     if name in _OF_TEXT and not protocol.is_text:
         return f"{name} is for language models, but this protocol trains a classifier. Take text-domains."
     if name in _OF_CLASSES and protocol.is_text:

@@ -54,7 +54,7 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("tiny-episodic", "er-herding", "er-herding: Herding reads a whole task again at its end, but this protocol"),
         ("permuted-mnist-10", "icarl", "icarl is for new classes .* domain-incremental. Take a class-incremental one"),
         ("split-mnist", "o-lora", "o-lora is for language models, but .* a classifier. Take text-domains"),
-        ("split-mnist", "coda-prompt", "coda-prompt trains prompts of an encoder.* Take clinc150-pretrained"),
+        ("split-mnist", "coda-prompt", "coda-prompt is for encoders that are frozen"),
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
     ],
 )
