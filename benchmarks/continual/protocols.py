@@ -39,8 +39,8 @@ class-incremental, 15 training and 5 test requests an intent. The second has pol
 products (CR) and of films (MR, SST-2), domain-incremental, 150 texts a class for training and 75 for evaluation. AdamW
 5e-4, constant, clipped to a norm of 1, batches of 16 new texts and as many of memory, one epoch, a reservoir of 300.
 Nothing was tuned, but for the rate of prompts: 5e-3, of two powers of ten by CODA-Prompt on seed 4. They are in both
-layers, DualPrompt's shared one in the first and that of a task in the second, under a masked head. *head-alone* has that
-head, that rate and nothing else.
+layers, DualPrompt's shared one in the first and that of a task in the second, under a masked head. *head-alone* has
+that head, that rate and nothing else.
 
 Offline, where all tasks are trained on at once for as many epochs, is the upper bound. Methods have as many steps of as
 many new samples each; what replay and measurements add to a step is not made up for, but shows in the time.
