@@ -177,7 +177,7 @@ def test_new_components_are_orthonormal_to_the_last_earlier_ones_there_is_room_f
         torch.testing.assert_close(new[place] @ new[place].T, torch.eye(3), rtol=0, atol=1e-5)
         torch.testing.assert_close(new[place] @ earlier[place, 2:].T, torch.zeros(3, 5), rtol=0, atol=1e-5)
         assert (new[place] @ earlier[place, :2].T).abs().max() > 0.05
-    assert float(prompted(vit(), "coda").overlap()) == pytest.approx(0.0, abs=1e-10)
+    assert prompted(vit(), "coda").overlap().item() == pytest.approx(0.0, abs=1e-10)
 
 
 def test_the_term_of_a_step_is_the_mean_over_its_samples_whatever_the_micro_batches(tmp_path: Path) -> None:
