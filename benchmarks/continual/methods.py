@@ -28,8 +28,11 @@ from tasks.continual.rehearsal import Methods
 from tasks.methods import (
     CLSER,
     ERACE,
+    L2P,
     SI,
     SLCA,
+    CODAPrompt,
+    DualPrompt,
     ICaRL,
     InfLoRA,
     LwF,
@@ -170,6 +173,18 @@ def _slca(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     return Setting(methods=[SLCA()], trainer_class=partial(slow_encoder, 0.01))
 
 
+def _prompted(kind: Callable[[], TakesPart]) -> Method:
+    return lambda protocol, memory, num_tasks: Setting(methods=[kind()], options={"head": "masked"})
+
+
+def _head_alone(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    def frozen(model: nn.Module) -> nn.Module:
+        model.get_submodule("base_model").requires_grad_(requires_grad=False)
+        return model
+
+    return Setting(options={"head": "masked"}, adapt=frozen)
+
+
 def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     capacity = protocol.capacity(memory, num_tasks)
     return Setting(ReplayBuffer(capacity, is_online=False), methods=[PseudoSamples()])
@@ -210,6 +225,10 @@ WITHOUT_MEMORY: dict[str, Method] = {
     "inf-lora": _adapted(InfLoRA),
     "ran-pac": _ran_pac,
     "slca": _slca,
+    "head-alone": _head_alone,
+    "l2p": _prompted(partial(L2P, layers=(0, 1))),
+    "dual-prompt": _prompted(partial(DualPrompt, (0,), (1,))),
+    "coda-prompt": _prompted(partial(CODAPrompt, layers=(0, 1))),
 }
 METHODS: dict[str, Method] = {
     **WITHOUT_MEMORY,
@@ -224,6 +243,7 @@ METHODS: dict[str, Method] = {
 }
 _OF_ENCODERS = frozenset({"ran-pac", "slca"})
 _OF_ADAPTERS = frozenset({"lora", "o-lora", "inf-lora"})
+_PROMPTS = frozenset({"head-alone", "l2p", "dual-prompt", "coda-prompt"})
 _OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
 _OF_CLASSES = _OF_NEW_CLASSES | {"cls-er", "lwf", "er-ring", "er-class-balanced", "er-herding"}
 
@@ -240,6 +260,8 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
     """
     if name in _OF_ENCODERS and not protocol.is_pretrained:
         return f"{name} is for trained encoders. Take clinc150-pretrained."
+    if name in _PROMPTS and not protocol.is_pretrained:
+        return f"{name} is for encoders that are frozen. Take clinc150-pretrained."
     if name in _OF_ADAPTERS and not (protocol.is_text or protocol.is_pretrained):
         return f"{name} is for trained models, but this protocol begins anew. Take clinc150-pretrained or text-domains."
     if name == "lamol" and not protocol.is_text:

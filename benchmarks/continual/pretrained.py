@@ -134,20 +134,15 @@ def _encoder() -> Any:
     return AutoModel.from_pretrained(encoder_folder()).eval()
 
 
-class UpperLayers(nn.Module):
-    """The upper layers of the encoder, the mean of the tokens, and an output layer.
+class UpperEncoder(nn.Module):
+    """The upper layers of the encoder, and the mean of the tokens."""
 
-    Args:
-        num_labels: Number of classes.
-    """
-
-    def __init__(self, num_labels: int):
+    def __init__(self) -> None:
         super().__init__()
         encoder = _encoder()
-        self.layers = encoder.encoder.layer[-_NUM_UPPER:]
-        self.classifier = nn.Linear(encoder.config.hidden_size, num_labels)
+        self.layers, self.width = encoder.encoder.layer[-_NUM_UPPER:], encoder.config.hidden_size
 
-    def features(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         """Gives the mean over tokens, `[num_rows, width]`.
 
         Args:
@@ -160,6 +155,26 @@ class UpperLayers(nn.Module):
             hidden = layer(hidden, mask[:, None, None].bool())
         weights = mask[..., None].float()
         return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+class UpperLayers(nn.Module):
+    """The upper layers of the encoder, the mean of the tokens, and an output layer.
+
+    Args:
+        num_labels: Number of classes.
+    """
+
+    output_layer = "classifier"  # of a masked head
+
+    def __init__(self, num_labels: int):
+        super().__init__()
+        self.base_model = UpperEncoder()
+        self.classifier = nn.Linear(self.base_model.width, num_labels)
+
+    def features(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
+        """Gives the mean over tokens; see `UpperEncoder`."""
+        features: Tensor = self.base_model(hidden, attention_mask)
+        return features
 
     def forward(self, hidden: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> SequenceClassifierOutput:
         """Classifies; see `features`."""

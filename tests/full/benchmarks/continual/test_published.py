@@ -62,6 +62,7 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ),
         ("split-mnist", "lamol", "lamol is for language models, but .* a classifier. Take text-domains"),
         ("clinc150", "slca", "slca is for trained encoders. Take clinc150-pretrained"),
+        ("split-mnist", "coda-prompt", "coda-prompt is for encoders that are frozen"),
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
     ],
 )
@@ -144,3 +145,5 @@ def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(folder, 
     assert 0 <= found["ran-pac"]["kept_bytes"] - 4 * 2_000 * (16 + 2_000 + 4) < 1_000
     assert 0 <= found["slca"]["kept_bytes"] - 4 * 4 * (16 + 6 * 16) < 2_000  # a mean and a factor of six rows a class
     assert all(np.isfinite(one["average_accuracy"]) for one in found.values())
+    components = len(tasks) * 2 * 10 * (2 * 4 * 16 + 2 * 16)  # in two layers; with keys and attention
+    assert run_once(small, "coda-prompt", 0, 1, folder, folder)["kept_bytes"] == 4 * components
