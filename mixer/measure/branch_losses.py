@@ -15,8 +15,7 @@ from mixer.loading.loaded_step import MicroBatch, StepResult
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.target_rows import TargetRows
 from mixer.measurements import Branches, BranchStatistics, Results
-from mixer.models.model_branches import AdapterBranches, WeightBranches
-from mixer.models.model_branches import Branches as ModelBranches
+from mixer.models.model_branches import AdapterBranches, Branches as ModelBranches, WeightBranches
 from mixer.run.hooks import StepHook
 from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.random_state import seeded

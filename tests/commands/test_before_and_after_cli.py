@@ -25,9 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_simulation_by_the_runs_own_losses_is_the_run(
-    run: Path, tmp_path: Path, printed: Runs, refused: Runs
-) -> None:
+def test_a_simulation_by_the_runs_own_losses_is_the_run(run, tmp_path, printed, refused) -> None:
     simulated = tmp_path / "simulated"
     main(["simulate", *SMALL, "--losses", str(run), "--output", str(simulated), "--every", "0.5"])
     assert_same(run, simulated)

@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from mixer import MixingTrainer
 from mixer.measurements import ExcessLoss, LossAfter
-from tests.mixer.checkpoint.test_resume import end_of
-from tests.mixer.comparing import Leaning, Tagger, Watching, build
+from tests.mixer.comparing import Tagger, Watching, build
 from tests.mixer.measure.test_comparing import Silent, compared_entries
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
@@ -44,17 +43,6 @@ def observed(name: str, folder: Path) -> dict[str, Any]:
     return {"numbers": _seen(trainer), **found}
 
 
-def resumed(folder: Path) -> list[str]:
-    """Names what differs between a run and one that went on from the middle of it."""
-    args, ends = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "optim": "adamw_torch"}, []
-    for checkpoint in (None, str(folder / "resumed" / "checkpoint-2")):
-        trainer = build(folder / "resumed", Leaning(*BOTH), Tagger(dropout=0.3), args=args)
-        trainer.train(resume_from_checkpoint=checkpoint)
-        ends.append(end_of(trainer) if trainer.is_world_process_zero() else {})
-        dist.barrier()
-    return [part for part in ends[0] if ends[0][part] != ends[1][part]]
-
-
 def refused(folder: Path) -> list[str]:
 
     def of(*model: Any, **options: Any) -> str:
@@ -64,7 +52,7 @@ def refused(folder: Path) -> list[str]:
 
 
 WAYS: dict[str, dict[str, Any]] = {"mixed": {}, "by tokens": {"max_tokens_per_micro_batch": 40}}
-results = launched(partial(observed, "mixed"), resumed, rare=[partial(observed, "by tokens"), refused])
+results = launched(partial(observed, "mixed"), rare=[partial(observed, "by tokens"), refused])
 
 
 @pytest.mark.parametrize("name", some(WAYS, ["mixed"]))
@@ -81,10 +69,6 @@ def test_both_see_log_and_keep_what_one_process_sees(results: Results, name: str
     assert len(first["entries"]) == 6
     assert all(entry.keys() >= {"excess_loss/a", "loss_after/a"} for entry in first["entries"][:4])
     assert first["paddings"] + second["paddings"] > 0 or name != "mixed"
-
-
-def test_runs_go_on_from_a_checkpoint_as_if_they_had_never_stopped(results: Results) -> None:
-    assert [result["resumed"] for result in results] == [[], []]
 
 
 @pytest.mark.full

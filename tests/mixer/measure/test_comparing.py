@@ -262,9 +262,7 @@ def test_the_ledger_and_the_log_have_what_the_policy_saw(tmp_path: Path, policy:
 
 
 @pytest.mark.parametrize("policy", [Uniform(), DoReMi(reference_losses={"a": 1.0, "b": 1.0, "c": 1.0})])
-def test_runs_that_compare_nothing_have_no_table(
-    tmp_path: Path, policy: Policy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_runs_that_compare_nothing_have_no_table(tmp_path, policy, caplog) -> None:
     reference = Tagger()
     reference.register_forward_hook(lambda *_: pytest.fail("it was run"))
     trainer = build(tmp_path, policy, reference_model=reference)

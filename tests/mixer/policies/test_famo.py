@@ -23,19 +23,6 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(decision.loss_weights, [1.6, 0.4], rtol=1e-6)
 
 
-def test_a_second_step_by_hand() -> None:
-    # δ of the first step is d (1, -1) with d = (log 2)/4. The second step leaves both losses: its gradient is the
-    # decay alone, γ ξ = -γβ (1, -1). Moments, without the signs: m = (0.09 d - 0.1 γβ) / (1 - 0.81), v = (0.000999 d^2
-    # + 0.001 (γβ)^2) / (1 - 0.998001).
-    policy = FAMO(0.025, 0.4, loss_decay=0.0)
-    run(policy, [([2.0, 3.0], [1.0, 3.0]), ([1.0, 3.0], [1.0, 3.0])])
-    d, decay = math.log(2) / 4, 0.4 * 0.025
-    mean = (0.1 * 0.9 * d - 0.1 * decay) / (1 - 0.9**2)
-    square = (0.001 * 0.999 * d**2 + 0.001 * decay**2) / (1 - 0.999**2)
-    expected = -0.025 - 0.025 * mean / math.sqrt(square)
-    np.testing.assert_allclose(policy.state_dict()["logits"], [expected, -expected], rtol=1e-6)
-
-
 def test_the_logits_are_those_of_torch() -> None:
     import torch
 

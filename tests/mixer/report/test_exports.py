@@ -62,9 +62,7 @@ def test_tables_without_rows_are_left_out_and_wrong_input_is_refused(tmp_path: P
         write_tables({}, {}, tmp_path / "file")
 
 
-def test_a_figure_for_a_paper_is_dark_on_white_or_needs_named_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_figure_for_a_paper_is_dark_on_white_or_needs_named_parts(tmp_path, monkeypatch) -> None:
     lines = [go.Scatter(x=[0, 1, 2], y=[place, 3, 9], legendgroup=name, name=name) for place, name in enumerate("ab")]
     pale = go.Scatter(x=[0, 1, 2], y=[0, 1, 2], name="pale", opacity=0.3)
     plot = Plot("Some plot", "", [panel("one", [*lines, pale], 2.0), panel("Some plot", lines[:1], 2.0)])
