@@ -223,12 +223,12 @@ WITHOUT_MEMORY: dict[str, Method] = {
     "lora": _adapted(),
     "o-lora": _adapted(OLoRA),
     "inf-lora": _adapted(InfLoRA),
-    "ran-pac": _ran_pac,
-    "slca": _slca,
     "head-alone": _head_alone,
     "l2p": _prompted(partial(L2P, layers=(0, 1))),
     "dual-prompt": _prompted(partial(DualPrompt, (0,), (1,))),
     "coda-prompt": _prompted(partial(CODAPrompt, layers=(0, 1))),
+    "ran-pac": _ran_pac,
+    "slca": _slca,
 }
 METHODS: dict[str, Method] = {
     **WITHOUT_MEMORY,

@@ -48,6 +48,18 @@ def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(tmp_path, monk
     assert set(rows.query("count > 0")["stream"]) == {"task_2", "memory", "again"}
 
 
+def test_prompts_of_a_pre_trained_encoder_are_trained_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
+    method = '[{"class_path": "tasks.methods.CODAPrompt", "init_args": {"layers": [0, 1], "components": 2}}]'
+    main(["continual", *words, "--memory", "null", "--head", "masked", "--methods", method])
+    assert np.isfinite(ScoreMatrix.from_file(tmp_path / "run" / "scores.json").scores).all()
+    saved = load_file(tmp_path / "run" / "02-task_2" / "end" / "model.safetensors")
+    assert [saved[f"prompts.keys.{task}"].shape for task in range(2)] == [(2, 2, 32)] * 2
+
+
 @pytest.mark.parametrize("method", ["RanPAC", "SLCA"])
 def test_classes_of_pictures_are_told_apart_by_features_of_a_pre_trained_encoder(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -63,18 +75,6 @@ def test_classes_of_pictures_are_told_apart_by_features_of_a_pre_trained_encoder
     if method == "RanPAC":
         assert scores.scores[0].tolist() == [0.0] * 2
         assert scores.scores[1, 0] > 1 / 6
-
-
-def test_prompts_of_a_pre_trained_encoder_are_trained_from_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
-    method = '[{"class_path": "tasks.methods.CODAPrompt", "init_args": {"layers": [0, 1], "components": 2}}]'
-    main(["continual", *words, "--memory", "null", "--head", "masked", "--methods", method])
-    assert np.isfinite(ScoreMatrix.from_file(tmp_path / "run" / "scores.json").scores).all()
-    saved = load_file(tmp_path / "run" / "02-task_2" / "end" / "model.safetensors")
-    assert [saved[f"prompts.keys.{task}"].shape for task in range(2)] == [(2, 2, 32)] * 2
 
 
 def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -> None:

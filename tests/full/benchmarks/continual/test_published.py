@@ -140,10 +140,13 @@ def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(folder, 
         model=lambda seed, folder: pretrained.UpperLayers(4),
     )
     size = sum(parameter.numel() for parameter in pretrained.UpperLayers(4).parameters())
-    found = {method: run_once(small, method, 0, 1, folder, folder) for method in ("lwf", "ran-pac", "slca", "o-lora")}
+    found = {
+        method: run_once(small, method, 0, 1, folder, folder)
+        for method in ("lwf", "ran-pac", "slca", "o-lora", "coda-prompt")
+    }
     assert found["lwf"]["kept_bytes"] == 4 * size
     assert 0 <= found["ran-pac"]["kept_bytes"] - 4 * 2_000 * (16 + 2_000 + 4) < 1_000
     assert 0 <= found["slca"]["kept_bytes"] - 4 * 4 * (16 + 6 * 16) < 2_000  # a mean and a factor of six rows a class
     assert all(np.isfinite(one["average_accuracy"]) for one in found.values())
     components = len(tasks) * 2 * 10 * (2 * 4 * 16 + 2 * 16)  # in two layers; with keys and attention
-    assert run_once(small, "coda-prompt", 0, 1, folder, folder)["kept_bytes"] == 4 * components
+    assert found["coda-prompt"]["kept_bytes"] == 4 * components
