@@ -382,21 +382,17 @@ class AuxiliaryPasses:
                 parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
         return float(loss.detach())
 
-    def average_own(self, parameters: Sequence[nn.Parameter] | None = None) -> None:
-        """Averages over ranks what backwards in `own_gradients` have left; all ranks have to call it.
-
-        Args:
-            parameters: What has the gradients; `None` for the model's.
-        """
+    def average_own(self) -> None:
+        """Averages over ranks what backwards in `own_gradients` have left; all ranks have to call it."""
         scale = float(self.loss_scale())
         if scale != 1.0:
-            for parameter in self.parameters if parameters is None else parameters:
+            for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(scale)
         world_size = self.trainer.args.world_size
         if self.trainer.is_deepspeed_enabled:
             average_whole(self.parameters, self.ranks, world_size)
-        average_gradients(self.trainer.model_wrapped, self.ranks, world_size, parameters)
+        average_gradients(self.trainer.model_wrapped, self.ranks, world_size)
 
     def product(self, left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> float:
         """Returns the product of two averaged gradients, entries by parameter; all ranks have to call it."""

@@ -3,8 +3,6 @@
 from mixer.measurements.alignment import Alignment as Alignment
 from mixer.measurements.alignment import TargetStatistics as TargetStatistics
 from mixer.measurements.alignment import Worth as Worth
-from mixer.measurements.branches import Branches as Branches
-from mixer.measurements.branches import BranchStatistics as BranchStatistics
 from mixer.measurements.evaluation_loss import EvaluationLoss as EvaluationLoss
 from mixer.measurements.excess_loss import ExcessLoss as ExcessLoss
 from mixer.measurements.gradient_noise import GradientNoise as GradientNoise

@@ -22,7 +22,6 @@ from mixer.policies.loss_change import LossChange as LossChange
 from mixer.policies.marginal_value import MarginalValue as MarginalValue
 from mixer.policies.objective import Objective as Objective
 from mixer.policies.odm import ODM as ODM
-from mixer.policies.op_mix import OPMix as OPMix
 from mixer.policies.pike import PiKE as PiKE
 from mixer.policies.proportional import Proportional as Proportional
 from mixer.policies.registry import as_policy as as_policy

@@ -7,7 +7,6 @@ from transformers import TrainingArguments
 
 import mixer.measurements as measurements
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.branch_losses import BranchProbe
 from mixer.measure.reference import ExcessLossHook, LossAfterHook, needed_reference
 from mixer.measure.stream_gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
 from mixer.measure.target_gradients import TargetProbe
@@ -106,14 +105,6 @@ def _alignment(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     return TargetProbe(_targets(runs, steering.rows), runs, request, steering.objective, judging)
 
 
-def _branches(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
-    if not requests:
-        return None
-    if len(set(requests)) > 1:
-        raise ValueError(f"needs: a run is branched in one way, but these differ: {requests}.")
-    return BranchProbe(_targets(runs, runs.plan.aim.rows), runs, requests[0])
-
-
 def _targets(runs: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:
     """Returns the rows of each target of the objective, from data sets by name."""
     return [TargetRows(name, rows[name], runs) for name in runs.plan.aim.objective.names]
@@ -127,5 +118,4 @@ _HOOKS: dict[measurements.Kind, Callable[[AuxiliaryPasses, list[Any]], StepHook 
     measurements.ExcessLoss: _excess_loss,
     measurements.LossAfter: lambda runs, requests: LossAfterHook(runs) if requests else None,
     measurements.Alignment: _alignment,
-    measurements.Branches: _branches,
 }

@@ -4,7 +4,6 @@ from typing import Any
 
 from mixer.measurements import (
     Alignment,
-    Branches,
     EvaluationLoss,
     ExcessLoss,
     GradientNoise,
@@ -26,7 +25,6 @@ KINDS = {
     "update_norm": UpdateNorm,
     "gradients": Gradients,
     "targets": Alignment,
-    "branches": Branches,
     "loss": MeanLoss,
     "gradient_norm": GradientNorm,
     "learning_rate": LearningRate,

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixer.measurements import Gradients, TargetStatistics, asked
-from mixer.measurements.branches import BranchStatistics
 from mixer.policies import (
     Decision,
     Floor,
@@ -79,7 +78,6 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "GradNorm": ((), {"interval_steps": 1}),
     "GradNorm, sampling": ((0.5, "sampling", 2, 1.0), {"min_samples": 0}),
     "MarginalValue, fast": ((20.0, 1.0), {"drift": 0.0, "tau": 10.0}),
-    "OPMix, adapters": (((0.1,), 3, 5, 0.3, False, 4), {}),
     "DGA, raw": ((0.1, 1.0, False), {}),
     "Function": ((lambda step, weights: weights**1.1 + 0.01 / (1 + step),), {}),
 }
@@ -121,9 +119,6 @@ every_policy = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys(
 COUNTS = np.array([3, 2, 1, 2])
 
 
-BRANCHED = np.concatenate([np.eye(4), np.random.default_rng(3).dirichlet(np.ones(4), 6)])
-
-
 def mixture(order: Sequence[int] = range(4), names: Sequence[str] = NAMES) -> Mixture:
     index = np.array(order)
     return Mixture(tuple(names[k] for k in order), SIZES[index], OWN_WEIGHTS[index])
@@ -140,8 +135,6 @@ def observation(step: int, row: Any, weights: np.ndarray, order: Sequence[int] =
     shown |= {"losses": losses, "evaluation_losses": losses / 2 if step % 2 else None}
     if step % 5 < 3:
         shown["targets"] = TargetStatistics(losses, gram, np.abs(gram) / 3.0)
-        points = BRANCHED[:, np.array(order)]
-        shown["branches"] = BranchStatistics(points, losses * (1.0 - 0.5 * points), np.ones(4, dtype=np.bool_))
     if step % 4:
         shown |= {"excess_losses": np.maximum(losses - 0.4, 0.0), "losses_after": 0.9 * losses - 0.05}
     return measured(values[1], values[2], counts, gram, **shown) if step % 3 else observe(counts=counts, **shown)

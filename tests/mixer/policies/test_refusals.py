@@ -28,13 +28,6 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "Smoothed": {"decay": (-0.1, 1.0, NAN, "slow")},
     "WarmUp": {"num_steps": (-1, NAN, INF, 2.5, "2")},
     "Hold": {"num_steps": (0,)},
-    "OPMix": {
-        "branch_steps": (-1,),
-        "num_mixtures": (0,),
-        "adapter_rank": (0.5,),
-        "strength": (0.0,),
-        "stages": ((), (0.5, 1.5)),
-    },
     "OverfitGuard": {"action": ("stop",), "patience": (0,), "min_rise": (-0.1,), "least": (2,), "returns_at": (1.5,)},
     "TrustRegion": {"max_log_change": (0.0,), "max_divergence": (-1.0,), "least": (0.0,)},
     "ADO": {"form": ("both",), "num_warmup_steps": (0,), "refit_steps": (0,), "num_ignored_steps": (-1, 1001)}

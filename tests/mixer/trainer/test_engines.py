@@ -9,7 +9,7 @@ from accelerate.utils import DistributedType
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from mixer import Budget, MarginalValue, OPMix, Probing, Proportional, Stream, schedules
+from mixer import Budget, MarginalValue, Probing, Proportional, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
 from mixer.measure.reference import check_reference
 from mixer.measurements import UpdateNorm
@@ -70,7 +70,6 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         {"probe": Probing(interval_steps=1)},
         "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2 or DDP",
     ),
-    (SHARDING, {"policy": OPMix()}, "mixing=OPMix needs Branches.* whole gradients .* Use DDP"),
     (("zero3",), {"policy": MarginalValue()}, "mixing=MarginalValue needs Alignment.*stage 2 and FSDP2 .*Use DDP"),
     (
         ("zero2",),
