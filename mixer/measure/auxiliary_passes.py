@@ -50,11 +50,6 @@ class AuxiliaryPasses:
         self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
 
     @property
-    def was_skipped(self) -> bool:
-        """Whether the present step moved no parameter."""
-        return self.run.step.is_left_out or bool(self.trainer.accelerator.optimizer_step_was_skipped)
-
-    @property
     def model(self) -> nn.Module:
         """The model, not wrapped for distributed training."""
         return self.losses.unwrapped_model
@@ -243,17 +238,6 @@ class AuxiliaryPasses:
         divisor = normalization.factor if normalization.counts_items else num_items if normalization.is_plain_sum else 1
         return torch.as_tensor(loss / divisor)
 
-    def forward(self, micro: MicroBatch, model: nn.Module) -> None:
-        """Runs another model on a micro-batch and computes its loss, for attached readers.
-
-        Args:
-            micro: The micro-batch.
-            model: The model; it need not take numbers of items.
-        """
-        losses, first = self.losses, micro.first_stream
-        counts_items = losses.is_users_for(first) and losses.normalization_of(first).counts_items
-        self._loss(micro, model, max(int(self.items(micro).sum()), 1) if counts_items else None)
-
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
         trainer, first = self.trainer, micro.first_stream
         inputs = self.prepared(micro.inputs)
@@ -273,7 +257,7 @@ class AuxiliaryPasses:
         try:
             mean = self.mean_loss(micro)
         finally:
-            rows = losses.heard(micro).rows
+            rows = losses.heard_rows(micro)
         are_known = losses.normalization_of(micro.first_stream).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
@@ -308,7 +292,7 @@ class AuxiliaryPasses:
             for micro in batch.micro_batches:
                 self.losses.reader.listen(micro.inputs)
                 self.mean_loss(micro)
-                rows = self.losses.heard(micro).rows
+                rows = self.losses.heard_rows(micro)
                 if micro.is_padding:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):

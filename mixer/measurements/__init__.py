@@ -4,7 +4,6 @@ from mixer.measurements.alignment import Alignment as Alignment
 from mixer.measurements.alignment import TargetStatistics as TargetStatistics
 from mixer.measurements.alignment import Worth as Worth
 from mixer.measurements.evaluation_loss import EvaluationLoss as EvaluationLoss
-from mixer.measurements.excess_loss import ExcessLoss as ExcessLoss
 from mixer.measurements.gradient_noise import GradientNoise as GradientNoise
 from mixer.measurements.gradient_noise import Noise as Noise
 from mixer.measurements.gradient_norm import GradientNorm as GradientNorm
@@ -13,7 +12,6 @@ from mixer.measurements.gradients import GradientStatistics as GradientStatistic
 from mixer.measurements.learning_rate import LearningRate as LearningRate
 from mixer.measurements.learning_rate import Rates as Rates
 from mixer.measurements.loss import Loss as Loss
-from mixer.measurements.loss_after import LossAfter as LossAfter
 from mixer.measurements.mean_loss import MeanLoss as MeanLoss
 from mixer.measurements.measurement import ByStream as ByStream
 from mixer.measurements.measurement import Kind as Kind
@@ -26,7 +24,5 @@ from mixer.measurements.measurement import at_interval as at_interval
 from mixer.measurements.measurement import check_requests as check_requests
 from mixer.measurements.measurement import names_of as names_of
 from mixer.measurements.measurement import required as required
-from mixer.measurements.update_norm import UpdateNorm as UpdateNorm
 
 BUILT_IN = tuple(kind for kind in tuple(vars().values()) if isinstance(kind, type) and issubclass(kind, Measurement))
-RECORDED = tuple(kind for kind in BUILT_IN if kind.column)  # in columns of the ledger

@@ -1,7 +1,6 @@
 """Mixing policies: rules from observations to the mixture of the next step."""
 
 from mixer.policies.ado import ADO as ADO
-from mixer.policies.aioli import Aioli as Aioli
 from mixer.policies.balanced_pike import BalancedPiKE as BalancedPiKE
 from mixer.policies.coba import CoBa as CoBa
 from mixer.policies.contract import Decision as Decision
@@ -10,9 +9,7 @@ from mixer.policies.contract import Observation as Observation
 from mixer.policies.contract import Policy as Policy
 from mixer.policies.dga import DGA as DGA
 from mixer.policies.doge import DoGE as DoGE
-from mixer.policies.doremi import DoReMi as DoReMi
 from mixer.policies.dynamic_weight_average import DWA as DWA
-from mixer.policies.famo import FAMO as FAMO
 from mixer.policies.fixed import Fixed as Fixed
 from mixer.policies.function import Function as Function
 from mixer.policies.grad_norm import GradNorm as GradNorm

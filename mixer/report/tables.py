@@ -27,7 +27,7 @@ _COLUMNS = (
     "cap",
     *("training_loss", "training_not_finite_since"),
     *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
-    *("excess_loss", "gradient_norm", "gradient_noise_scale", "entries"),
+    *("gradient_norm", "gradient_noise_scale", "entries"),
 )
 _FORMATS = {
     "samples": "{:,.0f}",
@@ -59,7 +59,7 @@ def stream_figures(run: Run) -> pd.DataFrame:
         label_share (of all tokens or labels, if the policy mixes by them), first_weight,
         last_weight (in the policy's unit), coverage, passes, cap, training_loss (the last, smoothed),
         training_not_finite_since (a step),
-        first_validation_loss, last_validation_loss, validation_not_finite_since, excess_loss, gradient_norm and
+        first_validation_loss, last_validation_loss, validation_not_finite_since, gradient_norm and
         gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
         first_validation_METRIC and last_validation_METRIC; NaN if unknown.
     """
@@ -122,8 +122,6 @@ def _of_measurements(run: Run, name: str) -> dict[str, float]:
     if name in run.gradients:
         smooth = course_of(run.gradients[name], "squared_norm", "variance")[1]
         figures |= {"gradient_norm": smooth["norm"].iloc[-1], "gradient_noise_scale": smooth["noise"].iloc[-1]}
-    if name in run.comparisons and run.comparisons[name]["excess_loss"].notna().any():
-        figures["excess_loss"] = float(run.comparisons[name]["excess_loss"].dropna().ewm(span=_SPAN).mean().iloc[-1])
     if name in run.memories:
         rows = run.memories[name]
         figures["entries"] = float(rows.loc[rows["step"] == rows["step"].max(), "entries"].sum())

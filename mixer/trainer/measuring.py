@@ -7,15 +7,13 @@ from transformers import TrainingArguments
 
 import mixer.measurements as measurements
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.reference import ExcessLossHook, LossAfterHook, needed_reference
-from mixer.measure.stream_gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
+from mixer.measure.stream_gradients import NoiseBetweenRanks, RunProbe
 from mixer.measure.target_gradients import TargetProbe
 from mixer.measure.target_rows import TargetRows
 from mixer.mixture.controller import Mixing
 from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
 from mixer.run.probing import exact_refusal
-from mixer.trainer.trl import with_fused_head
 
 
 def new_hooks(runs: AuxiliaryPasses) -> list[StepHook]:
@@ -90,13 +88,6 @@ def _noise(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     return NoiseBetweenRanks(runs) if requests and runs.ranks.world_size > 1 else None
 
 
-def _excess_loss(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
-    model, plan = runs.trainer.model, runs.plan
-    reference = needed_reference(plan.reference_model, model, plan.policy, bool(requests))
-    reference = with_fused_head(reference, model)
-    return None if reference is None else ExcessLossHook(reference, runs)
-
-
 def _alignment(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
@@ -114,8 +105,5 @@ def _targets(runs: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]
 _HOOKS: dict[measurements.Kind, Callable[[AuxiliaryPasses, list[Any]], StepHook | None]] = {
     measurements.Gradients: _gradients,
     measurements.GradientNoise: _noise,
-    measurements.UpdateNorm: lambda _, requests: UpdateNormHook() if requests else None,
-    measurements.ExcessLoss: _excess_loss,
-    measurements.LossAfter: lambda runs, requests: LossAfterHook(runs) if requests else None,
     measurements.Alignment: _alignment,
 }

@@ -239,7 +239,7 @@ def named(tmp_path: Path) -> Path:
     shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
     numbers = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
     columns: dict[str, Any] = {**dict.fromkeys(shares, ones), **dict.fromkeys(numbers, n), "active": n.astype(bool)}
-    rates = ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm")
+    rates = ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm")
     for step in (1, 2, 3):
         ledger.record_streams(step, tuple(AWFUL), columns)
         clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)

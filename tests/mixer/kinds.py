@@ -5,24 +5,18 @@ from typing import Any
 from mixer.measurements import (
     Alignment,
     EvaluationLoss,
-    ExcessLoss,
     GradientNoise,
     GradientNorm,
     Gradients,
     LearningRate,
     Loss,
-    LossAfter,
     MeanLoss,
     Results,
-    UpdateNorm,
 )
 
 KINDS = {
     "losses": Loss,
     "evaluation_losses": EvaluationLoss,
-    "excess_losses": ExcessLoss,
-    "losses_after": LossAfter,
-    "update_norm": UpdateNorm,
     "gradients": Gradients,
     "targets": Alignment,
     "loss": MeanLoss,

@@ -311,7 +311,7 @@ def _record(ledger: Ledger, step: int) -> None:
     columns |= {name: np.full(3, 1 / step) for name in shares}
     ledger.record_streams(step, _NAMES, {**columns, "active": np.ones(3, dtype=bool)})
     clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
-    rates = ("epoch", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm")
+    rates = ("epoch", "learning_rate", "learning_rate_factor", "loss", "gradient_norm")
     ledger.record_clock(step=step, progress=step / 8, **clock, **dict.fromkeys(rates, 0.5))
     timings = dict.fromkeys(("load_seconds", "train_seconds", "probe_seconds"), 0.1)
     ledger.record_timings(step=step, total=3, micro_batches=1, hits=0, misses=0, **timings)

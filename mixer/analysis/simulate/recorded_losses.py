@@ -11,8 +11,6 @@ import pandas as pd
 
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.measurements import (
-    RECORDED,
-    ByStream,
     EvaluationLoss,
     GradientNoise,
     GradientNorm,
@@ -32,9 +30,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.step_plan import Plan
 from mixer.utils.text import listed
 
-# In columns of the ledger's clock and streams, besides those of `RECORDED`.
-_COLUMNS: dict[Kind, str] = {Loss: "loss", MeanLoss: "loss", GradientNorm: "gradient_norm"}
-_COLUMNS |= {kind: kind.column for kind in RECORDED}
+_COLUMNS: dict[Kind, str] = {MeanLoss: "loss", GradientNorm: "gradient_norm"}  # of the ledger's clock
 _TABLES = (Gradients, GradientNoise, EvaluationLoss)  # in tables of their own
 
 
@@ -65,7 +61,7 @@ class NoLosses:
         if _measured(schedule.needs):
             schedule.is_constant = True
         kinds = {type(need) for needs in needed.values() for need in needs}
-        hint = " --losses RUN takes what a run recorded." if kinds <= {*_COLUMNS, *_TABLES} else ""
+        hint = " --losses RUN takes what a run recorded." if kinds <= {Loss, *_COLUMNS, *_TABLES} else ""
         self.note = (
             f"Held at its start, as only training shows the losses: {'; '.join(held)}.{hint}"
             if held
@@ -111,9 +107,8 @@ class RecordedLosses:
                 f"{run.folder} did not record. Give a run with the same policy and schedule, or leave out losses."
             )
         order = [run.names.index(name) for name in names]
-        tables = {"loss": run.streams["loss"], **run.compared}
         # A stream without samples in a step has the loss of its last ones.
-        self._columns = {name: pd.DataFrame(own[:, order]).ffill().to_numpy() for name, own in tables.items()}
+        self._losses = pd.DataFrame(run.streams["loss"][:, order]).ffill().to_numpy()
         self._intervals = [need.interval_steps for need in asked(policy.needs, Gradients)]
 
     def _is_recorded(self, need: Measurement[Any]) -> bool:
@@ -127,7 +122,7 @@ class RecordedLosses:
             return bool(run.evaluations)
         column = _COLUMNS.get(kind, "")
         is_number = column in run.clock and bool(np.isfinite(run.clock[column]).any())
-        return column in run.compared or is_number or kind is Loss
+        return is_number or kind is Loss
 
     @property
     def note(self) -> str:
@@ -150,12 +145,8 @@ class RecordedLosses:
         if self._differs_from is None and not (is_same and np.array_equal(run.streams["count"][row], plan.counts)):
             self._differs_from = plan.step
         found: dict[Kind, Any] = {Gradients: gradients} if (gradients := self._gradients(plan)) is not None else {}
-        for kind, column in _COLUMNS.items():
-            if not issubclass(kind, ByStream):
-                found[kind] = float(run.clock[column][row])
-            elif column in self._columns:
-                found[kind] = np.where(plan.counts > 0, self._columns[column][row], np.nan)
-        return found
+        found |= {kind: float(run.clock[column][row]) for kind, column in _COLUMNS.items()}
+        return {**found, Loss: np.where(plan.counts > 0, self._losses[row], np.nan)}
 
     def _gradients(self, plan: Plan) -> GradientStatistics | None:
         measured = self._run.gradients if self._has_same_streams else {}

@@ -50,7 +50,6 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "ADO, code": (("code", 4, 3, 0, 0.1, 0.5, 0.2, 8), {}),
     "GroupDRO": ((0.3,), {}),
     "GroupDRO, sampling": ((2.0, 0.1, "sampling"), {}),
-    "DoReMi, recorded": ((3.0, 0.0, LOSSES, "sampling"), {}),
     "TargetLoss": ((LOSSES,), {}),
     "TargetLoss, code": ((LOSSES, 5.0, "code", 0.0), {}),
     "PiKE": ((1,), {}),
@@ -63,10 +62,7 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "CoBa, loss": ((3, 2), {"acts_on": "loss"}),
     "DWA": ((), {"window_steps": 2}),
     "DWA, loss": ((0.1, 2, "loss"), {}),
-    "FAMO, loss": ((0.3,), {"acts_on": "loss"}),
     "SkillIt, graph": ((np.full((4, 4), 0.5) + np.eye(4), 3.0, 1), {}),
-    "Aioli": ((1.0, 2, 1, 2), {}),
-    "Aioli, evaluation": ((1.0, 1, 1, 1, 1.0), {"loss": "evaluation"}),
     "DoGE": ((), {"interval_steps": 1}),
     "DoGE, targets": (({"a": 2.0}, 2, 1.0), {"scale_free": True, "decay": 0.5}),
     "DoGE, objective": (("objective", 1, 1.0), {}),
@@ -95,13 +91,13 @@ MAKERS |= {
     "Floor": lambda **unit: Floor(adaptive(**unit), 0.1),
     "Smoothed": lambda **unit: Smoothed(adaptive(**unit), 0.7),
     "WarmUp": lambda **unit: WarmUp(adaptive(**unit), 3),
-    "Hold": lambda **unit: Hold(MAKERS["FAMO, loss"](**unit), 3),
+    "Hold": lambda **unit: Hold(MAKERS["DWA, loss"](**unit), 3),
     "Hold(Floor(Smoothed(WarmUp)))": lambda **unit: Hold(Floor(Smoothed(WarmUp(adaptive(**unit), 2)), 0.2), 2),
     "TrustRegion": lambda **unit: TrustRegion(adaptive(**unit), 0.1),
     "Safeguard": lambda **unit: Safeguard(adaptive(**unit), 0.5, 0.5, 3),
     "OverfitGuard": lambda **unit: OverfitGuard(adaptive(**unit), "reduce", 1, 0.0),
     "OverfitGuard, leave": lambda **unit: OverfitGuard(adaptive(**unit), "leave", 1, 0.1, 0.1, 0.5),
-    "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["FAMO, loss"](**unit), 0.2, 0.02, 0.1),
+    "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["DWA, loss"](**unit), 0.2, 0.02, 0.1),
 }
 
 
@@ -135,8 +131,6 @@ def observation(step: int, row: Any, weights: np.ndarray, order: Sequence[int] =
     shown |= {"losses": losses, "evaluation_losses": losses / 2 if step % 2 else None}
     if step % 5 < 3:
         shown["targets"] = TargetStatistics(losses, gram, np.abs(gram) / 3.0)
-    if step % 4:
-        shown |= {"excess_losses": np.maximum(losses - 0.4, 0.0), "losses_after": 0.9 * losses - 0.05}
     return measured(values[1], values[2], counts, gram, **shown) if step % 3 else observe(counts=counts, **shown)
 
 

@@ -36,7 +36,7 @@ def test_every_table_with_rows_is_a_file(tmp_path: Path, table_format: str) -> N
     ledger = write_run(tmp_path / "run", measure_every=2)
     own = read_report([tmp_path / "run"]).tables()
     paths = write_tables({"../run": ledger}, own, tmp_path / "new" / "tables", table_format)
-    kept = ("streams", "clock", "timings", "evaluations", "metrics", "comparisons", "gradients", "memories")
+    kept = ("streams", "clock", "timings", "evaluations", "metrics", "gradients", "memories")
     names = ["summary", "findings", "by-stream", *(f"run-{name}" for name in kept), "run-memory-classes"]
     assert [path.name for path in paths] == [f"{name}.{table_format}" for name in names]
     read = pd.read_csv if table_format == "csv" else pd.read_parquet

@@ -40,7 +40,6 @@ SLOW: dict[str, dict[str, Any]] = {
         "mixing": lambda: mixer.Smoothed(mixer.TargetLoss({"a": 4.0, "b": 3.9, "c": 3.5})),
         "training": EVALUATED,
     },
-    "Aioli": {"mixing": lambda: mixer.Aioli(1.0, 2, 1, 1), "training": EVALUATED},
     "factors on losses": {"mixing": "GroupDRO", "training": {"max_steps": 6}},
     "update norms": {"mixing": lambda: mixer.GradNorm(interval_steps=1, acts_on="sampling"), "training": EVALUATED},
 }
