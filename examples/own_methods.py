@@ -90,7 +90,7 @@ class KeepPredictions(Method):
         if self.before is None:
             return None
         with torch.no_grad():
-            before = self.before(**self.run.runs.prepared(trained.micro.inputs))["logits"]
+            before = self.before(**self.run.passes.prepare_inputs(trained.micro.inputs))["logits"]
         target = before[:, self.earlier].softmax(dim=-1)
         logs = trained.output["logits"][:, self.earlier].log_softmax(dim=-1)
         return self.run.mean_over_step(-self.strength * target * logs, trained)
@@ -111,19 +111,19 @@ class HoldWeights(Method):
         self.run = run
 
     def end_backward(self, model: nn.Module) -> None:
-        for name, weight in self.run.runs.model.named_parameters():
+        for name, weight in self.run.passes.model.named_parameters():
             if name in self.fisher and weight.grad is not None:
                 pull = self.strength * self.fisher[name] * (weight.detach() - self.anchor[name])
                 weight.grad += self.run.mean_over_step(pull)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        run, runs = self.run, self.run.runs
+        run, passes = self.run, self.run.passes
         sums = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
         count = min(self.samples, len(task.dataset))
-        with runs.alone():
+        with passes.on_one_rank():
             for position in range(run.rank, count, run.world_size):
                 model.zero_grad()
-                model(**runs.prepared(runs.collator([task.dataset[position]])))["loss"].backward()
+                model(**passes.prepare_inputs(passes.collator([task.dataset[position]])))["loss"].backward()
                 for name, weight in model.named_parameters():
                     if weight.grad is not None:
                         sums[name] += weight.grad.square()

@@ -12,7 +12,7 @@ import torch
 from mixer.distributed.collectives import RankSync
 from mixer.loading.loaded_step import StepBatch
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array
@@ -191,7 +191,9 @@ class ReplayBuffer(Memory):
         """Returns a second stream that draws from the buffer independently, as `DERPlusPlus` needs."""
         return SecondDraw(self)
 
-    def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
+    def follow(
+        self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]
+    ) -> Callable[[StepPlan], None]:
         """Returns the function that fills the buffer in your own training loop; see `GrowingDataset`.
 
         The plan alone tells which samples to offer: no collective is needed.
@@ -210,7 +212,7 @@ class ReplayBuffer(Memory):
                 "remember(...)."
             )
 
-        def take_in(plan: Plan) -> None:
+        def take_in(plan: StepPlan) -> None:
             batch = StepBatch(plan, ())
             feeding.begin_step(torch.nn.Identity(), batch)
             feeding.close(batch)

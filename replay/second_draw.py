@@ -5,7 +5,7 @@ from operator import index
 from typing import Any
 
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from replay.memory.drawing import BufferCursor
@@ -46,7 +46,9 @@ class SecondDraw:
         """See `mixer.mixture.cursor.GrowingDataset`."""
         return self.buffer.reader(datasets)
 
-    def follow(self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]) -> Callable[[Plan], None]:
+    def follow(
+        self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]
+    ) -> Callable[[StepPlan], None]:
         """Raises a `ValueError` if the buffer is no stream of the run; see `mixer.mixture.cursor.GrowingDataset`."""
         if not any(stream.dataset is self.buffer for stream in streams):
             raise ValueError(

@@ -73,11 +73,11 @@ def mean_loss(trainer: MixingTrainer, dataset: Any, batch_size: int = 64, model:
     Raises:
         RemoteError: If another rank failed.
     """
-    runs = trainer.auxiliary_passes
+    passes = trainer.auxiliary_passes
 
     def measure(model: nn.Module, inputs: Inputs) -> Sums:
         micro = MicroBatch(inputs, np.zeros(0, dtype=np.int64), False)
-        num_items, loss = int(runs.items(micro).sum()), float(runs.mean_loss(micro, model))
+        num_items, loss = int(passes.items(micro).sum()), float(passes.mean_loss(micro, model))
         return (loss * num_items if num_items else 0.0), num_items
 
     return _mean_over(trainer, dataset, batch_size, measure, model)
@@ -121,7 +121,7 @@ def _inputs(trainer: MixingTrainer, dataset: Any, indices: Int64Array) -> Inputs
 
 
 def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.Module, inputs: Inputs) -> Sums:
-    prepared = trainer.auxiliary_passes.prepared(inputs)
+    prepared = trainer.auxiliary_passes.prepare_inputs(inputs)
     labels = [prepared.pop(name, None) for name in trainer.label_names]
     if not labels or not isinstance(labels[0], Tensor):
         raise ValueError(f"accuracy: the samples have no {list(trainer.label_names)}; give a score of your own.")
@@ -284,7 +284,7 @@ def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tup
         value = _number(score.measure(trainer, task))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-    parts = [json.loads(part) for part in trainer.auxiliary_passes.gathered(json.dumps([repr(value), why]))]
+    parts = [json.loads(part) for part in trainer.auxiliary_passes.gather_text(json.dumps([repr(value), why]))]
     reasons = {rank: reason for rank, (_, reason) in enumerate(parts) if reason is not None}
     if reasons:
         # What a rank says of another one is worth less than what that one says of itself.

@@ -21,7 +21,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.permutation import Order
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.policies import Proportional
 
@@ -161,7 +161,7 @@ def summed_message(world_size: int, tokens: int) -> int:
         message.mul_(world_size)
 
     ones = np.ones(1)
-    plan = Plan(0, np.array([2**40]), np.array([2**43]), ones, ones, None, 2**40, 0)
+    plan = StepPlan(0, np.array([2**40]), np.array([2**43]), ones, ones, None, 2**40, 0)
     contents = StepCounts(np.array([tokens]), np.array([tokens]))
     with patch.multiple("mixer.distributed.collectives.dist", get_backend=lambda: "gloo", all_reduce=multiply):
         return int(confirm(RankSync(world_size), 1, plan, contents, None).tokens[0])

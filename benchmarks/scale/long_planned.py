@@ -24,7 +24,7 @@ from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.policies import ODM, Fixed, LossChange, PiKE, Policy, Smoothed
 
@@ -153,7 +153,7 @@ class LongPlannedRun:
         )
         changes[number % len(changes)]()
 
-    def _observe(self, plan: Plan) -> None:
+    def _observe(self, plan: StepPlan) -> None:
         mixing, tokens = self._mixing, plan.counts * ROW_LENGTH
         losses = np.where(plan.counts > 0, 2.0 + (1.0 + mixing.seen / 1e4) ** -0.5, np.nan)
         losses += self._random.normal(0.0, 0.05, NUM_STREAMS)
@@ -166,7 +166,7 @@ class LongPlannedRun:
         batch = StepResult(plan, StepCounts(tokens, tokens), torch.from_numpy(sums), 1e-3, 1.0)
         self._recorder.record(batch, measured)
 
-    def _gradients(self, plan: Plan) -> GradientStatistics:
+    def _gradients(self, plan: StepPlan) -> GradientStatistics:
         vectors = self._random.normal(0.2, 1.0, (NUM_STREAMS, 8))
         gram = vectors @ vectors.T
         norms = np.diagonal(gram) * 0.5

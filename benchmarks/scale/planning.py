@@ -12,8 +12,7 @@ from mixer.measurements import Loss
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
-from mixer.mixture.sharding import rank_samples
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan, rank_samples
 from mixer.mixture.stream import Stream
 from mixer.policies import Fixed
 
@@ -54,7 +53,7 @@ def new_mixing(num_streams: int, batch_size: int = _BATCH, num_samples: float = 
     return Mixing(planner, Fixed(weights.tolist()), clock)
 
 
-def a_plan(num_streams: int, batch_size: int = _BATCH, num_samples: float = 1e13) -> tuple[Mixing, Plan]:
+def a_plan(num_streams: int, batch_size: int = _BATCH, num_samples: float = 1e13) -> tuple[Mixing, StepPlan]:
     """Gives a controller and the plan of its third step.
 
     Args:
@@ -73,7 +72,7 @@ def a_plan(num_streams: int, batch_size: int = _BATCH, num_samples: float = 1e13
     return mixing, plan
 
 
-def _observe(mixing: Mixing, plan: Plan) -> None:
+def _observe(mixing: Mixing, plan: StepPlan) -> None:
     mixing.observe(plan, plan.counts * ROW_LENGTH, {Loss: np.where(plan.counts > 0, 2.0, np.nan)})
 
 

@@ -28,7 +28,7 @@ from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.loader import MixingLoader
 from mixer.loading.workers import WorkerOptions
 from mixer.measurements import Loss
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 
 OURS, BY_COLUMNS, THEIRS = "mixer", "mixer, by columns", "DataLoader"
 Clock = Callable[[], float]
@@ -91,7 +91,7 @@ class MixingSource:
             workers=WorkerOptions(num_workers, PREFETCH_FACTOR, persistent_workers=True),
         )
         self._losses = np.ones(len(datasets))
-        self._plan: Plan | None = None
+        self._plan: StepPlan | None = None
 
     def next_batch(self) -> Batch:
         """Lets the policy see the last step and gives the next; see `Source.next_batch`."""

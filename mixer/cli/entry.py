@@ -22,7 +22,7 @@ from mixer.cli.registry import WITH_RECIPE, command_names, load_command, summari
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.recipe.early_names import check_names
-from mixer.recipe.fields import check_recipe, explained, trainer_in
+from mixer.recipe.fields import check_recipe, explain_parser_error, trainer_in
 from mixer.recipe.overriding import overriding
 from mixer.recipe.tiny import tiny
 from mixer.utils.hidden_names import hidden
@@ -105,11 +105,11 @@ def _overview() -> argparse.ArgumentParser:
 
 def _for_trainer(command: Command, words: list[str]) -> Command:
     """Makes the command for recipes with the training arguments of the trainer that the recipe, or an option, names."""
-    of_trainer = getattr(command.recipe_class, "of_trainer", None)
-    trainer = None if of_trainer is None else trainer_in(_with_recipe(words))
-    if of_trainer is None or trainer is None or command.of_recipe is None:
+    for_trainer = getattr(command.recipe_class, "for_trainer", None)
+    trainer = None if for_trainer is None else trainer_in(_with_recipe(words))
+    if for_trainer is None or trainer is None or command.of_recipe is None:
         return command
-    return command.of_recipe(of_trainer(trainer))
+    return command.of_recipe(for_trainer(trainer))
 
 
 def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:
@@ -146,7 +146,7 @@ def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Nam
     try:
         return parser.parse_args(overriding(recipe_class, words))
     except argparse.ArgumentError as error:
-        raise ValueError(explained(error, recipe_class, recipe)) from None
+        raise ValueError(explain_parser_error(error, recipe_class, recipe)) from None
 
 
 def _refuse(title: str, problem: str) -> NoReturn:

@@ -320,7 +320,7 @@ def _map(parallel: int) -> Iterator[Any]:
 
 def _parser(trainer: str | None) -> ArgumentParser:
     parser = ArgumentParser()
-    parser.add_class_arguments(Recipe.of_trainer(trainer))
+    parser.add_class_arguments(Recipe.for_trainer(trainer))
     return parser
 
 

@@ -36,7 +36,7 @@ def obstacle(model: nn.Module, world_size: int) -> str | None:
     return None
 
 
-def settle(model: nn.Module) -> None:
+def finish_forward_sync(model: nn.Module) -> None:
     """Completes DDP's pending communication of the next forward pass now, on all ranks.
 
     Otherwise a rank that runs out of memory before that point would leave the others waiting.

@@ -69,7 +69,7 @@ def fork_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def told(rows: Sequence[dict[str, Any]]) -> str:
+def forks_in_words(rows: Sequence[dict[str, Any]]) -> str:
     """Says the differences of forks in a sentence each.
 
     Args:

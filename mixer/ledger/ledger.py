@@ -105,7 +105,7 @@ class Ledger:
         self._note = {**form, **resumed, **description}
         write_json(self.folder / "ledger.json", self._note)
 
-    def take_over(self, folder: Path) -> None:
+    def copy_from(self, folder: Path) -> None:
         """Copies the ledger of another run, of which this one is a fork, into the place of one that is there."""
         if self.is_writer:
             self._archive()

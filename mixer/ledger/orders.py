@@ -8,7 +8,7 @@ import numpy as np
 from mixer.ledger.ledger import Ledger
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import IterableCursor, ShuffledCursor
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 
 
@@ -30,7 +30,7 @@ class OrderRecorder:
         self._shifts: Int64Array | None = None  # of the last step
         self._recorded: dict[str, dict[str, Any]] = {}  # the last row of each stream
 
-    def record(self, plan: Plan, left_out: Sequence[tuple[int, int]]) -> None:
+    def record(self, plan: StepPlan, left_out: Sequence[tuple[int, int]]) -> None:
         """Records a step that the controller has observed.
 
         Args:
@@ -64,7 +64,7 @@ class OrderRecorder:
                 rows.append({**row, "step": step})
         self._write("orders", rows)
 
-    def _record_replays(self, plan: Plan, left_out: frozenset[tuple[int, int]]) -> None:
+    def _record_replays(self, plan: StepPlan, left_out: frozenset[tuple[int, int]]) -> None:
         rows = []
         for stream_id, cursor in self._mixing.planner.others.items():
             count = int(plan.counts[stream_id])

@@ -28,7 +28,7 @@ _MAX_WAITING = 64
 
 
 def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
-    """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; `Plan` has those of samples."""
+    """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; a plan has those of samples."""
     plan = result.plan
     unit = mixing.policy.unit
     before = mixing.seen - plan.counts, mixing.amounts - result.contents.amounts(unit)
@@ -104,7 +104,7 @@ class Recorder(HasState):
         self.reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
-        self._decision, self._scheduled = copied(mixing.decision), mixing.scheduled_batch_size
+        self._decision, self._scheduled = copied(mixing.decision), mixing.size.scheduled
         self._decided: dict[Control, int] = {}  # steps of decisions that wait for the end of their interval
         self._orders = OrderRecorder(mixing, ledger)
         self._reset()
@@ -196,7 +196,7 @@ class Recorder(HasState):
             "learning_rate_factor": result.learning_rate_factor,
         }
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Writes all that waits: steps for their losses, decisions for the end of their interval."""
         self._write_decisions()
         self._write_steps()
@@ -205,7 +205,7 @@ class Recorder(HasState):
         """Writes all steps that wait for their losses, which are read from the device together."""
         norms = read_together([step[0] for step in self._waiting], [step[-1] for step in self._waiting])
         for (result, shares, columns, place, _), norm in zip(self._waiting, norms, strict=True):
-            self._settle_one(result, shares, columns, place, math.nan if norm is None else norm)
+            self._flush_one(result, shares, columns, place, math.nan if norm is None else norm)
         self._waiting.clear()
 
     def log_entries(self) -> dict[str, float]:
@@ -258,8 +258,8 @@ class Recorder(HasState):
         if not is_same(mixing.decision, self._decision):
             self._decision = copied(mixing.decision)  # a policy may change its arrays in place
             self._decided["weights"] = step
-        if mixing.scheduled_batch_size != self._scheduled:
-            self._scheduled = mixing.scheduled_batch_size
+        if mixing.size.scheduled != self._scheduled:
+            self._scheduled = mixing.size.scheduled
             self._decided["batch_size"] = step
         if step % self._ledger.interval_steps == 0:
             self._write_decisions()
@@ -287,7 +287,7 @@ class Recorder(HasState):
     def _record_batch_size(self, step: int) -> None:
         mixing = self._mixing
         if self._ledger.is_writer:
-            rows = rows_of_batch_size(step, mixing.schedule.name, mixing.explain_batch_size())
+            rows = rows_of_batch_size(step, mixing.schedule.name, mixing.size.explain())
             self._ledger.record_decision(rows)
 
     def _record_measured(self, result: StepResult, measured: Results) -> None:
@@ -296,7 +296,7 @@ class Recorder(HasState):
             self._ledger.record_gradients(step, names, gradients)
             self._gradients = gradient_entries(names, gradients)
 
-    def _settle_one(
+    def _flush_one(
         self,
         result: StepResult,
         shares: FloatArray,

@@ -4,24 +4,39 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from mixer.loading.collate import Loaded
-from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length, split_by_tokens
+from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length
 from mixer.loading.micro_batch_caps import MicroBatchCap
-from mixer.loading.micro_batches import MicroBatchSlice, deal_evenly, split_evenly, split_part
 from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import BoolArray, Int64Array
 
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
 STREAMS_A_ROUND = 16
 _ALONE = contextlib.nullcontext()
+MostOnARank = Callable[[int, int], int]
 
 
-def streams_in_turn(plan: Plan, most: int = STREAMS_A_ROUND) -> BoolArray:
+class MicroBatchSlice(NamedTuple):
+    """One micro-batch as a slice of a rank's samples.
+
+    Args:
+        start: First sample.
+        stop: End of the slice; equal to `start` if the rank has no sample left.
+        stream_id: Stream of all its samples; -1 if mixed.
+    """
+
+    start: int
+    stop: int
+    stream_id: int = -1
+
+
+def streams_in_turn(plan: StepPlan, most: int = STREAMS_A_ROUND) -> BoolArray:
     """Selects the streams with separate micro-batches in a step when not all can have them.
 
     Args:
@@ -82,7 +97,7 @@ class MicroBatcher:
         if self._deals_by_length:
             self._most_on_a_rank = functools.partial(most_dealt, max_samples=options.max_samples)
 
-    def share(self, plan: Plan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
+    def share(self, plan: StepPlan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
         """Returns this rank's samples of a plan, per stream.
 
         Args:
@@ -107,7 +122,7 @@ class MicroBatcher:
 
     def split(
         self,
-        plan: Plan,
+        plan: StepPlan,
         share: Sequence[StreamShare],
         stream_ids: Int64Array,
         loaded: Loaded,
@@ -203,3 +218,100 @@ def positions_of(share: Sequence[StreamShare]) -> Int64Array:
 def indices_of(share: Sequence[StreamShare]) -> Int64Array:
     """Returns each sample's index in its stream's dataset, int64 `[num_samples]`."""
     return np.concatenate([part.indices for part in share]) if share else np.zeros(0, dtype=np.int64)
+
+
+def deal_evenly(count: int, world_size: int) -> int:
+    """Returns the maximum samples per rank when `count` samples are distributed evenly."""
+    return -(-count // world_size)
+
+
+def split_part(start: int, own: int, most: int, max_size: int, stream_id: int = -1) -> list[MicroBatchSlice]:
+    """Splits a part of a rank's samples into as many micro-batches as the rank with most of it needs.
+
+    Args:
+        start: First sample.
+        own: Samples of this rank.
+        most: Maximum samples per rank.
+        max_size: Maximum samples per micro-batch.
+        stream_id: Stream of all samples; -1 if mixed.
+    """
+    stop = start + own
+    return [
+        MicroBatchSlice(min(place, stop), min(place + max_size, stop), stream_id)
+        for place in range(start, start + most, max_size)
+    ]
+
+
+def split_evenly(
+    counts: Int64Array,
+    own_counts: Int64Array,
+    are_alone: BoolArray,
+    world_size: int,
+    max_size: int,
+    most_on_a_rank: MostOnARank = deal_evenly,
+) -> list[MicroBatchSlice]:
+    """Splits a rank's samples into micro-batches, equally many on every rank, full ones first.
+
+    Args:
+        counts: int64 `[num_streams]`: samples of the step over all ranks.
+        own_counts: int64 `[num_streams]`: samples of this rank.
+        are_alone: bool `[num_streams]`: streams with separate micro-batches; those come first, in order.
+        world_size: Number of ranks.
+        max_size: Maximum samples per micro-batch.
+        most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
+    """
+    parts = [(k, int(counts[k]), int(own_counts[k])) for k in np.flatnonzero(are_alone).tolist()]
+    parts.append((-1, int(counts[~are_alone].sum()), int(own_counts[~are_alone].sum())))
+    slices: list[MicroBatchSlice] = []
+    start = 0
+    for stream_id, count, own in parts:
+        slices += split_part(start, own, most_on_a_rank(count, world_size), max_size, stream_id)
+        start += own
+    return slices
+
+
+def split_by_tokens(
+    stream_ids: Int64Array, lengths: Int64Array, max_tokens: int, is_by_stream: bool
+) -> list[MicroBatchSlice]:
+    """Splits samples into micro-batches of at most `max_tokens` tokens, including padding.
+
+    Args:
+        stream_ids: int64 `[count]`: stream of each sample.
+        lengths: int64 `[count]`: its length.
+        max_tokens: Maximum tokens per micro-batch; a longer sample has its own.
+        is_by_stream: Whether each micro-batch holds one stream only.
+
+    Returns:
+        Slices, in sample order.
+    """
+    slices: list[MicroBatchSlice] = []
+    start = longest = 0
+    ids = stream_ids.tolist()
+    for place, length in enumerate(lengths.tolist()):
+        longest = max(longest, length)
+        is_full = longest * (place + 1 - start) > max_tokens or (is_by_stream and ids[place] != ids[start])
+        if is_full and place > start:
+            slices.append(MicroBatchSlice(start, place, ids[start] if is_by_stream else -1))
+            start, longest = place, length
+    if start < len(ids):
+        slices.append(MicroBatchSlice(start, len(ids), ids[start] if is_by_stream else -1))
+    return slices
+
+
+def split_by_cap(
+    stream_ids: Int64Array, lengths: Int64Array | None, cap: MicroBatchCap, is_by_stream: bool
+) -> list[slice]:
+    """Splits samples into micro-batches by both limits of a cap, in sample order.
+
+    Args:
+        stream_ids: int64 `[count]`: stream of each sample.
+        lengths: int64 `[count]`: its length; `None` if tokens are not limited.
+        cap: The limits.
+        is_by_stream: Whether each micro-batch holds one stream only.
+    """
+    limited = (np.zeros_like(stream_ids), 1) if lengths is None or cap.max_tokens is None else (lengths, cap.max_tokens)
+    return [
+        slice(start, min(start + cap.max_samples, part.stop))
+        for part in split_by_tokens(stream_ids, *limited, is_by_stream)
+        for start in range(part.start, part.stop, cap.max_samples)
+    ]

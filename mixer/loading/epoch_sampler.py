@@ -24,10 +24,10 @@ class EpochSampler(Sampler[int]):
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[int]:
-        mixing = self._mixing.aside()
+        mixing = self._mixing.preview_copy()
         starts = np.cumsum([0, *(stream.num_samples for stream in mixing.planner.streams)])
         epoch = mixing.clock.num_epochs_done
         while mixing.clock.num_epochs_done == epoch and (plan := mixing.next_plan()) is not None:
             for part in mixing.planner.rank_share(plan, self._rank, self._world_size):
                 yield from (part.indices + starts[part.stream_id]).tolist()
-            mixing.pass_over(plan)
+            mixing.count_untrained(plan)

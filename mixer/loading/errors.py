@@ -85,7 +85,7 @@ def unfit_rows(model: nn.Module, streams: Sequence[Stream], micro: MicroBatch) -
     return reasons
 
 
-def alone(error: Exception, micro: MicroBatch) -> list[str]:
+def batch_norm_reason(error: Exception, micro: MicroBatch) -> list[str]:
     """Explains a batch-normalisation failure on a micro-batch with a single row; empty for other errors."""
     if len(micro.stream_ids) != 1 or "more than 1 value per channel" not in str(error):
         return []

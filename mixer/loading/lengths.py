@@ -1,4 +1,4 @@
-"""Groups samples by length, and limits micro-batches by tokens."""
+"""Lengths of samples, and groups of samples of similar length."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,8 +7,6 @@ import datasets
 import numpy as np
 
 from mixer.loading.collate import Loaded
-from mixer.loading.micro_batch_caps import MicroBatchCap
-from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.utils.arrays import Int64Array
@@ -134,53 +132,6 @@ def sort_by_length(stream_ids: Int64Array, lengths: Int64Array, is_by_stream: bo
     if is_by_stream:
         return np.lexsort((-lengths, stream_ids))
     return np.argsort(-lengths, kind="stable")
-
-
-def split_by_tokens(
-    stream_ids: Int64Array, lengths: Int64Array, max_tokens: int, is_by_stream: bool
-) -> list[MicroBatchSlice]:
-    """Splits samples into micro-batches of at most `max_tokens` tokens, including padding.
-
-    Args:
-        stream_ids: int64 `[count]`: stream of each sample.
-        lengths: int64 `[count]`: its length.
-        max_tokens: Maximum tokens per micro-batch; a longer sample has its own.
-        is_by_stream: Whether each micro-batch holds one stream only.
-
-    Returns:
-        Slices, in sample order.
-    """
-    slices: list[MicroBatchSlice] = []
-    start = longest = 0
-    ids = stream_ids.tolist()
-    for place, length in enumerate(lengths.tolist()):
-        longest = max(longest, length)
-        is_full = longest * (place + 1 - start) > max_tokens or (is_by_stream and ids[place] != ids[start])
-        if is_full and place > start:
-            slices.append(MicroBatchSlice(start, place, ids[start] if is_by_stream else -1))
-            start, longest = place, length
-    if start < len(ids):
-        slices.append(MicroBatchSlice(start, len(ids), ids[start] if is_by_stream else -1))
-    return slices
-
-
-def split_by_cap(
-    stream_ids: Int64Array, lengths: Int64Array | None, cap: MicroBatchCap, is_by_stream: bool
-) -> list[slice]:
-    """Splits samples into micro-batches by both limits of a cap, in sample order.
-
-    Args:
-        stream_ids: int64 `[count]`: stream of each sample.
-        lengths: int64 `[count]`: its length; `None` if tokens are not limited.
-        cap: The limits.
-        is_by_stream: Whether each micro-batch holds one stream only.
-    """
-    limited = (np.zeros_like(stream_ids), 1) if lengths is None or cap.max_tokens is None else (lengths, cap.max_tokens)
-    return [
-        slice(start, min(start + cap.max_samples, part.stop))
-        for part in split_by_tokens(stream_ids, *limited, is_by_stream)
-        for start in range(part.start, part.stop, cap.max_samples)
-    ]
 
 
 def _column(source: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ from mixer.distributed.signals import NUM_SIGNALS
 from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.device import to_host
@@ -74,7 +74,7 @@ class DisagreementError(RuntimeError):
 
 
 def confirm(
-    ranks: RankSync, num_streams: int, plan: Plan | None, contents: StepCounts | None, error: Exception | None
+    ranks: RankSync, num_streams: int, plan: StepPlan | None, contents: StepCounts | None, error: Exception | None
 ) -> StepCounts:
     """Sums the ranks' counts of a step after checking that all planned the same one; all ranks must call it.
 
@@ -119,7 +119,7 @@ def confirm(
     return StepCounts(items, tokens, num_larger, num_first, skipped, signals, num_rows, squared_items, mixed_up, labels)
 
 
-def _raise_disagreement(ranks: RankSync, plan: Plan | None) -> None:
+def _raise_disagreement(ranks: RankSync, plan: StepPlan | None) -> None:
     own = "nothing left"
     if plan is not None:  # shortened: each rank receives every rank's description
         counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
@@ -177,7 +177,7 @@ class StepBatch(Mapping[str, Any]):
         broken: Stream id, message and position of each skipped sample.
     """
 
-    plan: Plan
+    plan: StepPlan
     micro_batches: tuple[MicroBatch, ...]
     samples: tuple[list[StreamShare], Loaded] | None = None
     broken: tuple[tuple[int, BrokenSample, int], ...] = ()
@@ -218,7 +218,7 @@ class StepResult:
     `loss/NAME` in the log is the sum of a stream's `loss_sums` over the sum of its `contents.items`, both over the
     steps since the last entry; steps that do not measure the stream, or whose mean of it is not finite, are in neither.
     An item is a label that the loss learns, or a row where the loss is a mean over rows. Loss weights and terms of
-    methods are left out.
+    methods are left out. `MicroBatchTraining` adds up the sums, `StepConfirmation` the items, `Recorder` the steps.
 
     Args:
         plan: Its plan.
@@ -231,7 +231,7 @@ class StepResult:
         measured: bool `[num_streams]`: streams with measured losses; `None` for all.
     """
 
-    plan: Plan
+    plan: StepPlan
     contents: StepCounts
     loss_sums: Tensor
     learning_rate: float

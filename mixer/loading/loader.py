@@ -6,15 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, indices_of, positions_of, streams_in_turn
+from mixer.loading.batching import (
+    MicroBatcher,
+    MicroBatchOptions,
+    MicroBatchSlice,
+    ids_of,
+    indices_of,
+    positions_of,
+    split_by_cap,
+    streams_in_turn,
+)
 from mixer.loading.collate import Collation, Collator, Loaded, Selection, StreamSpecifics
 from mixer.loading.epoch_sampler import EpochSampler
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
-from mixer.loading.lengths import split_by_cap
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchCap
-from mixer.loading.micro_batches import MicroBatchSlice
 from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.transport import Columns, Row, Samples
@@ -22,7 +29,7 @@ from mixer.loading.workers import WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.streams import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 
@@ -115,7 +122,7 @@ class MixingLoader:
                     return
                 yield batch
                 if self.is_preview:
-                    self.mixing.pass_over(batch.plan)
+                    self.mixing.count_untrained(batch.plan)
         finally:
             if self.is_preview or not self._workers.persistent_workers:
                 self.stop()
@@ -181,7 +188,7 @@ class MixingLoader:
             return None
         return self.load(plan)
 
-    def load(self, plan: Plan) -> StepBatch:
+    def load(self, plan: StepPlan) -> StepBatch:
         """Loads and collates this rank's share of a plan.
 
         Args:
@@ -227,7 +234,7 @@ class MixingLoader:
         return inputs, len(places)
 
     def _split(
-        self, plan: Plan, share: list[StreamShare], is_by_stream: bool | BoolArray, load: Callable[[], Loaded]
+        self, plan: StepPlan, share: list[StreamShare], is_by_stream: bool | BoolArray, load: Callable[[], Loaded]
     ) -> StepBatch:
         stream_ids, indices = ids_of(share), indices_of(share)
         with self._batcher.share_errors():
@@ -264,7 +271,7 @@ class MixingLoader:
                 raise SampleError(sample.message)
         return broken
 
-    def share(self, plan: Plan) -> list[StreamShare]:
+    def share(self, plan: StepPlan) -> list[StreamShare]:
         """Returns this rank's samples of a plan that workers can load; see `MicroBatcher.share`."""
         return self._for_workers(self._batcher.share(plan, self._is_by_stream(plan)))
 
@@ -323,11 +330,11 @@ class MixingLoader:
             for number, cut in enumerate(cuts)
         ]
 
-    def _is_by_stream(self, plan: Plan) -> bool | BoolArray:
+    def _is_by_stream(self, plan: StepPlan) -> bool | BoolArray:
         measured = self.measured(plan)
         return (self.by_stream or plan.loss_weights is not None) if measured is None else measured
 
-    def measured(self, plan: Plan) -> BoolArray | None:
+    def measured(self, plan: StepPlan) -> BoolArray | None:
         """Returns the streams whose losses a step shows, bool `[num_streams]`; `None` for all."""
         is_round_robin = self.round_robin and not self.by_stream and plan.loss_weights is None
         return streams_in_turn(plan) if is_round_robin else None
@@ -338,14 +345,14 @@ class MixingLoader:
         streams = self.mixing.planner.streams
         return [p for p in share if p.stream_id not in self._in_place and not streams[p.stream_id].is_iterable]
 
-    def _load(self, plan: Plan, share: list[StreamShare]) -> Loaded:
+    def _load(self, plan: StepPlan, share: list[StreamShare]) -> Loaded:
         if self._feed is not None or (self._prefetcher is not None and self._in_place):
             return self._load_in_parts(plan, share)
         if self._prefetcher is not None:
             return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
         return Loaded(self.read(share))
 
-    def _load_in_parts(self, plan: Plan, share: list[StreamShare]) -> Loaded:
+    def _load_in_parts(self, plan: StepPlan, share: list[StreamShare]) -> Loaded:
         """Combines samples from workers, rows of iterable streams, and samples that only this process can read."""
         indexed = self._for_workers(share)
         if self._prefetcher is not None:
@@ -360,7 +367,7 @@ class MixingLoader:
             rows += itertools.islice(stream if part.stream_id in own else loaded, len(part.indices))
         return Loaded(rows=rows)
 
-    def _padding(self, plan: Plan, cut: MicroBatchSlice, number: int) -> MicroBatch:
+    def _padding(self, plan: StepPlan, cut: MicroBatchSlice, number: int) -> MicroBatch:
         """Repeats one sample of the plan: all ranks must run equally many forward and backward passes."""
         stream_id = cut.stream_id if cut.stream_id >= 0 else plan.first_stream
         if self._feed is not None and self.mixing.planner.streams[stream_id].is_iterable:
@@ -371,7 +378,7 @@ class MixingLoader:
         inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number, stream_id)
         return MicroBatch(inputs, np.array([stream_id]), True)
 
-    def _example(self, plan: Plan, stream_id: int) -> Row:
+    def _example(self, plan: StepPlan, stream_id: int) -> Row:
         """Loads the first sample of a plan's stream that can be loaded."""
         for number in range(_MOST_EXAMPLES):  # beyond the plan, too: the sample does not count
             row = self.read([self.mixing.planner.example(plan, stream_id, number)]), 0
@@ -382,7 +389,7 @@ class MixingLoader:
             "on, could not be loaded, so that this rank has no padding sample."
         )
 
-    def _last_step(self, plan: Plan) -> int:
+    def _last_step(self, plan: StepPlan) -> int:
         """Returns the last step to prefetch for: workers that stop with the epoch load nothing beyond it."""
         clock = self.mixing.clock
         if self._workers.persistent_workers:

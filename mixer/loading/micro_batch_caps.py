@@ -80,7 +80,7 @@ class MicroBatchCap:
         """Returns the cap as plain data; `configured` is the cap set by the arguments."""
         return {"max_samples": self.max_samples, "max_tokens": self.max_tokens, "was_halved": self != configured}
 
-    def taken_up(self, state: Mapping[str, Any] | None) -> "MicroBatchCap":
+    def lowered_to(self, state: Mapping[str, Any] | None) -> "MicroBatchCap":
         """Returns this cap lowered to a saved cap that was found by halving, or unchanged.
 
         Args:
@@ -98,7 +98,7 @@ class MicroBatchCap:
         return MicroBatchCap(min(self.max_samples, max_samples), max_tokens)
 
 
-class Window:
+class SucceededSizes:
     """Tracks which micro-batch sizes succeeded; the window is open while larger ones come.
 
     The first step of a run proves nothing: the optimizer allocates its state after it.
@@ -112,7 +112,7 @@ class Window:
         """Whether a step's largest micro-batch exceeds all successful ones, in samples or in elements."""
         return largest.samples > self._fits.samples or largest.elements > self._fits.elements
 
-    def passed(self, largest: Size) -> None:
+    def record_success(self, largest: Size) -> None:
         """Records the largest micro-batch of a successful step."""
         if self._has_begun:
             self._fits = Size(*map(max, self._fits, largest))

@@ -17,7 +17,7 @@ from mixer.loading.workers import Job, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 
 Key = tuple[int, int, int]  # stream, position and index: a memory's sample at a position may still change
 
@@ -25,12 +25,12 @@ _PENDING = None
 _MOST_KEPT = 10  # times the samples that workers prefetch
 
 
-class Outlook(Protocol):
+class PrefetchSource(Protocol):
     """The mixture as the prefetcher sees it."""
 
     mixing: Mixing
 
-    def share(self, plan: Plan) -> list[StreamShare]:
+    def share(self, plan: StepPlan) -> list[StreamShare]:
         """Returns this rank's samples of a plan."""
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
@@ -47,17 +47,17 @@ class Prefetcher:
         has_others: Whether there are other ranks, which may train on samples loaded here.
     """
 
-    def __init__(self, workers: Workers, outlook: Outlook, job_size: int, has_others: bool):
+    def __init__(self, workers: Workers, outlook: PrefetchSource, job_size: int, has_others: bool):
         self.hits = self.misses = 0
         self._workers, self._outlook = workers, outlook
         self._job_size, self._has_others = job_size, has_others
         self._pool: dict[Key, Row | None] = {}
-        self._plans: Iterator[Plan] = iter(())
-        self._coming: deque[Plan] = deque()
+        self._plans: Iterator[StepPlan] = iter(())
+        self._coming: deque[StepPlan] = deque()
         self._last_due = -1
         self._most_own = 0
 
-    def take(self, plan: Plan, share: Sequence[StreamShare], last_step: int) -> list[Row]:
+    def take(self, plan: StepPlan, share: Sequence[StreamShare], last_step: int) -> list[Row]:
         """Returns this rank's samples of a step and requests those of the following steps.
 
         Args:
@@ -110,7 +110,7 @@ class Prefetcher:
     def _missing(self, share: Sequence[StreamShare]) -> list[StreamShare]:
         return pick(share, ([row is _PENDING for row in map(self._pool.get, _part_keys(part))] for part in share))
 
-    def _look_ahead(self, plan: Plan, num_own: int, last_step: int) -> None:
+    def _look_ahead(self, plan: StepPlan, num_own: int, last_step: int) -> None:
         jobs_per_step = max(1, -(-num_own // self._job_size))
         # One step more than the workers can hold: if counts change, earlier steps use its samples.
         horizon = -(-self._workers.num_jobs // jobs_per_step) + 2
@@ -138,7 +138,7 @@ class Prefetcher:
         for job in reversed(jobs) if is_urgent else jobs:
             self._workers.submit(job, is_urgent)
 
-    def _drop_needless(self, plan: Plan, num_own: int) -> None:
+    def _drop_needless(self, plan: StepPlan, num_own: int) -> None:
         """Discards samples that went to another rank, and the oldest leftovers of an erratic policy."""
         if self._has_others:
             ends = (plan.starts + plan.counts).tolist()
@@ -183,6 +183,6 @@ def _cut(share: Sequence[StreamShare], size: int) -> Iterator[tuple[StreamShare,
         yield tuple(piece)
 
 
-def _is_same(predicted: Plan, plan: Plan) -> bool:
+def _is_same(predicted: StepPlan, plan: StepPlan) -> bool:
     names = ("counts", "starts", "weights")
     return all(np.array_equal(getattr(predicted, name), getattr(plan, name)) for name in names)

@@ -16,9 +16,10 @@ from mixer.measurements import GradientNorm, Gradients, GradientStatistics, Lear
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
+from mixer.mixture.counted_units import check_counted
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import amounts_of, check_amounts, check_epochs, resolve_epoch_size
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.streams import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
@@ -80,10 +81,10 @@ class Standalone:
             for stream in self.streams
             if stream.is_memory
         ]
-        self.plan: Plan | None = None
+        self.plan: StepPlan | None = None
         self.stream_ids: Int64Array = np.empty(0, dtype=np.int64)
         self.is_padding = False
-        self._uncounted: Plan | None = None
+        self._uncounted: StepPlan | None = None
         self._has_warned = False
         self._check_streams()
 
@@ -244,7 +245,7 @@ class Standalone:
 
     # ---- Batches ----
 
-    def _plans(self) -> Iterator[Plan]:
+    def _plans(self) -> Iterator[StepPlan]:
         """Plans the rest of the current epoch, each batch when it is requested."""
         clock = self.mixing.clock
         self._count_last()
@@ -266,10 +267,10 @@ class Standalone:
         if self._uncounted is not None:
             self.observe()
 
-    def _count(self, plan: Plan, tokens: Int64Array, labels: Int64Array | None, report: Results) -> None:
+    def _count(self, plan: StepPlan, tokens: Int64Array, labels: Int64Array | None, report: Results) -> None:
         mixing = self.mixing
         try:
-            mixing.check_tokens(plan, tokens, labels=labels)
+            check_counted(mixing, plan, tokens, labels=labels)
         except ValueError as error:
             raise ValueError(
                 f"{error} Report them after each batch: observe(tokens=...), observe(labels=...)."

@@ -70,7 +70,7 @@ class WorkerTimeoutError(RuntimeError):
     """A worker did not answer in time."""
 
 
-class Answers:
+class WorkerResults:
     """Results of a DataLoader's workers, with a timeout that does not delay torch's detection of dead workers.
 
     A DataLoader's own `timeout` would detect a dead worker no sooner than a hanging one.
@@ -121,7 +121,7 @@ def likely_cause(error: Exception, results: Any) -> str:
     """Explains why a worker may have died or not answered: a sentence, or an empty string.
 
     Args:
-        error: Error raised by torch or by `Answers`.
+        error: Error raised by torch or by `WorkerResults`.
         results: The DataLoader's iterator, which knows its workers' exit codes.
     """
     if isinstance(error, WorkerTimeoutError):
@@ -149,7 +149,7 @@ class Job:
 
 
 @dataclass
-class _Line:
+class _JobQueue:
     """Job queue; the DataLoader uses it as an endless sampler."""
 
     in_flight: deque[Job] = field(default_factory=deque)
@@ -215,9 +215,9 @@ class Workers:
     """
 
     def __init__(self, reader: StreamReader, by_columns: bool, options: WorkerOptions, seed: int = 0):
-        self._answers = Answers(options.limit_seconds)
+        self._answers = WorkerResults(options.limit_seconds)
         self.num_jobs = options.num_workers * options.prefetch_factor
-        self._reader, self._line = reader, _Line()
+        self._reader, self._line = reader, _JobQueue()
         self._places = torch.zeros(options.num_workers, 3, dtype=torch.int64)
         self._places.share_memory_()  # type: ignore[no-untyped-call]
         jobs = _JobReader(reader, by_columns, self._places)

@@ -47,7 +47,7 @@ class SetLoss:
         self._batches: list[Tensor] | None = None  # of a set: loss, items and rows of each batch
         self._reader: RowLossReader | None = None
 
-    def join(self, losses: StreamLosses) -> None:
+    def connect(self, losses: StreamLosses) -> None:
         """Takes over what training knows of the streams' losses."""
         self._losses = losses
 
@@ -90,7 +90,7 @@ class SetLoss:
 
     # ---- Batches ----
 
-    def predicted(self, predict: Predict, inputs: Any, loss_only: bool, *args: Any, **kwargs: Any) -> Any:
+    def prediction_step(self, predict: Predict, inputs: Any, loss_only: bool, *args: Any, **kwargs: Any) -> Any:
         """Predicts a batch and notes its loss; see `Trainer.prediction_step`."""
         if self._batches is None:
             return predict(inputs, loss_only, *args, **kwargs)
@@ -133,7 +133,7 @@ class SetLoss:
     def _found(self, predict: Predict, batch: Mapping[str, Any], loss: Tensor) -> int:
         """Returns what the ranks know of the kind of the loss after a batch."""
         assert self._reader is not None, "it has been attached before the forward"  # noqa: S101
-        rows, num_samples = self._reader.heard_rows(), num_rows(batch)
+        rows, num_samples = self._reader.take_row_losses(), num_rows(batch)
         own = rows.double().cpu().numpy() if rows is not None and len(rows) == num_samples else None
         seen = Seen(float(loss), own, self._known.labels_per_row(batch).cpu().numpy())
         found = kind_by_rows(seen)
@@ -160,7 +160,7 @@ class SetLoss:
 
     # ---- The set ----
 
-    def settled(self, metrics: dict[str, float], prefix: str) -> None:
+    def corrected(self, metrics: dict[str, float], prefix: str) -> None:
         """Puts the loss of the set in the place of the Trainer's mean, if they differ by more than rounding."""
         key = f"{prefix}_loss"
         if not self._batches or key not in metrics:

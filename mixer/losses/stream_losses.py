@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from mixer.loading.collate import batch_mapping
-from mixer.loading.errors import alone, name_rows, unfit_rows
+from mixer.loading.errors import batch_norm_reason, name_rows, unfit_rows
 from mixer.loading.loaded_step import MicroBatch
 from mixer.losses.normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
 from mixer.mixture.stream import Stream
@@ -81,15 +81,15 @@ class StreamLosses:
         self.reader.shifts_labels = self._shifts_labels
 
     @property
-    def is_users(self) -> bool:
+    def user_computes_loss(self) -> bool:
         """Whether the user computes the loss, not the model or a known trainer."""
         return computes_loss(self._trainer)
 
-    def _is_librarys(self, method: str) -> bool:
+    def _is_of_library(self, method: str) -> bool:
         """Whether a method is that of a known trainer, which leaves labels as they are."""
         return not any(map(is_user_code, definitions(self._trainer, method)))
 
-    def is_users_for(self, stream_id: int) -> bool:
+    def user_computes_loss_of(self, stream_id: int) -> bool:
         """Whether the user computes the loss of a stream, not the model."""
         return computes_loss(self._trainer, self._streams[stream_id])
 
@@ -120,7 +120,7 @@ class StreamLosses:
             error.add_note(f"In a micro-batch with samples of the streams {names}.")
             if micro.indices is not None:
                 error.add_note(f"The samples: {name_rows(self._streams, micro.stream_ids, micro.indices)}.")
-            reasons = alone(error, micro)
+            reasons = batch_norm_reason(error, micro)
             with contextlib.suppress(RuntimeError):  # after a failed assertion nothing can be read from a GPU
                 reasons += unfit_rows(self.unwrapped_model, self._streams, micro)
             for reason in reasons:
@@ -129,7 +129,7 @@ class StreamLosses:
 
     # ---- Normalisation ----
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run, which has yet to find out how losses are normalised."""
         self.normalizations.clear()
         self.stop_reading()
@@ -149,7 +149,7 @@ class StreamLosses:
         model computes it.
         """
         known = self.normalizations.get(stream_id if self.differ else 0)
-        return known or LossNormalization(False, factor=1.0, rows_known=not self.is_users_for(stream_id))
+        return known or LossNormalization(False, factor=1.0, rows_known=not self.user_computes_loss_of(stream_id))
 
     @property
     def tolerance(self) -> float:
@@ -176,13 +176,13 @@ class StreamLosses:
     @property
     def factors(self) -> FloatArray | None:
         """`[num_streams]`: factors on the streams' losses in the present step; `None` if all are 1."""
-        counting, weights = self.item_factors, self._step.its_plan.loss_weights
+        counting, weights = self.item_factors, self._step.present_plan.loss_weights
         return weights if counting is None else counting if weights is None else counting * weights
 
     @property
     def item_factors(self) -> FloatArray | None:
         """`[num_streams]`: the weight of an item in the present step's loss; `None` if all are 1."""
-        return samples_per_item(self._step.its_plan.counts, self._step.counts.items) if self.differ else None
+        return samples_per_item(self._step.present_plan.counts, self._step.counts.items) if self.differ else None
 
     # ---- Items and rows ----
 
@@ -205,9 +205,9 @@ class StreamLosses:
         counted = items_per_row(batch_mapping(micro.inputs), loss_shifts_labels(self._trainer))
         return int(counted.sum()) - int(per_row.sum())
 
-    def heard_rows(self, micro: MicroBatch) -> Tensor | None:
+    def take_row_losses(self, micro: MicroBatch) -> Tensor | None:
         """Returns the rows' losses of a micro-batch's forward, once: their contributions to its loss."""
-        rows, normalization = self.reader.heard_rows(), self.normalization_of(micro.first_stream)
+        rows, normalization = self.reader.take_row_losses(), self.normalization_of(micro.first_stream)
         if rows is None or not normalization.has_row_means:
             return rows
         labels = self.labels_per_row(batch_mapping(micro.inputs))
@@ -232,7 +232,7 @@ class StreamLosses:
     def stop_listening(self) -> None:
         """Stops waiting for a forward that failed."""
         if self._reader is not None:
-            self._reader.heard_rows()
+            self._reader.take_row_losses()
 
     def stop_reading(self) -> None:
         """Detaches the reader."""
@@ -249,6 +249,7 @@ class StreamLosses:
             keeps_output: Whether the reader keeps the model's output.
         """
         args = self._trainer.args
+        is_librarys = all(map(self._is_of_library, ("training_step", "_prepare_inputs")))
         kind = RowlessTracker if hides_rows(args) else RowLossReader
         return kind(
             model,
@@ -257,7 +258,7 @@ class StreamLosses:
             wraps,
             keeps_output,
             weighs_by_probability=getattr(args, "loss_type", None) == "dft",
-            trusts_labels=not self.is_users and all(map(self._is_librarys, ("training_step", "_prepare_inputs"))),
+            trusts_labels=is_librarys and not self.user_computes_loss,
         )
 
 

@@ -13,7 +13,14 @@ from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from mixer.distributed.gradient_sync import average_gradients, average_whole, obstacle, own_part, reshard, settle
+from mixer.distributed.gradient_sync import (
+    average_gradients,
+    average_whole,
+    finish_forward_sync,
+    obstacle,
+    own_part,
+    reshard,
+)
 from mixer.gradients.per_source import product
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch
@@ -21,7 +28,7 @@ from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
 from mixer.loading.transport import Columns
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
@@ -121,7 +128,7 @@ class AuxiliaryPasses:
         """Returns the factors on the streams' losses in the present step, `[num_streams]`; `None` for 1."""
         return self.losses.factors
 
-    def load(self, plan: Plan) -> StepBatch:
+    def load(self, plan: StepPlan) -> StepBatch:
         """Loads this rank's micro-batches of a plan."""
         return self.run.present_loader.load(plan)
 
@@ -141,7 +148,7 @@ class AuxiliaryPasses:
         """Makes inputs of whole columns, as the default collator does of samples, for `prepared`."""
         return self._loading.model_columns(columns)
 
-    def prepared(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def prepare_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Moves inputs to the device of the model."""
         return prepare_inputs(self.trainer, dict(inputs))
 
@@ -213,7 +220,7 @@ class AuxiliaryPasses:
                 raise
         return None, largest
 
-    def gathered(self, text: str) -> list[str]:
+    def gather_text(self, text: str) -> list[str]:
         """Gathers a text of every rank, on all ranks."""
         return self.ranks.gather(text)
 
@@ -240,7 +247,7 @@ class AuxiliaryPasses:
 
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
         trainer, first = self.trainer, micro.first_stream
-        inputs = self.prepared(micro.inputs)
+        inputs = self.prepare_inputs(micro.inputs)
         count = None if num_items is None else torch.full((), num_items, device=trainer.args.device)
         with metrics_restored(trainer), trainer.compute_loss_context_manager(), self.losses.function_of(first):
             return trainer.compute_loss(model, inputs, num_items_in_batch=count)
@@ -257,7 +264,7 @@ class AuxiliaryPasses:
         try:
             mean = self.mean_loss(micro)
         finally:
-            rows = losses.heard_rows(micro)
+            rows = losses.take_row_losses(micro)
         are_known = losses.normalization_of(micro.first_stream).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
@@ -275,7 +282,7 @@ class AuxiliaryPasses:
         Args:
             training: The mode meanwhile.
         """
-        with self._aside(training=training), torch.no_grad():
+        with self._model_restored(training=training), torch.no_grad():
             yield
 
     def row_losses(self, batch: StepBatch) -> list[tuple[MicroBatch, Tensor]]:
@@ -288,11 +295,11 @@ class AuxiliaryPasses:
             ValueError: If the model's rows cannot be separated.
         """
         losses: list[tuple[MicroBatch, Tensor]] = []
-        with self._aside(training=False), torch.no_grad():
+        with self._model_restored(training=False), torch.no_grad():
             for micro in batch.micro_batches:
                 self.losses.reader.listen(micro.inputs)
                 self.mean_loss(micro)
-                rows = self.losses.heard_rows(micro)
+                rows = self.losses.take_row_losses(micro)
                 if micro.is_padding:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):
@@ -333,8 +340,8 @@ class AuxiliaryPasses:
         kept = contextlib.nullcontext() if training else checkpointing_kept(model)
         reshard(model)
         alone = contextlib.nullcontext() if self._has_engine else self.trainer.accelerator.no_sync(model=model)
-        with self._aside(training), kept, gradients_stashed(self.parameters) as parameters:
-            settle(model)
+        with self._model_restored(training), kept, gradients_stashed(self.parameters) as parameters:
+            finish_forward_sync(model)
             with alone:
                 yield parameters
 
@@ -434,15 +441,15 @@ class AuxiliaryPasses:
             self.backward(micro, own_items / max(num_items, 1))
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[nn.Module]:
+    def on_one_rank(self) -> Iterator[nn.Module]:
         """Lets one rank run the model in evaluation mode and compute gradients, which are discarded afterwards.
 
         Yields:
             The model, not wrapped for distributed training.
         """
-        with self._aside(training=False), checkpointing_kept(self.model), gradients_stashed(self.parameters):
+        with self._model_restored(training=False), checkpointing_kept(self.model), gradients_stashed(self.parameters):
             yield self.model
 
-    def _aside(self, training: bool) -> contextlib.AbstractContextManager[None]:
+    def _model_restored(self, training: bool) -> contextlib.AbstractContextManager[None]:
         trainer = self.trainer
         return model_restored(trainer.model_wrapped, trainer.args, training)

@@ -24,14 +24,14 @@ class RunProbe(StepHook):
 
     Args:
         probed: The steps that are measured, and how.
-        runs: Runs of the model, and the present step.
+        passes: Run the model; the present step.
     """
 
-    def __init__(self, probed: ProbedSteps, runs: AuxiliaryPasses):
-        (self.options, self.intervals, self.variance), self._runs = probed, runs
+    def __init__(self, probed: ProbedSteps, passes: AuxiliaryPasses):
+        (self.options, self.intervals, self.variance), self._passes = probed, passes
         self.statistics: GradientStatistics | None = None  # of the last step, if it was measured
         self.seconds = 0.0  # duration of that measurement
-        self._names, self._world_size = runs.run.mixing.names, runs.ranks.world_size
+        self._names, self._world_size = passes.run.mixing.names, passes.ranks.world_size
         self._told: set[str] = set()  # parameters that were named in a warning
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
         self._present: GradientProbe | None = None
@@ -65,7 +65,7 @@ class RunProbe(StepHook):
         self.cancel()
         if not self.is_due(batch.plan.step):
             return
-        self._homogeneous = homogeneous = self.options.homogeneous or self._runs.is_packed(batch)
+        self._homogeneous = homogeneous = self.options.homogeneous or self._passes.is_packed(batch)
         num_micro_batches = len(batch.micro_batches)
         if self.options.needs_one_micro_batch and homogeneous:
             raise exact_refusal("samples are packed into rows, so that micro-batches are of one stream each")
@@ -93,7 +93,7 @@ class RunProbe(StepHook):
             homogeneous=homogeneous,
             exact_accumulate=self.options.exact_accumulate,
             sketch_size=self.options.sketch_size,
-            seed=self._runs.trainer.args.seed,
+            seed=self._passes.trainer.args.seed,
             world_size=self._world_size,
             warned=self._told,
         )
@@ -113,7 +113,7 @@ class RunProbe(StepHook):
         probe, self._present = self._present, None
         self.statistics, self.seconds = None, 0.0
         if probe is not None:
-            self.statistics = probe.finish(self._runs.sum_reduction_scale(), self._runs.loss_factors())
+            self.statistics = probe.finish(self._passes.sum_reduction_scale(), self._passes.loss_factors())
             self._check_variance(self.statistics)
             self.seconds = probe.seconds - self._seconds_before
 
@@ -154,11 +154,11 @@ class NoiseBetweenRanks(StepHook):
     """Measures the gradient noise from the ranks' differences.
 
     Args:
-        runs: Runs of the model, and the present step.
+        passes: Run the model; the present step.
     """
 
-    def __init__(self, runs: AuxiliaryPasses):
-        self._runs = runs
+    def __init__(self, passes: AuxiliaryPasses):
+        self._passes = passes
         self._noise: RankNoise | None = None
         self._listening = contextlib.ExitStack()
         self._sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
@@ -193,15 +193,15 @@ class NoiseBetweenRanks(StepHook):
     def end_backward(self, model: nn.Module) -> None:
         """Measures the average; see `StepHook.end_backward`."""
         if self._noise is not None:
-            device = self._runs.trainer.args.device
-            noise = self._noise.measure(self._num_own, self._runs.loss_scale(), device)
-            self._sums = self._runs.ranks.add_up(noise)
+            device = self._passes.trainer.args.device
+            noise = self._noise.measure(self._num_own, self._passes.loss_scale(), device)
+            self._sums = self._passes.ranks.add_up(noise)
 
     def observe(self, result: StepResult) -> Results:
         """Returns the noise, the same on all ranks; waits for a GPU. See `StepHook.observe`."""
         if self._sums is None:
             return {}
-        noise = noise_of_ranks(self._sums.tolist(), self._runs.ranks.world_size, self._num_samples)
+        noise = noise_of_ranks(self._sums.tolist(), self._passes.ranks.world_size, self._num_samples)
         is_known = math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
         return {GradientNoise: noise} if is_known else {}
 

@@ -118,14 +118,14 @@ class TargetRows:
     Args:
         name: Name of the target.
         rows: Its data set.
-        runs: Runs of the model outside of training.
+        passes: Run the model outside of training.
 
     Raises:
         ValueError: If the streams have losses or heads of their own and the target is named like none of them.
     """
 
-    def __init__(self, name: str, rows: Any, runs: AuxiliaryPasses):
-        trainer, plan = runs.trainer, runs.plan
+    def __init__(self, name: str, rows: Any, passes: AuxiliaryPasses):
+        trainer, plan = passes.trainer, passes.plan
         names, seed = [stream.name for stream in plan.streams], data_seed(trainer.args)
         if name not in names and plan.have_losses:
             raise ValueError(
@@ -141,19 +141,19 @@ class TargetRows:
         self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
         self._cursor = ShuffledCursor(Stream(f"target {name}", rows), seed)
 
-    def micro_batches(self, positions: Int64Array, step: int, runs: AuxiliaryPasses) -> list[MicroBatch]:
+    def micro_batches(self, positions: Int64Array, step: int, passes: AuxiliaryPasses) -> list[MicroBatch]:
         """Reads and collates rows, in micro-batches as large as those of steps.
 
         Args:
             positions: int64 `[num_rows]`: positions in the target's shuffled order, pass after pass.
             step: The step, which seeds random transforms and collators.
-            runs: Runs the model.
+            passes: Run the model.
         """
         if not len(positions):
             return []
         with seeded(self._seed, step, int(positions[0])):
             samples = [self._rows[index] for index in self._cursor.references(positions).tolist()]
-            return [self._collated(samples[part]) for part in runs.split(samples)]
+            return [self._collated(samples[part]) for part in passes.split(samples)]
 
     def _collated(self, samples: list[Any]) -> MicroBatch:
         inputs = self._collator(samples)
@@ -161,34 +161,34 @@ class TargetRows:
             inputs = {**batch_mapping(inputs), TASK: self._task}
         return MicroBatch(inputs, np.full(len(samples), self._stream_id), False)
 
-    def loss_sums(self, runs: AuxiliaryPasses, rank: int, world_size: int, most: int) -> FloatArray:
+    def loss_sums(self, passes: AuxiliaryPasses, rank: int, world_size: int, most: int) -> FloatArray:
         """Returns a rank's sums over rows, `[5]`: of `d, n, d², dn, n²` for a row's summed loss `d` and its items `n`.
 
         A micro-batch counts as a row where rows cannot be separated. All ranks have to call it.
 
         Args:
-            runs: Runs the model.
+            passes: Run the model.
             rank: The rank.
             world_size: Number of ranks.
             most: Rows over all ranks, the first of the target's order: the same whenever this is called.
         """
         positions = np.arange(rank, min(most, self.num_rows), world_size, dtype=np.int64)
         rows = positions if len(positions) else np.zeros(1, dtype=np.int64)  # to keep in step with the others
-        parts = np.array_split(rows, -(-len(rows) // runs.cap.max_samples))
-        micros = runs.on_all_ranks(lambda: [micro for part in parts for micro in self.micro_batches(part, 0, runs)])
+        parts = np.array_split(rows, -(-len(rows) // passes.cap.max_samples))
+        micros = passes.on_all_ranks(lambda: [micro for part in parts for micro in self.micro_batches(part, 0, passes)])
         if not len(positions):
             micros = [replace(micro, is_padding=True) for micro in micros]
-        return runs.together(partial(_loss_sums, runs, runs.evened(micros)))
+        return passes.together(partial(_loss_sums, passes, passes.evened(micros)))
 
 
-def _loss_sums(runs: AuxiliaryPasses, micros: Sequence[MicroBatch]) -> FloatArray:
+def _loss_sums(passes: AuxiliaryPasses, micros: Sequence[MicroBatch]) -> FloatArray:
     sums = np.zeros(5)
     for micro in micros:
-        n = np.zeros(1) if micro.is_padding else runs.items(micro).double().cpu().numpy()
+        n = np.zeros(1) if micro.is_padding else passes.items(micro).double().cpu().numpy()
         total = float(n.sum())
-        if not total and not runs.is_sharded:
+        if not total and not passes.is_sharded:
             continue
-        mean, rows = runs.mean_and_row_losses(micro)
+        mean, rows = passes.mean_and_row_losses(micro)
         if total:
             loss = total * float(mean)
             d = np.array([loss]) if rows is None else rows.detach().double().cpu().numpy()

@@ -275,7 +275,7 @@ class Clock:
         self.end_epoch()
         return int(rest)
 
-    def anew(self) -> "Clock":
+    def zeroed_copy(self) -> "Clock":
         """Returns a copy with all counts at 0."""
         clock = copy.copy(self)
         for name in _COUNTS:

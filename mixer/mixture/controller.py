@@ -1,7 +1,6 @@
 """Mixture controller: owns weights, batch size, planner and clock, and their state."""
 
 import copy
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +13,10 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
-from mixer.mixture.stream import Stream
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.streams import describe
 from mixer.mixture.weights import MixtureWeights
-from mixer.policies.contract import Decision, Observation, Policy, Terms, Unit, Weights
+from mixer.policies.contract import Decision, Observation, Policy, Weights
 from mixer.policies.objective import Objective
 from mixer.schedules.base import BatchObservation, Schedule
 from mixer.schedules.constant import Constant
@@ -28,8 +26,6 @@ from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number
 
 FORMAT_VERSION = 2
 _LOADED = {"num_tokens": "tokens", "num_labels": "labels", "skipped": "skipped samples"}
-_MOST_UNLABELLED = 32  # samples of a stream of which none has a label
-logger = logging.getLogger(__name__)
 
 
 class Mixing:
@@ -57,7 +53,7 @@ class Mixing:
         loss_units: LossUnits | None = None,
     ):
         self.policy, self.loss_units = policy, loss_units
-        self._has_told = False  # of a stream without labels
+        self.has_warned_of_labels = False  # that a stream has had none so far
         self.clock = clock
         self._mixture = replace(describe(planner.streams), objective=objective, decay_begins=self._decay_begins)
         self.names = self._mixture.names
@@ -191,15 +187,6 @@ class Mixing:
         return self.size.schedule
 
     @property
-    def scheduled_batch_size(self) -> int:
-        """The schedule's last decision, which rules the next step unless a size is set by hand."""
-        return self.size.scheduled
-
-    def explain_batch_size(self) -> Terms:
-        """Gives the terms of the schedule's last decision; see `BatchSize.explain`."""
-        return self.size.explain()
-
-    @property
     def learning_rate_factor(self) -> float:
         """Factor on the learning rate in the next step, for its batch size."""
         return self.size.learning_rate_factor
@@ -224,11 +211,11 @@ class Mixing:
 
     # ---- Planning ----
 
-    def next_plan(self) -> Plan | None:
+    def next_plan(self) -> StepPlan | None:
         """Plans the next step and advances the streams.
 
         Returns:
-            Plan, or `None` if the streams are exhausted, or if the rest of the epoch was dropped just now because the
+            The plan; `None` if the streams are exhausted, or if the rest of the epoch was dropped just now because the
             batch size has grown.
         """
         if self.drop_rest():
@@ -238,7 +225,7 @@ class Mixing:
             return None
         clock, weights, additional = self.clock, self._weights, self._weights.additional
         counts, starts = self.planner.draw(shares, available, clock.next_total(), clock.step, additional)
-        return Plan(
+        return StepPlan(
             step=clock.step + 1,
             counts=counts,
             starts=starts,
@@ -256,7 +243,7 @@ class Mixing:
         total, additional = self.clock.next_total(), self._weights.additional
         return total if additional is None else max(total, math.ceil(total * float(additional.max())) + 1)
 
-    def forecast(self) -> Iterator[Plan]:
+    def forecast(self) -> Iterator[StepPlan]:
         """Plans the coming steps at constant weights and batch size, without side effects.
 
         Call it between a step's plan and its observation.
@@ -265,7 +252,7 @@ class Mixing:
             Plans of the steps after the last planned one, until the run ends.
         """
         ahead = copy.copy(self)
-        ahead.planner, ahead.clock = self.planner.ahead(), copy.copy(self.clock)
+        ahead.planner, ahead.clock = self.planner.lookahead_copy(), copy.copy(self.clock)
         total: int | None = None
         while True:
             ahead.end_step(total)
@@ -276,16 +263,16 @@ class Mixing:
             total = plan.clocked(plan.counts)
             yield plan
 
-    def aside(self) -> "Mixing":
+    def preview_copy(self) -> "Mixing":
         """Returns a copy that plans an epoch at the current weights and batch size, without effect on this one.
 
-        Its steps are not observed: `pass_over` must end each.
+        Its steps are not observed: `count_untrained` must end each.
         """
         copied = copy.copy(self)
-        copied.planner, copied.clock = self.planner.ahead(), self.clock.anew()
+        copied.planner, copied.clock = self.planner.lookahead_copy(), self.clock.zeroed_copy()
         return copied
 
-    def pass_over(self, plan: Plan) -> None:
+    def count_untrained(self, plan: StepPlan) -> None:
         """Counts a step that is planned but not trained."""
         self.end_step(plan.clocked(plan.counts))
         self.drop_rest()
@@ -302,65 +289,9 @@ class Mixing:
 
     # ---- Observing ----
 
-    def user_of(self, unit: Unit) -> str | None:
-        """Names what of the run counts in a unit beside single streams; `None` if nothing does."""
-        users = {
-            f"unit={unit!r}": self.policy.unit == unit,
-            f"A budget in {unit}": getattr(self.clock.budget, unit) is not None,
-            f"batch_size={self.schedule.name}": self.schedule.unit == unit,
-        }
-        if unit == "labels":
-            users["max_labels"] = self.planner.has_label_amounts
-        return next((user for user, counts in users.items() if counts), None)
-
-    def check_tokens(
-        self, plan: Plan, tokens: Int64Array, skipped: Int64Array | None = None, labels: Int64Array | None = None
-    ) -> None:
-        """Refuses samples without tokens if the run counts tokens, and streams without labels if it counts labels.
-
-        A stream is told of that has no label so far, and refused once it had many samples: the first may be truncated.
-
-        Args:
-            plan: Plan of a step.
-            tokens: int64 `[num_streams]`: its tokens.
-            skipped: int64 `[num_streams]`: its skipped samples; `None` for none.
-            labels: int64 `[num_streams]`: its labels; `None` for none.
-
-        Raises:
-            ValueError: If a stream has samples but no tokens, or many and no labels.
-        """
-        has_samples = plan.counts > (0 if skipped is None else skipped)
-        if not tokens[has_samples].all():
-            self._refuse_without_tokens(
-                [self.planner.streams[at] for at in np.flatnonzero(has_samples & (tokens == 0))]
-            )
-        user = self.user_of("labels")
-        if user is None:
-            return
-        are_without = has_samples & (self.num_labels + (0 if labels is None else labels) == 0)
-        if not are_without.any():
-            return
-        names = [self.names[at] for at in np.flatnonzero(are_without)]
-        if (self.seen[are_without] >= _MOST_UNLABELLED).any() or labels is None:
-            raise ValueError(
-                f"{user} needs labels, but no sample of {names} so far has one that the loss learns (all are -100, or "
-                "none were counted). Check the chat template and max_length, or count in tokens."
-            )
-        if not self._has_told:
-            self._has_told = True
-            logger.warning("%s: no sample of %s so far has a label that the loss learns.", user, names)
-
-    def _refuse_without_tokens(self, lacking: list[Stream]) -> None:
-        user = self.user_of("tokens")
-        if user is None and any(stream.max_tokens is not None for stream in lacking):
-            user, lacking = "max_tokens", [stream for stream in lacking if stream.max_tokens is not None]
-        if user is not None:
-            names = [stream.name for stream in lacking]
-            raise ValueError(f"{user} needs token counts, but samples of {names} have no tokens and no mask.")
-
     def observe(
         self,
-        plan: Plan,
+        plan: StepPlan,
         tokens: Int64Array,
         measured: measurements.Results | None = None,
         skipped: Int64Array | None = None,
@@ -399,7 +330,7 @@ class Mixing:
             return
         self._update_weights(plan, loaded[int(self.policy.unit == "labels")], measured)
 
-    def _update_batch_size(self, plan: Plan, measured: measurements.Results) -> None:
+    def _update_batch_size(self, plan: StepPlan, measured: measurements.Results) -> None:
         clock = self.clock
         seen = BatchObservation(
             step=clock.step,
@@ -414,7 +345,7 @@ class Mixing:
         self.size.update(seen)
         clock.resize(self.size.value)
 
-    def _update_weights(self, plan: Plan, tokens: Int64Array, measured: measurements.Results) -> None:
+    def _update_weights(self, plan: StepPlan, tokens: Int64Array, measured: measurements.Results) -> None:
         lengths = self._weights.tokens_per_sample(self.seen, self.amounts)
         if (evaluated := self._weights.take_evaluation_losses()) is not None:
             measured = {**measured, measurements.EvaluationLoss: evaluated}

@@ -30,7 +30,7 @@ class Cursor(Protocol):
             int64 `[len(positions)]`: indices into the stream's dataset.
         """
 
-    def ahead(self) -> "Cursor":
+    def lookahead_copy(self) -> "Cursor":
         """Returns a copy for lookahead: drawing from it does not move this one."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,8 +8,7 @@ import numpy as np
 
 from mixer.mixture.cursor import Cursor
 from mixer.mixture.permutation import Permutation, PermutationBlock
-from mixer.mixture.sharding import dealt_samples, rank_samples
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan, dealt_samples, rank_samples
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.validation import MOST_COUNT, whole_number
@@ -77,8 +76,8 @@ class IterableCursor:
         """Returns the positions themselves: rows have no other index."""
         return np.asarray(positions, dtype=np.int64)
 
-    def ahead(self) -> "IterableCursor":
-        """Returns a copy for lookahead; see `Cursor.ahead`."""
+    def lookahead_copy(self) -> "IterableCursor":
+        """Returns a copy for lookahead; see `Cursor.lookahead_copy`."""
         return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,8 +159,8 @@ class ShuffledCursor:
         """Maps positions to indices; see `Cursor.references`."""
         return self._block.read(positions)
 
-    def ahead(self) -> "ShuffledCursor":
-        """Returns a copy for lookahead; see `Cursor.ahead`."""
+    def lookahead_copy(self) -> "ShuffledCursor":
+        """Returns a copy for lookahead; see `Cursor.lookahead_copy`."""
         copied = copy.copy(self)
         copied.share_positions(np.zeros(1, dtype=np.int64), 0)
         return copied
@@ -213,7 +212,7 @@ class CursorLookup:
                 [d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered]
             )
 
-    def share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
+    def share(self, plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Returns a rank's samples of a plan, for streams in order that have any.
 
         Args:

@@ -10,7 +10,7 @@ from mixer.mixture.apportion import apportion
 from mixer.mixture.cursor import Cursor
 from mixer.mixture.cursors import CursorLookup, IterableCursor, ShuffledCursor, StreamShare
 from mixer.mixture.groups import Grouping, Groups
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import UNITS, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -215,11 +215,11 @@ class Planner:
         assert len(self.cursors) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
         self._advance(np.array([num_samples]))
 
-    def rank_share(self, plan: Plan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
+    def rank_share(self, plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Returns a rank's samples of a plan; see `CursorLookup.share`."""
         return self._lookup.share(plan, rank, world_size, is_balanced)
 
-    def example(self, plan: Plan, stream_id: int, number: int = 0) -> StreamShare:
+    def example(self, plan: StepPlan, stream_id: int, number: int = 0) -> StreamShare:
         """Returns one sample of a plan's stream, for a rank that has none but must keep in step.
 
         Args:
@@ -231,14 +231,14 @@ class Planner:
         positions = range(first, first + 1)
         return StreamShare(stream_id, positions, self.cursors[stream_id].references(positions))
 
-    def ahead(self) -> "Planner":
+    def lookahead_copy(self) -> "Planner":
         """Returns a copy for lookahead: drawing from it does not move this one.
 
         It has positions of its own, but shares the cursors of shuffled streams, which only look up for it.
         """
         planner = copy.copy(self)
         planner.positions, planner.seen = self.positions.copy(), self.seen.copy()
-        planner.others = {number: cursor.ahead() for number, cursor in self.others.items()}
+        planner.others = {number: cursor.lookahead_copy() for number, cursor in self.others.items()}
         planner.cursors = tuple(planner.others.get(number, cursor) for number, cursor in enumerate(self.cursors))
         return planner
 

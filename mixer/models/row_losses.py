@@ -141,7 +141,7 @@ class RowLossReader:
         def after_forward(_module: nn.Module, _args: Any, kwargs: dict[str, Any], output: Any) -> None:
             reader = own()
             if reader is not None and reader.is_listening:
-                reader.hear(output, kwargs)
+                reader.read_output(output, kwargs)
 
         model = self._model()
         assert model is not None, "the model exists while its reader is attached"  # noqa: S101
@@ -183,14 +183,14 @@ class RowLossReader:
         self._row_losses, self.terms, self.is_listening, self.output = None, [], True, None
         self._labels = inputs.get("labels")
 
-    def heard_rows(self) -> Tensor | None:
+    def take_row_losses(self) -> Tensor | None:
         """Returns the sum of each row's loss terms in the last forward, `[num_rows]`, once; `None` if unknown."""
         rows = self._row_losses
         self._row_losses = self._labels = self.output = None
         self.is_listening = False
         return rows
 
-    def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+    def read_output(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Reads the row losses of a forward's output."""
         if self.keeps_output:
             self.output = output
@@ -202,14 +202,14 @@ class RowLossReader:
             return
         log_probs = getattr(output, "log_probs", None)
         if isinstance(log_probs, Tensor):
-            self._hear_log_probs(log_probs.detach())
+            self._read_log_probs(log_probs.detach())
             return
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if isinstance(logits, Tensor):
             with torch.no_grad():
                 self._row_losses = self._from_logits(logits.detach(), labels, kwargs)
 
-    def _hear_log_probs(self, log_probs: Tensor) -> None:
+    def _read_log_probs(self, log_probs: Tensor) -> None:
         """Reads the log-probabilities of TRL's fused head: `[num_rows, num_places - 1]`, 0 for ignored labels."""
         if self._row_losses is not None:  # a second forward, for metrics alone, after one with logits
             return
@@ -279,7 +279,7 @@ def hides_rows(args: TrainingArguments) -> bool:
 class RowlessTracker(RowLossReader):
     """A reader without row losses: micro-batches are of one stream each, and their loss is that stream's."""
 
-    def hear(self, output: Any, kwargs: Mapping[str, Any]) -> None:
+    def read_output(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Keeps the output if it is needed."""
         if self.keeps_output:
             self.output = output

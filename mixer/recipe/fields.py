@@ -320,7 +320,7 @@ def check_written_classes(recipe_class: type, values: Any) -> None:
                 raise ValueError(_in_short(error)) from None
 
 
-def explained(error: ArgumentError, recipe_class: type, content: Mapping[str, Any]) -> str:
+def explain_parser_error(error: ArgumentError, recipe_class: type, content: Mapping[str, Any]) -> str:
     """Explains why jsonargparse refused a recipe, in one line.
 
     Args:

@@ -118,7 +118,7 @@ class Recipe:
 
     @staticmethod
     @functools.cache
-    def of_trainer(trainer: str | None) -> "type[Recipe]":
+    def for_trainer(trainer: str | None) -> "type[Recipe]":
         """Returns the class of recipes with the training arguments of a trainer.
 
         Args:
@@ -187,7 +187,7 @@ class Recipe:
                 eval_dataset=data.evaluation or None,
                 objective=self._steered_by(_rows_of(targets)),
                 processing_class=tokenizer,
-                **self._of_trainer(model, reference, tokenizer, has_weights),
+                **self._trainer_arguments(model, reference, tokenizer, has_weights),
                 **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
             )
         return BuiltRecipe(trainer, built if self.trainer is None else _prepared(trainer, built))
@@ -200,7 +200,7 @@ class Recipe:
         with _naming("reference_model"):
             return ModelRecipe(self.model.task, self.reference_model).build(has_weights)
 
-    def _of_trainer(self, model: Any, reference: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
+    def _trainer_arguments(self, model: Any, reference: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
         """Returns the arguments that only some trainers take; TRL's make their own collators, adapters and copies."""
         if self.trainer is None:
             collates = tokenizer is not None and self._reads_rows

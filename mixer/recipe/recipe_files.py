@@ -80,7 +80,7 @@ def _is_of_unknown_package(name: str) -> bool:
 def _parser(trainer: str | None) -> ArgumentParser:
     policy_classes()  # those of other packages are known by their names once they are imported
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Recipe.of_trainer(trainer))
+    parser.add_class_arguments(Recipe.for_trainer(trainer))
     return parser
 
 

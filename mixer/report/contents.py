@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mixer.ledger.forks import paired_differences, told
+from mixer.ledger.forks import forks_in_words, paired_differences
 from mixer.report.answer import answer
 from mixer.report.findings import findings_of
 from mixer.report.grouping import grouped, main_streams
@@ -41,7 +41,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
     plots = [plot(drawn, points_per_line(drawn)) for plot in PLOTS]
     plots.insert(0, objective(runs, points_per_line(drawn)))  # of all its targets, those drawn as one too
     notes = (
-        *(told(paired_differences(paths)), differing_streams(runs)),
+        *(forks_in_words(paired_differences(paths)), differing_streams(runs)),
         *(_in_intervals(runs), _drawn_as_one(runs, main)),
     )
     return Report(

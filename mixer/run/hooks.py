@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult
 from mixer.measurements import Kind, Results
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ForwardResult:
             backward, or if rows cannot be separated.
     """
 
-    plan: Plan
+    plan: StepPlan
     micro: MicroBatch
     output: Any
     items: Tensor

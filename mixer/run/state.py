@@ -14,7 +14,7 @@ from mixer.loading.learning_rate import LearningRate
 from mixer.loading.loaded_step import StepCounts
 from mixer.loading.loader import MixingLoader
 from mixer.mixture.controller import Mixing
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.plan import RunPlan
 from mixer.utils.arrays import Int64Array
 
@@ -31,7 +31,7 @@ class PresentStep:
         is_left_out: Whether its optimizer step was left out, because a loss or the gradient is not finite.
     """
 
-    plan: Plan | None = None
+    plan: StepPlan | None = None
     counts: StepCounts = field(default_factory=lambda: StepCounts(_NONE, _NONE))
     micro_items: list[int] = field(default_factory=list)
     left_out: list[tuple[int, int]] = field(default_factory=list)
@@ -42,7 +42,7 @@ class PresentStep:
         self.plan, self.counts, self.micro_items = None, StepCounts(_NONE, _NONE), []
 
     @property
-    def its_plan(self) -> Plan:
+    def present_plan(self) -> StepPlan:
         """The plan, in a run."""
         assert self.plan is not None, "a step is confirmed before anything asks for its plan"  # noqa: S101
         return self.plan

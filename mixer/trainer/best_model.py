@@ -105,7 +105,7 @@ def _key_of(metric: str | None) -> str:
 
 
 def is_best(
-    trainer: Trainer, determine: Callable[..., bool], metrics: Mapping[str, float], trial: Any, told: set[str]
+    trainer: Trainer, determine: Callable[..., bool], metrics: Mapping[str, float], trial: Any, warned: set[str]
 ) -> bool:
     """Says whether an evaluation is the best so far; one whose metric is not finite never is.
 
@@ -114,23 +114,23 @@ def is_best(
         determine: The Trainer's own decision.
         metrics: The metrics of the evaluation.
         trial: The trial of a search, or `None`.
-        told: Metrics that were told not to be finite; this one is added.
+        warned: Metrics that were not finite before, of which it has warned; this one is added.
     """
     metric = trainer.args.metric_for_best_model
     key = _key_of(metric)
     if math.isfinite(metrics.get(key, 0.0)):
         return determine(metrics, trial)
-    if key not in told and trainer.is_world_process_zero():
+    if key not in warned and trainer.is_world_process_zero():
         logger.warning(
             "metric_for_best_model=%r is %s in step %d: this evaluation cannot be the best.",
             *(metric, metrics[key], trainer.state.global_step),
         )
-    told.add(key)
+    warned.add(key)
     return False
 
 
 @contextlib.contextmanager
-def stopping_once(trainer: Any, seen: Collection[str] | None = None) -> Iterator[None]:
+def early_stopping_by_its_metric(trainer: Any, seen: Collection[str] | None = None) -> Iterator[None]:
     """Shows early stopping only the evaluations with its metric: it warns of others that it is disabled.
 
     Args:

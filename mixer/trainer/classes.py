@@ -14,7 +14,7 @@ from mixer.models.labels import IGNORED, LABEL_COLUMNS, check_label_values, num_
 from mixer.run.loading import goes_by_first
 from mixer.run.plan import RunPlan
 from mixer.trainer.evaluation import StreamEvaluation
-from mixer.trainer.streams_that_differ import StreamDifferences, tried
+from mixer.trainer.streams_that_differ import StreamDifferences, try_user_code
 
 _MOST_TRIED = 32  # samples of a data set
 
@@ -45,7 +45,7 @@ def check_classes(
     steering = plan.steering
     rows = {} if steering is None else steering.rows
     parts += [(f"targets[{name!r}]", name, own) for name, own in rows.items()]
-    evaluated = [(called, own, *evaluation.treated_like(name)) for called, name, own in parts]
+    evaluated = [(called, own, *evaluation.stream_and_task_of(name)) for called, name, own in parts]
     for called, own, like, task in evaluated:
         if trainer.args.eval_strategy != "no" and _is_stock(trainer, like):
             head = f"the head {task!r}" if task else "the model's head"
@@ -96,8 +96,8 @@ def _keeps_numbers(
     numbers = dataset.with_format(None).select_columns([column])[places][column]
     samples, labels = preprocessed(dataset, preprocess), None
     for place, own in zip(places, numbers, strict=True):
-        with tried(f"A sample of stream {column!r} cannot be read."):
-            inputs = differences.collated_like(stream, samples[place])
+        with try_user_code(f"A sample of stream {column!r} cannot be read."):
+            inputs = differences.trial_batch_like(stream, samples[place])
             labels = None if inputs is None else inputs.get("labels")
         if isinstance(labels, Tensor) and not {*labels.flatten().tolist(), IGNORED} <= {*np.ravel(own), IGNORED}:
             return False

@@ -13,8 +13,9 @@ from mixer.checkpoint.choose import write_error
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
-from mixer.loading.micro_batch_caps import Size, Window
+from mixer.loading.micro_batch_caps import Size, SucceededSizes
 from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.counted_units import check_counted, option_counting
 from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
 from mixer.run.state import Basis
@@ -23,7 +24,7 @@ from mixer.utils.files import WriteError
 
 logger = logging.get_logger(__name__)
 
-_MOST_TOLD = 20  # skipped samples that each rank logs one by one
+_MOST_LOGGED = 20  # skipped samples that each rank logs one by one
 
 
 class StepConfirmation:
@@ -47,22 +48,22 @@ class StepConfirmation:
         self._skipping, self._losses, self._check_labels, self._signals = plan.skipping, losses, check_labels, signals
         self._num_streams = len(plan.streams)
         self.largest = Size(0, 0)  # of this rank's micro-batches in the step
-        self.begin()
+        self.begin_run()
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run."""
-        self._window, self._num_trained = Window(), 0  # steps trained in this run
-        self._step_told, self._num_told = -1, 0  # the last step whose skipped samples were logged
+        self._window, self._num_trained = SucceededSizes(), 0  # steps trained in this run
+        self._step_logged, self._num_logged = -1, 0  # the last step whose skipped samples were logged
 
-    def passed(self) -> None:
+    def record_success(self) -> None:
         """Records that the step was trained, with its largest micro-batch."""
-        self._window.passed(self.largest)
+        self._window.record_success(self.largest)
         self._num_trained += 1
 
-    def confirmed(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
+    def load_and_confirm(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
         """Loads a step, or catches an error, and reports it to the other ranks before anything else happens."""
         batch, counts, run = None, None, self._run
-        error = explained(run.method_error or run.policy_error or run.ledger.error, self._trainer)
+        error = explain_write_error(run.method_error or run.policy_error or run.ledger.error, self._trainer)
         try:
             if self._can_load(error):
                 batch = load()
@@ -75,21 +76,21 @@ class StepConfirmation:
         run.step.counts = counts = confirm(self._ranks, self._num_streams, plan, counts, error)
         if batch is not None:
             run.step.plan, run.step.left_out = batch.plan, self._left_out(batch, counts.skipped)
-            run.mixing.check_tokens(batch.plan, counts.tokens, counts.skipped, counts.labels)
+            check_counted(run.mixing, batch.plan, counts.tokens, counts.skipped, counts.labels)
             self._log_skipped_samples(batch, counts.skipped)
         return batch
 
-    def reconfirmed(self, batch: StepBatch) -> StepBatch:
+    def recount(self, batch: StepBatch) -> StepBatch:
         """Counts a step's items again."""
-        return self.confirmed(lambda: batch) or batch
+        return self.load_and_confirm(lambda: batch) or batch
 
-    def reloaded(self, batch: StepBatch) -> StepBatch:
+    def reload(self, batch: StepBatch) -> StepBatch:
         """Loads the samples of a step again."""
-        return self.confirmed(lambda: self._run.present_loader.load(batch.plan)) or batch
+        return self.load_and_confirm(lambda: self._run.present_loader.load(batch.plan)) or batch
 
     def resplit(self, batch: StepBatch) -> StepBatch:
         """Splits a step into smaller micro-batches."""
-        return self.confirmed(lambda: self._run.present_loader.resplit(batch)) or batch
+        return self.load_and_confirm(lambda: self._run.present_loader.resplit(batch)) or batch
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that communicate while loading do so only if all of them can."""
@@ -131,7 +132,7 @@ class StepConfirmation:
         if has_labels(inputs):  # which the loss counts as its items, unless it is a mean over rows
             counts_rows = self._losses.normalization_of(micro.first_stream).counts_rows
             return self._losses.labels_per_row(inputs) if counts_rows else items
-        if (user := self._run.mixing.user_of("labels")) is not None and not micro.is_padding:
+        if (user := option_counting(self._run.mixing, "labels")) is not None and not micro.is_padding:
             raise ValueError(
                 f"{user} counts the labels that the loss learns, but a micro-batch has no 'labels', only "
                 f"{sorted(map(str, inputs))}. Give amounts in tokens or samples, or have the collator make labels."
@@ -156,19 +157,19 @@ class StepConfirmation:
     def _log_skipped_samples(self, batch: StepBatch, skipped: Int64Array | None) -> None:
         """Logs the samples that a step skips, and ends the run on all ranks if there are too many."""
         messages = [sample.message for _, sample, _ in batch.broken]
-        if batch.plan.step != self._step_told:  # otherwise it was reloaded
-            self._step_told = batch.plan.step
-            for message in messages[: max(_MOST_TOLD - self._num_told, 0)]:
+        if batch.plan.step != self._step_logged:  # otherwise it was reloaded
+            self._step_logged = batch.plan.step
+            for message in messages[: max(_MOST_LOGGED - self._num_logged, 0)]:
                 logger.warning("Step %d continues without a sample. %s", batch.plan.step, message)
-            self._num_told += len(messages)
-            if self._num_told >= _MOST_TOLD > self._num_told - len(messages):
+            self._num_logged += len(messages)
+            if self._num_logged >= _MOST_LOGGED > self._num_logged - len(messages):
                 logger.warning("Further skipped samples are counted in the ledger (column skipped), but not logged.")
         if skipped is not None:
             mixing = self._run.mixing
             self._skipping.check(mixing.names, mixing.skipped + skipped, mixing.seen, messages)
 
 
-def explained(error: Exception | None, trainer: Trainer) -> Exception | None:
+def explain_write_error(error: Exception | None, trainer: Trainer) -> Exception | None:
     """Adds what is safe to the error of a file that could not be written between steps."""
     if not isinstance(error, WriteError) or error.says_what_is_safe:
         return error

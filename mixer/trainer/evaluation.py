@@ -21,7 +21,7 @@ from mixer.models.trl_metrics import name_by_set
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
 from mixer.run.state import Basis
-from mixer.trainer.best_model import save_best_of_each, stopping_once
+from mixer.trainer.best_model import early_stopping_by_its_metric, save_best_of_each
 from mixer.trainer.evaluation_sets import checking_metrics, lack_of_labels
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.utils.attributes import attributes_held
@@ -52,17 +52,17 @@ class StreamEvaluation:
         self._own_metrics: set[str] = set()  # names of those that TRL's trainer adds to each set's
         self._stream: Stream | None = None
         self._without_labels: set[str] = set()  # sets that have no loss
-        self.told_metrics: set[str] = set()  # metrics of the best model that were told not to be finite
+        self.warned_metrics: set[str] = set()  # metrics of the best model that were not finite
 
     @property
     def has_metrics(self) -> bool:
         """Whether the user computes metrics."""
         return self._metrics_by_set is not None or self._trainer.compute_metrics is not None
 
-    def join(
+    def connect(
         self, basis: Basis, losses: StreamLosses, differences: StreamDifferences, agree: Callable[[], None]
     ) -> None:
-        """Joins the runs of a trainer with streams, and refuses sets that cannot be evaluated.
+        """Connects it with the runs of a trainer, and refuses sets that cannot be evaluated.
 
         Args:
             basis: The trainer, the plan of the run, the run and its ranks.
@@ -75,7 +75,7 @@ class StreamEvaluation:
         """
         self._joined, self._agree, plan = basis, agree, basis.plan
         self._streams, self._tasks = plan.streams, plan.tasks
-        self.set_loss.join(losses)
+        self.set_loss.connect(losses)
         lack_of = partial(lack_of_labels, self._trainer, losses, differences)
         for name, rows in {} if plan.steering is None else plan.steering.rows.items():
             called = f"The target {name!r} of the objective"
@@ -85,7 +85,7 @@ class StreamEvaluation:
         if self._trainer.args.eval_strategy == "no" or sets is None:
             return
         for name, dataset in (sets if isinstance(sets, dict) else {"": sets}).items():
-            (stream, _), called = self.treated_like(name), f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            (stream, _), called = self.stream_and_task_of(name), f"eval_dataset[{name!r}]" if name else "eval_dataset"
             if isinstance(dataset, Sized) and not len(dataset):
                 raise ValueError(
                     f"{called} is empty: it has no loss. Add samples, leave it out, or set eval_strategy='no'."
@@ -99,7 +99,7 @@ class StreamEvaluation:
         only = self._streams[0] if len(self._streams) == 1 else None  # a set of any name belongs to a single stream
         return next((stream for stream in self._streams if stream.name == name), only)
 
-    def treated_like(self, name: str) -> tuple[Stream | None, str | None]:
+    def stream_and_task_of(self, name: str) -> tuple[Stream | None, str | None]:
         """Returns the stream that a set is treated like, and the model's argument `task` for it."""
         stream = self._stream_of(name)
         return stream, self._task_of(name, stream)
@@ -154,7 +154,7 @@ class StreamEvaluation:
             trainer.log(dict(summary))
             metrics.update(summary)
             # Callbacks such as early stopping have seen each set, but not yet these summaries.
-            with stopping_once(trainer, metrics.keys() - summary.keys()):
+            with early_stopping_by_its_metric(trainer, metrics.keys() - summary.keys()):
                 trainer.control = trainer.callback_handler.on_evaluate(
                     trainer.args, trainer.state, trainer.control, summary
                 )
@@ -195,7 +195,7 @@ class StreamEvaluation:
     @contextlib.contextmanager
     def _evaluating_sets(self, prefix: str, options: Mapping[str, Any]) -> Iterator[None]:
         self._own_metrics.clear()
-        with attributes_held(self, prefix=f"{prefix}_", _options=options), stopping_once(self._trainer):
+        with attributes_held(self, prefix=f"{prefix}_", _options=options), early_stopping_by_its_metric(self._trainer):
             yield
 
     def _set_name(self, prefix: str) -> str:
@@ -269,7 +269,7 @@ class StreamEvaluation:
         stream = self._stream
         with self.set_loss.measuring(None if stream is None else self._streams.index(stream)):
             output = evaluate(dataloader, *args, **kwargs)
-            self.set_loss.settled(output.metrics, call.arguments.get("metric_key_prefix", "eval"))
+            self.set_loss.corrected(output.metrics, call.arguments.get("metric_key_prefix", "eval"))
         if self._set is not None and self.prefix == _PREFIX:  # what TRL's trainer has measured, before it logs that
             self._own_metrics |= name_by_set(self._trainer, self._set)
         return output
@@ -286,17 +286,17 @@ class StreamEvaluation:
         else:
             eval_dataset = self._like_stream(sets if eval_dataset is None else eval_dataset)
         with attributes_held(self._trainer, eval_dataset=sets):
-            return self._let_go(make(eval_dataset))
+            return self._forget_loader(make(eval_dataset))
 
     def test_loader(self, make: Callable[[Any], Any], test_dataset: Any) -> Any:
         """Makes the loader of a test set, preprocessed like its stream; see `Trainer.get_test_dataloader`."""
-        return self._let_go(make(self._like_stream(test_dataset)))
+        return self._forget_loader(make(self._like_stream(test_dataset)))
 
     def _like_stream(self, dataset: Any) -> Any:
         stream = self._stream
         return dataset if stream is None or dataset is None else preprocessed(dataset, stream.preprocess)
 
-    def _let_go(self, loader: Any) -> Any:
+    def _forget_loader(self, loader: Any) -> Any:
         """Makes accelerate forget a loader: it keeps every one that it prepares, one per set and evaluation."""
         prepared = getattr(self._trainer.accelerator, "_dataloaders", [])
         prepared[:] = [one for one in prepared if one is not loader]

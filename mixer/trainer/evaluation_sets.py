@@ -14,7 +14,7 @@ from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import is_dataset
 from mixer.models.labels import find_lack_of_labels
-from mixer.trainer.streams_that_differ import StreamDifferences, tried
+from mixer.trainer.streams_that_differ import StreamDifferences, try_user_code
 
 _MOST_LOOKED_AT = 100  # samples of a set in search of a label
 
@@ -94,16 +94,16 @@ def lack_of_labels(
     Returns:
         Why it has no loss; `None` if it has one, or if that is the business of the user's code.
     """
-    has_own_loss = losses.is_users or (stream is not None and stream.compute_loss_func is not None)
+    has_own_loss = losses.user_computes_loss or (stream is not None and stream.compute_loss_func is not None)
     if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
         return None
     samples, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
     places = range(0, num_samples, max(num_samples // _MOST_LOOKED_AT, 1))[:_MOST_LOOKED_AT]
     for place in places:  # the first one with a label is enough
         inputs = None
-        with tried(f"Sample {place} of {called} cannot be read."):
+        with try_user_code(f"Sample {place} of {called} cannot be read."):
             sample = samples[place]
-            inputs = differences.collated_like(stream, sample)
+            inputs = differences.trial_batch_like(stream, sample)
         if inputs is None:
             return None
         lack = find_lack_of_labels(trainer.model, inputs, dataset, sample)

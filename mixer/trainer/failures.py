@@ -62,7 +62,7 @@ def remove_note() -> None:
     _with_store(lambda store: [store.delete_key(key) for key in (_waiting(_rank()), _here(_rank()))])
 
 
-def stay_until_heard(gone: Sequence[int] = ()) -> None:
+def wait_until_note_is_read(gone: Sequence[int] = ()) -> None:
     """Keeps the rank that hosts the store alive until the others have read the note, or do not answer.
 
     Args:
@@ -73,7 +73,7 @@ def stay_until_heard(gone: Sequence[int] = ()) -> None:
         _absent(max(_SECONDS_TO_BE_HEARD, _POLLS_TO_ANSWER * _poll_seconds()), gone)
 
 
-def who_is_gone() -> list[int]:
+def find_missing_ranks() -> list[int]:
     """Calls all ranks and returns those that do not answer: their processes have ended or stopped."""
     if not _set(_CALL):
         return [0] if _keeps_store(0) else []
@@ -159,7 +159,7 @@ def _with_store(use: Callable[[Any], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def among_others(where: Callable[[], str], timeout_seconds: Callable[[], float]) -> Iterator[None]:
+def reporting_to_all_ranks(where: Callable[[], str], timeout_seconds: Callable[[], float]) -> Iterator[None]:
     """Reports an error of one rank on all ranks, including `SystemExit` and `KeyboardInterrupt`.
 
     Args:
@@ -175,18 +175,18 @@ def among_others(where: Callable[[], str], timeout_seconds: Callable[[], float])
             yield
         except BaseException as error:
             rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-            if (explanation := explained(error, where(), rank, world_size, timeout_seconds())) is None:
+            if (explanation := explain_error(error, where(), rank, world_size, timeout_seconds())) is None:
                 raise
             raise explanation from error
 
 
-def made_among_others(init: Callable[Arguments, None]) -> Callable[Arguments, None]:
+def reports_errors_to_all_ranks(init: Callable[Arguments, None]) -> Callable[Arguments, None]:
     """Decorates a trainer's `__init__` so that its error on one rank is reported on all."""
 
     @wraps(init)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         made = vars(args[0])
-        with among_others(
+        with reporting_to_all_ranks(
             lambda: "while the trainer was constructed",
             lambda: made["args"].ddp_timeout if "args" in made else default_pg_timeout.total_seconds(),
         ):
@@ -195,7 +195,9 @@ def made_among_others(init: Callable[Arguments, None]) -> Callable[Arguments, No
     return wrapped
 
 
-def explained(error: BaseException, where: str, rank: int, world_size: int, timeout_seconds: float) -> Exception | None:
+def explain_error(
+    error: BaseException, where: str, rank: int, world_size: int, timeout_seconds: float
+) -> Exception | None:
     """Explains an error on this rank, and leaves a note for the others if it is this rank's own.
 
     The others may wait for this rank in a collective. Once its process ends, they find the connection broken, and the
@@ -221,10 +223,10 @@ def explained(error: BaseException, where: str, rank: int, world_size: int, time
     if not of_torch or not re.search(f"gloo|nccl|connection|socket|{_LATE}", str(error), re.IGNORECASE):
         if note is None:
             leave_note(f"rank {rank} failed {where}: {in_words(error)}")
-        stay_until_heard()
+        wait_until_note_is_read()
         return None
     if note is not None:
-        stay_until_heard()
+        wait_until_note_is_read()
         return RemoteError(note)
     if not re.search(_LATE, str(error), re.IGNORECASE):
         return _missing_ranks_error(where)
@@ -238,7 +240,7 @@ def explained(error: BaseException, where: str, rank: int, world_size: int, time
 
 def _missing_ranks_error(where: str) -> RemoteError | None:
     """Names the ranks that ended without an error; `None` if none did, and only the connection broke."""
-    gone = who_is_gone()
+    gone = find_missing_ranks()
     if note := read_note():  # it arrived meanwhile
         return RemoteError(note)
     if not gone:
@@ -248,7 +250,7 @@ def _missing_ranks_error(where: str) -> RemoteError | None:
         "or with the machine itself; or its own log has the error. The run can be resumed from its newest checkpoint."
     )
     leave_note(message)
-    stay_until_heard(gone)
+    wait_until_note_is_read(gone)
     return RemoteError(message)
 
 

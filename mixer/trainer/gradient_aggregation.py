@@ -92,7 +92,7 @@ class GradientAggregation(Method):
         self._log = ConflictLog()
         self._aggregator = Aggregator(self.aggregator, self.options, len(run.streams))
         self._is_active = self.takes_gradients = len(run.streams) > 1
-        if run.world_size > 1 and self._is_active and run.runs.is_cut_by_tokens:
+        if run.world_size > 1 and self._is_active and run.passes.is_cut_by_tokens:
             raise ValueError(
                 f"conflict={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end a step with "
                 f"different streams, whose gradients would be averaged. Use per_device_train_batch_size instead."

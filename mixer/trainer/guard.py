@@ -40,7 +40,7 @@ class WeightGuard:
         self._methods, self._nonfinite = methods, plan.config.nonfinite
         self._num_in_a_row = 0
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run."""
         self._num_in_a_row = 0
 

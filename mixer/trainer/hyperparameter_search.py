@@ -115,7 +115,7 @@ class Search:
         if is_pruned[0]:
             raise PrunedElsewhere
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run: a trial has a ledger of its own, and the common start."""
         trial, run = present_trial(self._trainer), self._run
         folder = output_folder(self._trainer, trial) / "ledger"

@@ -28,12 +28,12 @@ class LabelsSeen:
     def __init__(self, streams: Sequence[Stream], is_main: bool):
         self._names, self._is_main = [stream.name for stream in streams], is_main
         self._sizes = np.array([stream.num_samples or np.iinfo(np.int64).max for stream in streams])
-        self.begin()
+        self.begin_run()
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run."""
         self._samples, self._items = np.zeros((2, len(self._names)), dtype=np.int64)
-        self._told: set[int] = set()
+        self._warned: set[int] = set()
 
     def note(self, samples: Int64Array, items: Int64Array, teaches: bool) -> None:
         """Notes a step, warns of streams without labels, and ends a run without any.
@@ -59,13 +59,13 @@ class LabelsSeen:
 
     def _warn(self, are_sure: BoolArray) -> None:
         for number in np.flatnonzero(are_sure & (self._samples > 0) & (self._items == 0)).tolist():
-            if number not in self._told and self._is_main:
+            if number not in self._warned and self._is_main:
                 logger.warning(
                     "Stream %r: nothing is learned from it, as none of its %d samples had a label that counts, but it "
                     "keeps its share of the batches. %s.",
                     *(self._names[number], self._samples[number], _WHY),
                 )
-            self._told.add(number)
+            self._warned.add(number)
 
     def _refuse(self, teaches: bool, enough: int) -> None:
         num_samples, whole = self._samples.sum(), float(self._sizes.astype(float).sum())

@@ -110,14 +110,14 @@ class LoopControl:
         self._stops_epoch = not control.should_epoch_stop
         control.should_epoch_stop = True
 
-    def take_stop_back(self) -> None:
+    def clear_epoch_stop(self) -> None:
         """Resets the flag that ended the loop's epoch."""
         if self._stops_epoch:
             self._stops_epoch = self._trainer.control.should_epoch_stop = False
 
     # ---- A run ----
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Finds out whether some callbacks may decide on one rank only."""
         callbacks = self._trainer.callback_handler.callbacks
         # Callbacks of libraries decide the same on all ranks.
@@ -154,9 +154,9 @@ class LoopControl:
         number = self.stopped_by or which(self._ranks.all_reduce_max(np.array(self._signals.flags)))
         if number is None:
             return result
-        raise ending(self._told_of(number), number)
+        raise ending(self._stop_in_words(number), number)
 
-    def _told_of(self, number: signal.Signals) -> str:
+    def _stop_in_words(self, number: signal.Signals) -> str:
         step, outcome = self._trainer.state.global_step, ". Nothing was saved: save_strategy is 'no'."
         if self.stopped_by is None:
             return f"{number.name} arrived after the run had finished, at step {step}."

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 import mixer.losses.normalization as loss_forms
-from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.micro_batch_caps import is_out_of_memory
@@ -24,10 +23,10 @@ from mixer.models.row_losses import items_per_row, labels_can_shift
 from mixer.models.side_state import model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import prepare_inputs
-from mixer.run.hooks import StepHook
 from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.out_of_memory import Recovery
+from mixer.trainer.stream_separation import StreamSeparation
 from mixer.utils.text import in_words
 from mixer.utils.user_code import library_of
 
@@ -44,41 +43,39 @@ class LossTrials:
 
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
-        hooks: The hooks of its steps.
         losses: The losses of the streams.
         confirmation: Loads steps.
+        separation: Separates streams into micro-batches of their own.
         recovery: Repeats a trial that does not fit into memory.
     """
 
     def __init__(
         self,
         basis: Basis,
-        hooks: Sequence[StepHook],
         losses: StreamLosses,
         confirmation: StepConfirmation,
+        separation: StreamSeparation,
         recovery: Recovery,
     ):
         self._trainer, self._plan, self._run, self._ranks = basis
-        self._hooks, self._losses, self._confirmation, self._recovery = hooks, losses, confirmation, recovery
-        self.begin()
+        self._losses, self._confirmation, self._separation, self._recovery = losses, confirmation, separation, recovery
+        self.begin_run()
         self._num_uneven = 0  # steps with unequal rows while a normalisation is tentative
         self._has_recounted = False  # whether the loss shifts labels unlike its model
-        self._has_told = False  # that rows of several streams were mixed up
         self._failure: Exception | None = None  # of a trial with other rows than a micro-batch has
         self._last_tried: list[
             loss_forms.Seen
         ] = []  # the last loss of unknown kind, for some rows and for their halves
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run."""
         self.is_unlike = False  # whether the losses of rows did not explain that of the last step
         self._next_look: dict[int, int] = {}  # by kind of loss: the step from which on this is a reason to try again
 
-    def learned(self, batch: StepBatch) -> StepBatch:
+    def normalized_step(self, batch: StepBatch) -> StepBatch:
         """Determines what is unknown of a step's losses; returns the step, which may have been loaded again."""
-        batch = self._sorted_out(batch)
         unknown = self._unknown_kinds(batch)
-        return self._learn(batch, unknown) if unknown else batch
+        return self._find_normalizations(batch, unknown) if unknown else batch
 
     def _unknown_kinds(self, batch: StepBatch) -> list[int]:
         """Returns the kinds of loss in a step whose normalisation is unknown.
@@ -99,15 +96,9 @@ class LossTrials:
         again += [kind for kind in kinds if kind in known and self._is_doubtful(kind, known[kind], plan.step)]
         return [kind for kind in kinds if kind not in known or kind in again]
 
-    @property
-    def _is_parted_or_mixed_up(self) -> bool:
-        """Whether streams have micro-batches of their own, or rows of several are not their samples in this step."""
-        loader = self._run.present_loader
-        return loader.by_stream or loader.round_robin or self._run.step.counts.mixed_up[1] > 0
-
     def _is_doubtful(self, kind: int, known: loss_forms.LossNormalization, step: int) -> bool:
         """Whether a settled normalisation may have been a coincidence: rows show it in every step, parts do not."""
-        if not (known.rows_known or self._is_parted_or_mixed_up):  # after steps whose rows were mixed up
+        if not (known.rows_known or self._separation.is_needless):  # after steps whose rows were mixed up
             return True
         if known.is_tentative or known.kind == "other":
             return False
@@ -115,26 +106,26 @@ class LossTrials:
             return self.is_unlike and step >= self._next_look.get(kind, 0)
         return not self._is_stock and step & (step - 1) == 0
 
-    def _learn(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
+    def _find_normalizations(self, batch: StepBatch, kinds: Sequence[int]) -> StepBatch:
         """Determines how losses are normalised; reloads the step by stream if rows cannot be separated."""
         losses = self._losses
         losses.start_reading()
         items_were = [losses.normalization_of(kind).counts_rows for kind in kinds]
         for kind in kinds:
-            batch, normalization = self._learn_kind(batch, kind)
+            batch, normalization = self._find_normalization(batch, kind)
             if normalization is not None:
-                losses.normalizations[kind] = self._settled(kind, normalization, batch.plan.step)
+                losses.normalizations[kind] = self._revised(kind, normalization, batch.plan.step)
         loader, known = self._run.present_loader, losses.normalizations.values()
         is_open = any(one.is_tentative or not one.rows_known for one in known) or loader.cap.max_samples == 1
         loader.keeps_samples = self._recovery.is_on or self._plan.keeps_samples or is_open
-        if all(one.rows_known for one in known) or self._is_parted_or_mixed_up:
+        if all(one.rows_known for one in known) or self._separation.is_needless:
             if items_were == [losses.normalization_of(kind).counts_rows for kind in kinds]:
                 return batch
-            return self._confirmation.reconfirmed(batch)  # its items have changed
-        self._part_streams("The loss of this model cannot be separated by row")
-        return self._confirmation.reloaded(batch)
+            return self._confirmation.recount(batch)  # its items have changed
+        self._separation.separate("The loss of this model cannot be separated by row")
+        return self._confirmation.reload(batch)
 
-    def _settled(self, kind: int, found: loss_forms.LossNormalization, step: int) -> loss_forms.LossNormalization:
+    def _revised(self, kind: int, found: loss_forms.LossNormalization, step: int) -> loss_forms.LossNormalization:
         """Keeps what was settled before, unless a later trial shows otherwise."""
         before = self._losses.normalizations.get(kind)
         if before is None or before.is_tentative:
@@ -142,64 +133,20 @@ class LossTrials:
         self._next_look[kind] = 2 * step
         return before if found.is_tentative or found.is_guess else found
 
-    def _sorted_out(self, batch: StepBatch) -> StepBatch:
-        """Deals with a collator whose rows are not its samples: packed or multiplied ones are separated by stream.
-
-        If only some are left out, a micro-batch of one stream might have none left. It is trained on as it is then, and
-        belongs to no stream, unless a hook needs its rows.
-        """
-        loader, (num_rows, num_samples) = self._run.present_loader, self._run.step.counts.mixed_up
-        if not num_samples or loader.by_stream or loader.round_robin:
-            return batch
-        collator: Any = self._trainer.data_collator
-        name = getattr(collator, "__qualname__", type(collator).__qualname__)
-        found = f"data_collator={name} made {num_rows} rows of {num_samples} samples of several streams"
-        if not num_rows < num_samples <= 2 * num_rows or self._hooks:
-            self._part_streams(f"In step {batch.plan.step} {found}: which row is of which stream cannot be told")
-            return self._confirmation.reloaded(batch)
-        if not self._has_told and self._trainer.is_world_process_zero():
-            self._has_told = True
-            logger.warning(
-                "In step %d %s. Which row is of which stream cannot be told: such steps train all rows, without losses "
-                "by stream. For these keep all rows, with labels of -100, or set data_collator on each Stream.",
-                *(batch.plan.step, found),
-            )
-        return batch
-
-    def _part_streams(self, reason: str) -> None:
-        """Separates streams into micro-batches of their own from now on: all streams, or some in turns.
-
-        Args:
-            reason: The reason, as the beginning of a sentence.
-        """
-        loader, num_streams = self._run.present_loader, len(self._run.mixing.names)
-        loader.round_robin = loader.allows_round_robin and num_streams > STREAMS_A_ROUND
-        loader.by_stream = not loader.round_robin
-        if num_streams > 1 and self._trainer.is_world_process_zero():
-            logger.warning(
-                "%s, so %s.",
-                reason,
-                f"a step measures the losses of {STREAMS_A_ROUND} of the {num_streams} streams, in turns: these get "
-                f"micro-batches of their own, up to {STREAMS_A_ROUND} more forwards per step, and the policy sees no "
-                "loss of the others"
-                if loader.round_robin
-                else "every micro-batch contains one stream from now on",
-            )
-
-    def _learn_kind(self, batch: StepBatch, kind: int) -> tuple[StepBatch, loss_forms.LossNormalization | None]:
+    def _find_normalization(self, batch: StepBatch, kind: int) -> tuple[StepBatch, loss_forms.LossNormalization | None]:
         """Determines how the losses of one kind are normalised."""
-        batch, seen = self._seen_by_ranks(batch, kind, self._try_normalization)
+        batch, seen = self._trial_of_all_ranks(batch, kind, self._try_normalization)
         tried, found = [loss_forms.Tried(*one) for one in seen], None
         if any(one.needs_kind for one in tried):
-            batch, seen = self._seen_by_ranks(batch, kind, self._try_kind)
+            batch, seen = self._trial_of_all_ranks(batch, kind, self._try_kind)
             found = [loss_forms.KindFound(*one) for one in seen]
             if loss_forms.counts_other_items(found) and not (self._has_recounted or self._losses.differ):
                 self._has_recounted = True
                 self._losses.count_other_labels()
-                return self._learn_kind(self._confirmation.reconfirmed(batch), kind)
+                return self._find_normalization(self._confirmation.recount(batch), kind)
         normalization = loss_forms.decide(tried, self._trainer.args.world_size, found)
         if normalization is not None and normalization.is_guess and not normalization.counts_items:
-            normalization = self._as_by_the_trainer(kind, normalization)
+            normalization = self._as_trainer_would(kind, normalization)
         if normalization is not None and normalization.kind == "other" and self._trainer.is_world_process_zero():
             self._warn_of_other_loss(kind, normalization)
         return batch, normalization
@@ -215,7 +162,7 @@ class LossTrials:
             "share of num_items_in_batch" if normalization.counts_items else "labels",
         )
 
-    def _as_by_the_trainer(self, kind: int, guess: loss_forms.LossNormalization) -> loss_forms.LossNormalization:
+    def _as_trainer_would(self, kind: int, guess: loss_forms.LossNormalization) -> loss_forms.LossNormalization:
         """Weights rows alike if a trial failed on any rank, as the Trainer weights micro-batches of one row."""
         failure, self._failure = self._failure, None
         if not self._ranks.max_over_ranks(int(failure is not None)):
@@ -230,12 +177,12 @@ class LossTrials:
 
     # ---- A trial ----
 
-    def _seen_by_ranks(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, list[Any]]:
+    def _trial_of_all_ranks(self, batch: StepBatch, kind: int, trial: Trial) -> tuple[StepBatch, list[Any]]:
         """Gathers what ranks see in a trial; returns the step too, which may have been split again."""
-        batch, own = self._recovery.tried(lambda split: (split, self._tried(split, kind, trial)), batch)
+        batch, own = self._recovery.run_forwards(lambda split: (split, self._own_trial(split, kind, trial)), batch)
         return batch, [one for one in self._ranks.gather(own) if one is not None]
 
-    def _tried(self, batch: StepBatch, kind: int, trial: Trial) -> loss_forms.Tried | loss_forms.KindFound | None:
+    def _own_trial(self, batch: StepBatch, kind: int, trial: Trial) -> loss_forms.Tried | loss_forms.KindFound | None:
         """Returns what this rank sees in a trial; `None` if that is nothing.
 
         All ranks run the model equally often in a trial: a forward may be a collective.
@@ -246,12 +193,12 @@ class LossTrials:
         number = of_kind.index(True) if any(of_kind) else 0
         micro = batch.micro_batches[number]
         counts = any(of_kind) and not micro.is_padding
-        with losses.function_of(int(micro.stream_ids[0])), losses.naming_streams(micro), self._trying():
+        with losses.function_of(int(micro.stream_ids[0])), losses.naming_streams(micro), self._state_restored():
             seen = trial(batch, number)
         return seen if counts else None
 
     @contextlib.contextmanager
-    def _trying(self) -> Iterator[None]:
+    def _state_restored(self) -> Iterator[None]:
         """Restores the model, the random generators and the arguments after a trial."""
         trainer = self._trainer
         inner = self._losses.unwrapped_model
@@ -283,7 +230,7 @@ class LossTrials:
             return trainer.compute_loss(trainer.model_wrapped, prepared, num_items_in_batch=count)
 
     def _rows(self, num_samples: int) -> Tensor | None:
-        rows = self._losses.reader.heard_rows()
+        rows = self._losses.reader.take_row_losses()
         return rows if rows is not None and len(rows) == num_samples else None
 
     def _try_normalization(self, batch: StepBatch, number: int) -> loss_forms.Tried | None:
@@ -294,7 +241,7 @@ class LossTrials:
             self._run.step.num_items,
             self._run.step.micro_items[number],
             self._trainer.args.world_size,
-            loss_forms.EXACT_SHARE if losses.is_users or losses.differ else loss_forms.LARGEST_OTHER_SHARE,
+            loss_forms.EXACT_SHARE if losses.user_computes_loss or losses.differ else loss_forms.LARGEST_OTHER_SHARE,
             is_stock=self._is_stock,
         )
 
@@ -303,7 +250,7 @@ class LossTrials:
         """Whether the loss is that of a model of transformers; if there are several, rows may belong to another."""
         inner = inner_model(self._losses.own_model)
         is_known = isinstance(inner, PreTrainedModel) and library_of(type(inner)) == "transformers"
-        return is_known and not (self._losses.is_users or self._losses.differ)
+        return is_known and not (self._losses.user_computes_loss or self._losses.differ)
 
     def _try_kind(self, batch: StepBatch, number: int) -> loss_forms.KindFound | None:
         micro, loader = batch.micro_batches[number], self._run.present_loader

@@ -16,9 +16,9 @@ from mixer.run.plan import RunPlan
 from mixer.run.probing import exact_refusal
 
 
-def new_hooks(runs: AuxiliaryPasses) -> list[StepHook]:
+def new_hooks(passes: AuxiliaryPasses) -> list[StepHook]:
     """Makes the hooks that measure what policy and schedule ask for."""
-    made = (make(runs, measurements.asked(runs.plan.needs, kind)) for kind, make in _HOOKS.items())
+    made = (make(passes, measurements.asked(passes.plan.needs, kind)) for kind, make in _HOOKS.items())
     return [hook for hook in made if hook is not None]
 
 
@@ -40,12 +40,12 @@ def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
         )
 
 
-def _gradients(runs: AuxiliaryPasses, _requests: list[Any]) -> StepHook | None:
-    if runs.plan.probed is None:
+def _gradients(passes: AuxiliaryPasses, _requests: list[Any]) -> StepHook | None:
+    if passes.plan.probed is None:
         return None
-    _check_exact(runs.plan, runs.trainer.args, runs.run.mixing)
-    probe = RunProbe(runs.plan.probed, runs)
-    probe.check(runs.losses.own_model)
+    _check_exact(passes.plan, passes.trainer.args, passes.run.mixing)
+    probe = RunProbe(passes.plan.probed, passes)
+    probe.check(passes.losses.own_model)
     return probe
 
 
@@ -83,22 +83,22 @@ def _check_exact(plan: RunPlan, args: TrainingArguments, mixing: Mixing) -> None
         raise exact_refusal(f"mixing={plan.policy.name} weights losses, which needs micro-batches of one stream each")
 
 
-def _noise(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
+def _noise(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     # One rank's noise shows in the streams' gradients.
-    return NoiseBetweenRanks(runs) if requests and runs.ranks.world_size > 1 else None
+    return NoiseBetweenRanks(passes) if requests and passes.ranks.world_size > 1 else None
 
 
-def _alignment(runs: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
+def _alignment(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
-    steering, request = runs.plan.aim, measurements.Alignment.merged(requests)
-    judging = _targets(runs, steering.judging) if request.judged and steering.judging else []
-    return TargetProbe(_targets(runs, steering.rows), runs, request, steering.objective, judging)
+    steering, request = passes.plan.aim, measurements.Alignment.merged(requests)
+    judging = _targets(passes, steering.judging) if request.judged and steering.judging else []
+    return TargetProbe(_targets(passes, steering.rows), passes, request, steering.objective, judging)
 
 
-def _targets(runs: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:
+def _targets(passes: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:
     """Returns the rows of each target of the objective, from data sets by name."""
-    return [TargetRows(name, rows[name], runs) for name in runs.plan.aim.objective.names]
+    return [TargetRows(name, rows[name], passes) for name in passes.plan.aim.objective.names]
 
 
 # In the order in which they are called.

@@ -15,7 +15,7 @@ from mixer.loading.loaded_step import StepBatch
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -34,7 +34,7 @@ class RunContext:
         device: The device of the model.
         rank_sync: Collective operations.
         planner: Returns the planner of the streams.
-        runs: Loads samples, and runs the model on them, outside of training.
+        passes: Load samples and run the model on them, outside of training.
         skipped: Streams whose samples are skipped if they cannot be loaded.
     """
 
@@ -45,7 +45,7 @@ class RunContext:
     device: torch.device
     rank_sync: RankSync
     planner: Callable[[], Planner]
-    runs: AuxiliaryPasses
+    passes: AuxiliaryPasses
     skipped: frozenset[int] = frozenset()
 
     @property
@@ -101,7 +101,7 @@ class RunContext:
             ValueError: If the first axis does not hold the samples.
         """
         if trained is None:
-            return values * self.runs.loss_scale()
+            return values * self.passes.loss_scale()
         num_rows = len(trained.micro.stream_ids)
         if num_values is None and values.dim() and len(values) != num_rows:
             raise ValueError(
@@ -109,7 +109,7 @@ class RunContext:
                 f"samples, got shape {list(values.shape)}. Say num_values=, the number in the step over all ranks."
             )
         total = values.sum() if values.dim() else values * num_rows
-        count = trained.plan.total - self.runs.num_skipped if num_values is None else num_values
+        count = trained.plan.total - self.passes.num_skipped if num_values is None else num_values
         return total * (self.world_size / max(count, 1))
 
 
@@ -215,7 +215,7 @@ class Method(KeepsArguments, StepHook):
         """
         return False
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray | None:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray | None:
         """Returns factors on the streams' losses in a step.
 
         Args:

@@ -30,16 +30,16 @@ class MethodList:
 
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
-        runs: Runs of the model outside of training.
+        passes: Run the model outside of training.
         dtype: The type in which terms are added up.
 
     Raises:
         ValueError: If methods do not go together, or do not support the run.
     """
 
-    def __init__(self, basis: Basis, runs: AuxiliaryPasses, dtype: torch.dtype):
+    def __init__(self, basis: Basis, passes: AuxiliaryPasses, dtype: torch.dtype):
         self._trainer, self._plan, self._run, _ = basis
-        self._runs, self._dtype = runs, dtype
+        self._passes, self._dtype = passes, dtype
         self.all: Sequence[Method] = self._plan.methods
         # Of methods with a term, by index.
         self._term_names = {number: method.name for number, method in enumerate(self.all) if method.adds_term}
@@ -77,9 +77,9 @@ class MethodList:
             world_size=args.world_size,
             is_writer=args.local_process_index == 0,
             device=args.device,
-            rank_sync=self._runs.ranks,
+            rank_sync=self._passes.ranks,
             planner=lambda: run.mixing.planner,
-            runs=self._runs,
+            passes=self._passes,
             skipped=self._plan.skipping.stream_ids,
         )
 
@@ -94,7 +94,7 @@ class MethodList:
 
     # ---- A step ----
 
-    def retrieved(self, batch: StepBatch, reload: Callable[[StepBatch], StepBatch]) -> StepBatch:
+    def retrieve(self, batch: StepBatch, reload: Callable[[StepBatch], StepBatch]) -> StepBatch:
         """Lets methods choose other samples for a step; returns the step to train."""
         for method in self.all:
             if method.retrieve(batch):
@@ -118,7 +118,7 @@ class MethodList:
     def factor(self, stream_id: int) -> float:
         """Returns the methods' factor on the loss of a stream's samples."""
         step = self._run.step
-        return math.prod(factor_of(one.factors(step.its_plan, step.counts.items), stream_id) for one in self.all)
+        return math.prod(factor_of(one.factors(step.present_plan, step.counts.items), stream_id) for one in self.all)
 
     def add_terms(self, trained: ForwardResult, output: Any, loss: Tensor) -> Tensor:
         """Returns a loss with the methods' terms for a micro-batch."""
@@ -142,7 +142,7 @@ class MethodList:
             return
         self.trained = batch
         if self._term_names:
-            self._term_sums = self._term_sums + self._runs.ranks.add_up(self._terms)
+            self._term_sums = self._term_sums + self._passes.ranks.add_up(self._terms)
             self._num_terms += 1
 
     def close_step(self) -> None:

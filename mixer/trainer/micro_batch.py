@@ -56,7 +56,7 @@ class MicroBatchTraining:
         self._trainer, self._run, self._losses = trainer, run, losses
         self._num_streams = len(run.mixing.names)
 
-    def begin(self, own_step: OwnStep | None) -> None:
+    def begin_run(self, own_step: OwnStep | None) -> None:
         """Begins a run.
 
         Args:
@@ -100,7 +100,7 @@ class MicroBatchTraining:
                 mean = replace(normalization, counts_items=False, kind="item mean")
                 of_mean = divisor if count is None else mean.divisor(total, own_items, world_size)
                 loss, divisor = self._own_step.run(model, self._inputs(micro), count, weigh, divisor, of_mean)
-        rows = losses.heard_rows(micro)
+        rows = losses.take_row_losses(micro)
         sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
             return MicroBatchResult(torch.zeros_like(loss), rows, sums)
@@ -158,7 +158,7 @@ class MicroBatchTraining:
         is_single = bool((micro.stream_ids == first).all())
         if rows is not None and losses.normalization_of(first).rows_known and len(rows) == len(ids):
             sums[-1] = (loss - rows.sum() * per_item).abs() > self._tolerance * loss.abs()
-            if not (is_single and losses.is_users_for(first)):
+            if not (is_single and losses.user_computes_loss_of(first)):
                 sums[:-2].index_add_(0, ids, rows.to(sums.dtype))
                 return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)
         # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still

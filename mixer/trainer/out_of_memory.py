@@ -1,9 +1,9 @@
 """Recovery from out-of-memory errors: a step is repeated on all ranks with smaller micro-batches, or the run ends.
 
-An error inside a synchronised backward leaves the other ranks in a collective that cannot be cancelled. So in an armed
-step each rank runs alone, the ranks compare results, and gradients are averaged once. A single rank arms every step.
-Several ranks arm the steps with a micro-batch larger than all before; the others are synchronised as usual, and the
-collective before each step tells them apart.
+An error inside a synchronised backward leaves the other ranks in a collective that cannot be cancelled. So in a
+repeatable step each rank runs alone, the ranks compare results, and gradients are averaged once. On a single rank every
+step is one. On several ranks those with a micro-batch larger than all before are; the others are synchronised as usual,
+and the collective before each step tells them apart.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from accelerate.utils.memory import clear_device_cache
 from torch import nn
 from transformers.utils import logging
 
-from mixer.distributed.gradient_sync import average_gradients, obstacle, settle
+from mixer.distributed.gradient_sync import average_gradients, finish_forward_sync, obstacle
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchMemoryError, Size, explain, is_out_of_memory
 from mixer.losses.stream_losses import StreamLosses
@@ -58,7 +58,7 @@ class Recovery:
         self.is_on = False  # whether the run repeats steps
         self._obstacle: str | None = None  # reason why steps cannot be repeated in this run
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Takes up, before anything else of a run, whether it repeats steps."""
         self.is_on = bool(self._trainer.args.auto_find_batch_size)
 
@@ -73,17 +73,17 @@ class Recovery:
         if self._obstacle is None and world_size > 1 and keeps_metrics(trainer):
             self._obstacle = f"{type(trainer).__name__} gathers metrics from all ranks in every loss"
 
-    def tried(self, work: Callable[[StepBatch], Result], batch: StepBatch) -> Result:
+    def run_forwards(self, work: Callable[[StepBatch], Result], batch: StepBatch) -> Result:
         """Runs forwards of a step, again in smaller micro-batches until they fit on all ranks."""
         with self._naming_the_cap(batch.plan.step):
             if self._obstacle is not None:
                 return work(batch)
-            settle(self._trainer.model_wrapped)
+            finish_forward_sync(self._trainer.model_wrapped)
             while (result := self._attempt(work, batch)) is None:
                 batch = self._confirmation.resplit(batch)
             return result
 
-    def trained(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
+    def train(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
         """Trains a step, again in smaller micro-batches until it fits on all ranks.
 
         Args:
@@ -95,15 +95,15 @@ class Recovery:
         """
         may_fail = self._trainer.args.world_size == 1 or self._run.step.counts.num_larger > 0
         with self._naming_the_cap(batch.plan.step):
-            is_armed = self.is_on and self._obstacle is None and may_fail
-            result = self._train_armed(work, batch) if is_armed else work(batch, True)
-        self._confirmation.passed()
+            is_repeatable = self.is_on and self._obstacle is None and may_fail
+            result = self._train_repeatably(work, batch) if is_repeatable else work(batch, True)
+        self._confirmation.record_success()
         return result
 
-    def _train_armed(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
+    def _train_repeatably(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
         """Trains on each rank alone, and averages the gradients once all ranks are done."""
         model: nn.Module = self._trainer.model_wrapped
-        settle(model)
+        finish_forward_sync(model)
         start = Snapshot(model, self._trainer.args.device)
         while (result := self._attempt(lambda split: work(split, False), batch)) is None:
             batch = self._confirmation.resplit(batch)

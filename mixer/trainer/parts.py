@@ -107,7 +107,7 @@ class Parts:
         self.steps = StepRunner(basis, *together, guard, self.arguments, self.probe)
         self.reporting = Reporting(trainer)
         self.log = StreamLog(trainer, run, methods, self.reporting)
-        evaluation.join(basis, losses, self.differences, loop.agree)
+        evaluation.connect(basis, losses, self.differences, loop.agree)
         self._check_parts()
 
     def _check_parts(self) -> None:

@@ -3,13 +3,13 @@
 What is restored when, in the order of `Trainer.train`:
 
 1. `StartingPoint` chooses a complete checkpoint and locks the output folder.
-2. The Trainer loads the weights; `Training.loaded` completes them and refuses what is left out.
-3. The loop asks for its loader, and `Training` begins the run: `restored` gives mixture, rules and methods their state,
-   `begin_ledger` cuts the ledger at the checkpoint's step, `take_up_cap` gives the loader its limit.
+2. The Trainer loads the weights; `Training.complete_loading` completes them and refuses what is left out.
+3. The loop asks for its loader, and `Training` begins the run: `restore` gives mixture, rules and methods their state,
+   `begin_ledger` cuts the ledger at the checkpoint's step, `restore_cap` gives the loader its limit.
 4. `first_epoch` says where the loop goes on.
 5. The Trainer wraps the model (with DeepSpeed and FSDP it loads the weights only now), and loads optimizer and schedule
    within `loading_optimizer`.
-6. `on_train_begin`: `take_up_progress` restores what the Trainer has reset.
+6. `on_train_begin`: `restore_progress` restores what the Trainer has reset.
 7. `run_epoch`: the Trainer restores the random states; of an epoch that was at its end only that is done.
 """
 
@@ -62,7 +62,7 @@ class Resuming:
     # ---- The state of a checkpoint ----
 
     @contextlib.contextmanager
-    def taking_up(self) -> Iterator[None]:
+    def naming_checkpoint(self) -> Iterator[None]:
         """Raises a `ValueError` that names the checkpoint if its state is damaged or does not fit the run."""
         try:
             with refusing_damage(f"its {STATE_FILE}"):
@@ -70,7 +70,7 @@ class Resuming:
         except ValueError as error:
             raise ValueError(f"Cannot resume the mixture from {self._start.checkpoint}: {_sentence(error)}") from error
 
-    def restored(
+    def restore(
         self, methods: MethodList, new_parts: Callable[[int | None], tuple[Planner, Clock, BatchSize]]
     ) -> Progress:
         """Restores the mixture and the methods from the chosen checkpoint.
@@ -88,7 +88,7 @@ class Resuming:
         mixing, checkpoint = self._run.mixing, Path(str(self._start.checkpoint))
         methods.load(checkpoint)
         state, manual, manual_size = read_state(checkpoint), mixing.manual_weights, mixing.manual_batch_size
-        with self.taking_up():
+        with self.naming_checkpoint():
             progress = self._load(state, methods, new_parts)
         if manual is not None:  # set by the user before this run: overrides the saved weights
             mixing.set_weights(manual)
@@ -155,16 +155,16 @@ class Resuming:
         saved = read_state(Path(self._start.checkpoint))[saved_options.OPTIONS_ENTRY]
         return saved_options.same_optimizer(self._trainer, self._start.checkpoint, saved["optimizer"])
 
-    def take_up_cap(self) -> None:
+    def restore_cap(self) -> None:
         """Restores the micro-batch limit that an earlier part of the run has found."""
         if self._start.checkpoint is not None:
             loader, saved = self._run.present_loader, read_state(Path(self._start.checkpoint))
-            with self.taking_up():
-                loader.cap = loader.cap.taken_up(saved.get(CAP_ENTRY))
+            with self.naming_checkpoint():
+                loader.cap = loader.cap.lowered_to(saved.get(CAP_ENTRY))
 
     # ---- The beginning of a run ----
 
-    def begin(self, progress: Progress | None) -> None:
+    def begin_run(self, progress: Progress | None) -> None:
         """Prepares for a run that begins, or resumes at `progress`."""
         checkpoints, self._progress = self._checkpoints, progress
         checkpoints.last = None if self._start.checkpoint is None else Path(self._start.checkpoint)
@@ -177,7 +177,7 @@ class Resuming:
         ledger, progress = self._run.ledger, self._progress
         fork = self._fork_of(ledger)
         if self._start.parent is not None:
-            ledger.take_over(self._start.parent / "ledger")
+            ledger.copy_from(self._start.parent / "ledger")
         existed, step = ledger.folder.exists(), None if progress is None else self._run.mixing.clock.step
         left = (None, None) if progress is None else (progress.num_evaluations, progress.num_metrics)
         ledger.begin(step, {**description, "run": {**description["run"], **fork}}, *left)
@@ -237,7 +237,7 @@ class Resuming:
             )
         logger.warning("%s The run continues without them.", message)
 
-    def take_up_progress(self) -> None:
+    def restore_progress(self) -> None:
         """Restores the progress of the loop, which the Trainer has just reset."""
         run, args, progress = self._run, self._trainer.args, self._progress
         self._checkpoints.started = time.monotonic()
@@ -249,7 +249,7 @@ class Resuming:
         restore_loop(self._trainer, running_loss, progress.logged_loss, progress.last_logged_step)
         if run.learning_rate is not None:
             run.learning_rate.factor = progress.learning_rate_factor
-        with self.taking_up():
+        with self.naming_checkpoint():
             run.recorder.load_state_dict(progress.recorder)
 
     # ---- The epoch that the checkpoint has cut off ----

@@ -176,7 +176,7 @@ class Checkpointing:
             save_random_state(output_dir)
         ledger_rows: dict[str, int] = {}
         with self._putting_errors_off("the ledger it refers to"):
-            self._run.recorder.settle()
+            self._run.recorder.flush()
             self._run.ledger.sync()
             ledger_rows = self._run.ledger.num_rows()
         progress, args = replace(self._progress(), ledger_rows=ledger_rows), self._trainer.args

@@ -27,7 +27,7 @@ from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult, read_to
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.stream_gradients import RunProbe
 from mixer.measurements import GradientNorm, Kind, LearningRate, Loss, MeanLoss, Results, asked
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.state import Basis
@@ -41,6 +41,7 @@ from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.replaced_methods import OwnStep, has_own_step
 from mixer.trainer.save import HeldArguments
+from mixer.trainer.stream_separation import StreamSeparation
 from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)
@@ -76,7 +77,8 @@ class StepRunner:
         self._trainer, plan, self._run, self._ranks = basis
         self._hooks, self._losses, self._confirmation = hooks, losses, confirmation
         self._recovery, self._methods = recovery, methods
-        self._trials = LossTrials(basis, hooks, losses, confirmation, recovery)
+        self._separation = StreamSeparation(basis, len(hooks) > 0, confirmation)
+        self._trials = LossTrials(basis, losses, confirmation, self._separation, recovery)
         self._micro = MicroBatchTraining(self._trainer, self._run, losses)
         self._guard, self._arguments, self._probe = guard, arguments, probe
         self._needs = plan.needs
@@ -89,35 +91,45 @@ class StepRunner:
         self._load_counts: dict[str, int] = {}
         self._times: dict[str, Any] = {}  # of the step, for the ledger
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Begins a run."""
         self._finished = self._run.policy_error = self._run.method_error = None
         self._run.step.clear()
-        self._guard.begin()
-        self._confirmation.begin()
-        self._losses.begin()
-        self._trials.begin()
-        self._labels.begin()
+        self._guard.begin_run()
+        self._confirmation.begin_run()
+        self._losses.begin_run()
+        self._trials.begin_run()
+        self._labels.begin_run()
 
     def end(self) -> None:
         """Ends a run that no signal has stopped; raises a `ValueError` if it had nothing to learn from."""
         self._labels.end(teaches=len(self._methods) > 0)
 
-    def taking_over(self) -> contextlib.AbstractContextManager[None]:
+    def replacing_training_step(self) -> contextlib.AbstractContextManager[None]:
         """Makes the Trainer's loop train whole steps; a `training_step` of the user's then gets each micro-batch."""
         own_step = OwnStep(self._trainer, self.train) if has_own_step(self._trainer) else None
-        self._micro.begin(own_step)
+        self._micro.begin_run(own_step)
         return contextlib.nullcontext() if own_step is None else own_step.replaced()
 
     # ---- Plan, load, confirm ----
 
     def load(self, epoch_iterator: Iterator[Any], device: torch.device) -> tuple[list[Any], Tensor | None]:
-        """Plans and loads the next step, and confirms it with all ranks; see `Trainer.get_batch_samples`."""
+        """Plans, loads and confirms the next step with all ranks, and sets its learning rate.
+
+        Args:
+            epoch_iterator: Plans and loads: an iteration over the `MixingLoader` of the run.
+            device: Device of the number of items.
+
+        Returns:
+            As `Trainer.get_batch_samples`; no batch if no step is left.
+        """
         self._load_started, self._run.has_begun = time.perf_counter(), True
-        if (batch := self._confirmation.confirmed(lambda: next(epoch_iterator, None))) is None:
+        if (batch := self._confirmation.load_and_confirm(lambda: next(epoch_iterator, None))) is None:
             return [], None
         self._load_counts = dict(zip(("hits", "misses"), self._run.present_loader.hits_and_misses, strict=True))
-        batch = self._methods.retrieved(self._trials.learned(batch), self._confirmation.reloaded)
+        batch = self._trials.normalized_step(self._separation.separated_if_packed(batch))
+        batch = self._methods.retrieve(batch, self._confirmation.reload)
+        self._run.set_learning_rate()
         self._train_started = time.perf_counter()
         return [batch], torch.full((), self._losses.num_items_in_batch, device=device)
 
@@ -131,7 +143,7 @@ class StepRunner:
             )
         try:
             work = partial(self._train_micro_batches, model, num_items_in_batch)
-            loss, sums = self._recovery.trained(work, batch)
+            loss, sums = self._recovery.train(work, batch)
             for hook in self._hooks:
                 hook.end_backward(model)
         except BaseException:
@@ -218,7 +230,7 @@ class StepRunner:
         if not hooks:
             with no_sync:
                 return train()
-        trained = ForwardResult(self._run.step.its_plan, micro, None, self._losses.items_per_row(micro))
+        trained = ForwardResult(self._run.step.present_plan, micro, None, self._losses.items_per_row(micro))
         for hook in hooks:
             hook.begin_micro_batch(trained, is_synchronised)
         reader = self._losses.reader
@@ -244,7 +256,7 @@ class StepRunner:
             measured=self._measured(batch.plan),
         )
 
-    def _measured(self, plan: Plan) -> BoolArray | None:
+    def _measured(self, plan: StepPlan) -> BoolArray | None:
         """Returns the streams whose losses the step shows, bool `[num_streams]`; `None` for all."""
         measured = self._run.present_loader.measured(plan)
         if measured is None and self._run.step.counts.mixed_up[1]:

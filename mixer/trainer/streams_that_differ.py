@@ -110,7 +110,7 @@ class StreamDifferences:
         samples, missing = dict[int, Any](), dict[int, Sequence[Any]]()
         for number, (stream, dataset) in enumerate(zip(self._streams, self._loading.datasets(), strict=True)):
             if not (stream.is_iterable or stream.is_memory):
-                with tried(f"The first sample of stream {stream.name!r} cannot be read."):
+                with try_user_code(f"The first sample of stream {stream.name!r} cannot be read."):
                     try:
                         samples[number] = dataset[0]
                     except KeyError as error:
@@ -132,7 +132,7 @@ class StreamDifferences:
         if type(self._trainer).compute_loss != Trainer.compute_loss or hf_compat.prepares_inputs_itself(self._trainer):
             return  # the user's code decides what happens to the columns
         for number, sample in samples.items():
-            if (inputs := self.collated(number, sample)) is not None:
+            if (inputs := self.trial_batch(number, sample)) is not None:
                 to_loss = {"labels"} if self._is_users(number) else set()
                 columns = {column: value for column, value in inputs.items() if column not in to_loss}
                 check_columns(self._model, self._streams[number].name, columns)
@@ -150,19 +150,19 @@ class StreamDifferences:
         if lack is not None:
             logger.warning("Stream %r: %s", stream.name, lack)
 
-    def collated(self, number: int, sample: Any, times: int = 1) -> Mapping[str, Any] | None:
+    def trial_batch(self, number: int, sample: Any, times: int = 1) -> Mapping[str, Any] | None:
         """Makes a micro-batch of one sample, so many times; `None` if that fails, as is reported when it is used."""
         form = self.specifics.get(number, StreamSpecifics())
         collator, inputs = form.collator or self._loading.common_collator, None
-        with tried(f"A sample of stream {self._streams[number].name!r} cannot be collated."):
+        with try_user_code(f"A sample of stream {self._streams[number].name!r} cannot be collated."):
             inputs = collator([copy.copy(sample) for _ in range(times)])  # some remove columns from their input
         if not isinstance(inputs, Mapping):
             return None
         return inputs if form.task is None else {**inputs, TASK: form.task}
 
-    def collated_like(self, stream: Stream | None, sample: Any) -> Mapping[str, Any] | None:
+    def trial_batch_like(self, stream: Stream | None, sample: Any) -> Mapping[str, Any] | None:
         """Makes a micro-batch of one sample, as of a stream; `None` if that fails."""
-        return self.collated(-1 if stream is None else self._streams.index(stream), sample)
+        return self.trial_batch(-1 if stream is None else self._streams.index(stream), sample)
 
     def _have_same_columns(self) -> bool:
         """Compares the columns of data sets if some are iterable, whose rows are not read."""
@@ -179,7 +179,7 @@ class StreamDifferences:
         if len(samples) < 2:
             return True
         for times in (1, 2):  # a collator may need several samples
-            collated = (self.collated(number, sample, times) for number, sample in samples.items())
+            collated = (self.trial_batch(number, sample, times) for number, sample in samples.items())
             if known := [inputs for inputs in collated if inputs is not None]:
                 break
         with seeded(0):
@@ -209,7 +209,7 @@ class StreamDifferences:
 
 
 @contextlib.contextmanager
-def tried(failure: str) -> Iterator[None]:
+def try_user_code(failure: str) -> Iterator[None]:
     """Tries the user's code, without a change of the random numbers of the run; only logs a failure."""
     with seeded(0):
         try:

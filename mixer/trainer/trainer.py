@@ -37,7 +37,7 @@ from mixer.schedules.base import Schedule
 from mixer.trainer.best_model import is_best
 from mixer.trainer.evaluation import StreamEvaluation
 from mixer.trainer.evaluation_sets import check_sets
-from mixer.trainer.failures import made_among_others
+from mixer.trainer.failures import reports_errors_to_all_ranks
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
@@ -103,7 +103,7 @@ class MixingMixin(Trainer):
     _preparation: StreamPreparation
     _rules: LoadingRules
 
-    @made_among_others
+    @reports_errors_to_all_ranks
     def __init__(
         self,
         model: Any = None,
@@ -144,9 +144,9 @@ class MixingMixin(Trainer):
         else:  # other trainers have another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
         evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)
-        told = trained_on({stream.name: stream.dataset for stream in streams}, evaluated)
-        if told is not None and self.is_world_process_zero():
-            logger.warning(told)
+        overlap = trained_on({stream.name: stream.dataset for stream in streams}, evaluated)
+        if overlap is not None and self.is_world_process_zero():
+            logger.warning(overlap)
         streams = self._preparation.take_stand_in_back()
         policy = resolve_policy(config.chosen("mixing", mixing), streams)
         steering = find_steering(self, config.chosen_objective(objective), policy)
@@ -161,7 +161,7 @@ class MixingMixin(Trainer):
             methods=with_conflict(methods, config.chosen("conflict", conflict)),
             steering=steering,
             config=config,
-            evaluated_on_training_rows=told,
+            evaluated_on_training_rows=overlap,
         )
         if streams:
             self._built = Parts(self, streams, options, self._evaluation, self._rules)
@@ -301,7 +301,10 @@ class MixingMixin(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
         """Loads the next step, which all ranks agree on; see `Trainer.get_batch_samples`."""
-        return self._training.get_batch_samples(epoch_iterator, device)
+        batch, num_items = self._parts.steps.load(epoch_iterator, device)
+        if not batch:
+            self._parts.loop.end_of_data()
+        return batch, num_items
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Trains a whole step, or what an override or a callback passes on; see `Trainer.training_step`."""
@@ -427,7 +430,7 @@ class MixingMixin(Trainer):
     def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Predicts a batch with the head of its stream; see `Trainer.prediction_step`."""
         predict = partial(super().prediction_step, model)
-        return self._evaluation.set_loss.predicted(predict, self._evaluation.with_task(inputs), *args, **kwargs)
+        return self._evaluation.set_loss.prediction_step(predict, self._evaluation.with_task(inputs), *args, **kwargs)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Creates the loader of an evaluation set, preprocessed like its stream; see `Trainer.get_eval_dataloader`."""
@@ -450,13 +453,13 @@ class MixingMixin(Trainer):
         return self._parts.resuming.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        super()._issue_warnings_after_load(self._training.loaded(load_result))
+        super()._issue_warnings_after_load(self._training.complete_loading(load_result))
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.told_metrics)
+        return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.warned_metrics)
 
     def _get_grad_norm(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         norm = super()._get_grad_norm(model, *args, **kwargs)  # type: ignore[no-untyped-call]

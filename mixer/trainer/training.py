@@ -1,23 +1,22 @@
 """A training run from its beginning to its end, whatever ends it."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import annotate
 from mixer.checkpoint.choose import write_error
 from mixer.checkpoint.load_weights import adapters_checked, loaded_whole, refusal_of_weights
-from mixer.ledger.progress.bar import take_bars
+from mixer.ledger.progress.bar import replace_progress_bars
 from mixer.ledger.recorder import Recorder
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
-from mixer.trainer.confirmation import explained
-from mixer.trainer.failures import among_others
+from mixer.trainer.confirmation import explain_write_error
+from mixer.trainer.failures import reporting_to_all_ranks
 from mixer.trainer.hyperparameter_search import PrunedElsewhere
 from mixer.trainer.loop import MixingCallback
 from mixer.trainer.parts import Parts
@@ -71,10 +70,10 @@ class Training:
 
     def _train(self, train: Callable[..., Any], requested: str | bool | None, *args: Any, **kwargs: Any) -> Any:
         training_args = self._trainer.args
-        self._parts.recovery.begin()
+        self._parts.recovery.begin_run()
         trial = args[0] if args else kwargs.get("trial")
         with (
-            among_others(self._place, lambda: training_args.ddp_timeout),
+            reporting_to_all_ranks(self._place, lambda: training_args.ddp_timeout),
             self._parts.arguments.held(auto_find_batch_size=False),  # otherwise the whole loop would restart
             contextlib.ExitStack() as self._held,
             adapters_checked(self._trainer.model, self._check_loaded),
@@ -92,7 +91,7 @@ class Training:
 
     def _end_ledger(self, error: BaseException) -> None:
         run, reason = self._run, shortened(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": "))
-        for work in (run.recorder.settle, run.ledger.flush, partial(run.ledger.end, "stopped", reason)):
+        for work in (run.recorder.flush, run.ledger.flush, partial(run.ledger.end, "stopped", reason)):
             # After a device error losses cannot be read, and the disk may be full.
             with contextlib.suppress(RuntimeError, OSError):
                 work()
@@ -112,7 +111,7 @@ class Training:
         self._raise_method_error()
         if run.policy_error is not None:  # its decision would apply to no step
             logger.warning("The policy failed after the last step: %r", run.policy_error)
-        run.recorder.settle()
+        run.recorder.flush()
         if self._parts.loop.stopped_by is None:  # otherwise the resumed run would have rows without a log entry
             self._parts.steps.end()
             self._parts.methods.note_memories()
@@ -135,7 +134,7 @@ class Training:
 
     # ---- The weights of a checkpoint ----
 
-    def loaded(self, result: Any) -> Any:
+    def complete_loading(self, result: Any) -> Any:
         """Completes the loading of weights from a checkpoint.
 
         Args:
@@ -168,7 +167,7 @@ class Training:
         if is_run:  # the loop's first act
             self._begin()
         rows_from = None if self._parts.start.checkpoint is None else Path(self._parts.start.checkpoint)
-        mixing = run.mixing if is_run else run.mixing.aside()
+        mixing = run.mixing if is_run else run.mixing.preview_copy()
         feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
         loader = self._parts.loading.new_loader(
             mixing, feed, self._parts.differences.specifics, self._one_stream_each, self._plan.keeps_outputs
@@ -177,16 +176,16 @@ class Training:
         if is_run:
             run.loader, run.feed = loader, feed
             if self._parts.recovery.is_on:
-                self._parts.resuming.take_up_cap()
+                self._parts.resuming.restore_cap()
         return loader
 
     def _begin(self) -> None:
         """Begins a run, or resumes one."""
         run, args = self._run, self._trainer.args
-        self._parts.loop.begin()
+        self._parts.loop.begin_run()
         # Callbacks, evaluation and checkpoints see the user's value.
         self._held.enter_context(self._parts.arguments.held(auto_find_batch_size=self._parts.recovery.is_on))
-        self._parts.search.begin()
+        self._parts.search.begin_run()
         # The first samples of one rank decide for all ranks.
         self._one_stream_each = bool(self._ranks.max_over_ranks(int(self._one_stream_each)))
         own = partial(assemble, args, self._plan.streams, self._parts.mixture)
@@ -194,8 +193,8 @@ class Training:
         if self._parts.start.checkpoint is None:
             run.mixing.restart(*new_parts(None))
         else:
-            progress = self._parts.resuming.restored(self._parts.methods, new_parts)
-        self._ranks.run_on_all(partial(self._parts.resuming.begin, progress))
+            progress = self._parts.resuming.restore(self._parts.methods, new_parts)
+        self._ranks.run_on_all(partial(self._parts.resuming.begin_run, progress))
         names = {
             "streams": list(run.mixing.names),
             "policy": self._plan.policy.name,
@@ -206,9 +205,9 @@ class Training:
         if progress is None:
             run.recorder.record_start()
         self._parts.resuming.record_new_policy()
-        with self._parts.resuming.taking_up():
+        with self._parts.resuming.naming_checkpoint():
             self._parts.methods.load_log_state({} if progress is None else progress.methods)
-        self._parts.steps.begin()
+        self._parts.steps.begin_run()
         self._parts.reporting.hook()  # callbacks may have been added
         if progress is not None:  # only at the start
             self._held.enter_context(self._parts.arguments.held(eval_on_start=False))
@@ -218,10 +217,11 @@ class Training:
     def _add_callbacks(self) -> None:
         """Adds the callback that closes steps, before all others, and connects bars and trackers."""
         callbacks = self._trainer.callback_handler.callbacks
-        take_bars(callbacks, lambda: self._run.mixing, self._plan.config.logging_style, self._evaluation_sets)
+        style, sets = self._plan.config.logging_style, self._evaluation_sets
+        replace_progress_bars(callbacks, lambda: self._run.mixing, style, sets)
         self._parts.reporting.hook()
         steps, loop, handler = self._parts.steps, self._parts.loop, self._trainer.callback_handler
-        callbacks.insert(0, MixingCallback(self._start, steps.close, loop.take_stop_back, self._run, handler))
+        callbacks.insert(0, MixingCallback(self._start, steps.close, loop.clear_epoch_stop, self._run, handler))
 
     def _evaluation_sets(self) -> Collection[str]:
         sets: Any = self._trainer.eval_dataset
@@ -234,8 +234,8 @@ class Training:
             hook.prepare(self._trainer.model_wrapped)
         self._parts.loop.prepare()
         self._parts.recovery.prepare()
-        self._parts.resuming.take_up_progress()
-        self._held.enter_context(self._parts.steps.taking_over())
+        self._parts.resuming.restore_progress()
+        self._held.enter_context(self._parts.steps.replacing_training_step())
 
     def after_step(self, act: Callable[..., None], tr_loss: Any, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
         """Logs, saves and evaluates after a step; see `Trainer._maybe_log_save_evaluate`."""
@@ -247,15 +247,6 @@ class Training:
         model, trial = args[:2]
         with self._parts.log.adding_entries():
             self._parts.loop.after_step(log_save_evaluate, model, trial)
-
-    def get_batch_samples(self, iterator: Iterator[Any], device: torch.device) -> tuple[list[Any], Any]:
-        """Loads the next step and sets its learning rate; see `Trainer.get_batch_samples`."""
-        batch, num_items = self._parts.steps.load(iterator, device)
-        if batch:
-            self._run.set_learning_rate()
-        else:
-            self._parts.loop.end_of_data()
-        return batch, num_items
 
     def check_decisions(self) -> None:
         """Ends all ranks if a policy or a method failed on one of them: a checkpoint would lack a decision."""
@@ -269,6 +260,6 @@ class Training:
     def _raise_method_error(self) -> None:
         """Raises on all ranks if a method failed on one of them after the last step."""
         run = self._run
-        error = explained(run.method_error, self._trainer)
+        error = explain_write_error(run.method_error, self._trainer)
         if len(self._parts.methods) and self._ranks.max_over_ranks(int(error is not None)):
             self._ranks.raise_on_all(error)

@@ -110,7 +110,7 @@ class BufferCursor:
         addresses = self._buffer.addresses(checked_slots(self._draws.retrieval, start, count, size))
         return np.take(addresses, positions - start, mode="wrap")
 
-    def ahead(self) -> "BufferCursor":
+    def lookahead_copy(self) -> "BufferCursor":
         """Returns a copy for lookahead; it records its draws for this cursor."""
         cursor = copy.copy(self)
         cursor.is_ahead = True

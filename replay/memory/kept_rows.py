@@ -121,7 +121,7 @@ class KeptRows:
         for stream_id, are_own, positions in self._offered.by_stream(numbers):
             if not self._run.streams[stream_id].is_iterable:
                 share = StreamShare(stream_id, positions, cursors[stream_id].references(positions))
-                yield from zip(numbers[are_own].tolist(), self._run.runs.read(share), strict=True)
+                yield from zip(numbers[are_own].tolist(), self._run.passes.read(share), strict=True)
 
 
 def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, Row], int]:

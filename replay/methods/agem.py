@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import add_up, obstacle
 from mixer.loading.loaded_step import StepBatch
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -56,7 +56,7 @@ class AGEM(Method):
         self._reference, self._were_projected = None, []
         self._memory_id, _, _ = find_memory(run, self.memory, self.name)
         refuse_second_draws(run, self.name, f"Leave them out: {self.name} draws {self.memory!r} once.")
-        if run.world_size > 1 and run.runs.is_cut_by_tokens:
+        if run.world_size > 1 and run.passes.is_cut_by_tokens:
             raise ValueError(
                 f"{self.name}: with max_tokens_per_micro_batch some rank may have samples of memory alone in an "
                 "step. Use per_device_train_batch_size instead."
@@ -84,7 +84,7 @@ class AGEM(Method):
         """Takes them up; see `Method.load_log_state`."""
         self._were_projected = [torch.tensor(one, device=self._run.device) for one in state.get("projected", [])]
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Takes means over new samples and over those of memory; see `Method.factors`."""
         return factors_of_means(items, {self._memory_id: 1.0})
 

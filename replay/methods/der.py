@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.models.labels import IGNORED
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
@@ -73,7 +73,7 @@ class DER(Method):
         if len(self._buffer):
             self._buffer.payloads(np.unique([0, len(self._buffer) - 1]), _LOGITS)
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Takes the mean over new samples alone; see `Method.factors`."""
         return factors_of_means(items, {self._memory_id: 0.0})
 
@@ -84,7 +84,7 @@ class DER(Method):
             return None
         slots = run.planner().cursors[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
         distances = self._squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
-        counts = run.runs.items_by_stream if self._are_of_tokens(trained) else trained.plan.counts
+        counts = run.passes.items_by_stream if self._are_of_tokens(trained) else trained.plan.counts
         return run.mean_over_step(self.alpha * distances, trained, int(counts[self._memory_id]))
 
     def _are_of_tokens(self, trained: ForwardResult) -> bool:
@@ -172,7 +172,7 @@ class DER(Method):
         inputs = trained.micro.inputs
         labels, is_shifted = inputs.get("shift_labels"), True
         if labels is None:
-            labels, is_shifted = inputs.get("labels"), not self._run.runs.shifts_labels
+            labels, is_shifted = inputs.get("labels"), not self._run.passes.shifts_labels
         if logits.dim() != 3 or not isinstance(labels, Tensor) or labels.shape != logits.shape[:2]:
             return None
         return labels if is_shifted else labels[:, 1:]
@@ -236,6 +236,6 @@ class DERPlusPlus(DER):
             )
         self._factors = {self._memory_id: 0.0, second_id: self.beta}
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Takes means over new samples, and times β over those whose labels count; see `Method.factors`."""
         return factors_of_means(items, self._factors)

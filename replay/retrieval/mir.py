@@ -96,7 +96,7 @@ class MIR(Uniform):
         """
         count, start = int(batch.plan.counts[memory_id]), int(batch.plan.starts[memory_id])
         are_new = np.array([not stream.is_memory for stream in run.streams])
-        num_items = int(run.runs.items_by_stream[are_new].sum())
+        num_items = int(run.passes.items_by_stream[are_new].sum())
         if not 0 < count < min(self.candidates, size) or not num_items:
             return False
         slots = self.candidate_slots(start, size)
@@ -107,8 +107,8 @@ class MIR(Uniform):
         plan = replace(batch.plan, counts=counts, starts=starts)
         cursor.assign(-len(slots), slots)
         new = tuple(micro for micro in batch.micro_batches if are_new[micro.stream_ids[0]])
-        gradient = run.runs.gradient(replace(batch, micro_batches=new), num_items)
-        candidates = run.rank_sync.run_on_all(partial(run.runs.load, plan))
+        gradient = run.passes.gradient(replace(batch, micro_batches=new), num_items)
+        candidates = run.rank_sync.run_on_all(partial(run.passes.load, plan))
         losses = partial(self._losses, run, candidates, -len(slots), gradient)
         known = run.rank_sync.run_on_all(losses).gathered(run.rank_sync)
         rises = known["after"] - known["before"]
@@ -118,10 +118,10 @@ class MIR(Uniform):
 
     def _losses(self, run: RunContext, candidates: StepBatch, start: int, gradient: Sequence[Tensor | None]) -> Facts:
         facts = Facts(("before", "after"), candidates.plan.total)
-        rate = run.runs.learning_rate if self.learning_rate is None else self.learning_rate
+        rate = run.passes.learning_rate if self.learning_rate is None else self.learning_rate
         for name in ("before", "after"):
-            with _moved(run.runs.parameters, gradient, rate if name == "after" else 0.0):
-                for micro, losses in run.runs.row_losses(candidates):
+            with _moved(run.passes.parameters, gradient, rate if name == "after" else 0.0):
+                for micro, losses in run.passes.row_losses(candidates):
                     assert micro.positions is not None, "methods see positions"  # noqa: S101
                     facts.note(name, micro.positions - start, losses)
         return facts

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mixer.distributed.collectives import RankSync
 from mixer.loading.loaded_step import MicroBatch
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 
@@ -19,7 +19,7 @@ class Offered:
         stream_ids: The streams, ascending.
     """
 
-    def __init__(self, plan: Plan, stream_ids: Sequence[int]):
+    def __init__(self, plan: StepPlan, stream_ids: Sequence[int]):
         self._ids = np.array(stream_ids, dtype=np.int64)
         counts = plan.counts[self._ids]
         self.count = int(counts.sum())

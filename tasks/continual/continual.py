@@ -36,7 +36,7 @@ from tasks.continual.kept_optimizer import KeptOptimizer
 from tasks.continual.model_file import ModelFile
 from tasks.continual.rehearsal import Methods, Mixing, Rehearsal
 from tasks.continual.scoring import Scoring
-from tasks.continual.task_checkpoints import Ends, read_pace, remove_run
+from tasks.continual.task_checkpoints import TaskCheckpoints, read_pace, remove_run
 from tasks.heads import HeadKind, as_head
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.report.results import write_metrics, write_page
@@ -131,7 +131,7 @@ class ContinualRun:
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
         self._model_file, self._copies = ModelFile(model), ModelCopies(args)
-        self._ends = Ends(self.folder, sequence.names, self._description, self._settings)
+        self._ends = TaskCheckpoints(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
         self._pace = pd.DataFrame()
         self._lock, self._is_held = FolderLock(self.folder), False

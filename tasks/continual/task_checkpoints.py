@@ -22,7 +22,7 @@ FORMAT_VERSION = 1
 _LATER = ("held_out", "mixing", "methods")  # which runs of earlier versions did not note
 
 
-class Ends:
+class TaskCheckpoints:
     """The saved states: before the first task, in `start`, and after each one, in `NUMBER-NAME/end`.
 
     Args:

@@ -52,7 +52,7 @@ def generate_answers(trainer: MixingTrainer, dataset: Any, max_new_tokens: int =
     # As many on each rank: those of sharded models run together. What is read twice counts once.
     places = range(rank, math.ceil(len(dataset) / world_size) * world_size, world_size)
     answer = partial(_own_texts, trainer, dataset, places, max_new_tokens, batch_size)
-    gathered = trainer.auxiliary_passes.gathered(trainer.auxiliary_passes.on_all_ranks(answer))
+    gathered = trainer.auxiliary_passes.gather_text(trainer.auxiliary_passes.on_all_ranks(answer))
     turns = zip(*(json.loads(texts) for texts in gathered), strict=True)
     pairs = [pair for turn in turns for pair in turn][: len(dataset)]
     return Texts([prediction for prediction, _ in pairs], [reference for _, reference in pairs])
@@ -76,7 +76,7 @@ def _own_texts(
     answers: dict[int, list[int]] = {}
     for batch in _by_length([prompt for prompt, _ in pairs], batch_size):
         ids, mask = padded([pairs[number][0] for number in batch], int(tokenizer.pad_token_id), reads_all)
-        inputs = trainer.auxiliary_passes.prepared({"input_ids": ids, "attention_mask": mask})
+        inputs = trainer.auxiliary_passes.prepare_inputs({"input_ids": ids, "attention_mask": mask})
         answers |= zip(batch, _generate(trainer, model, inputs, options), strict=True)
     rows = [answers[number] for number in range(len(pairs))], [labels for _, labels in pairs]
     return json.dumps(list(zip(*(tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in rows), strict=True)))

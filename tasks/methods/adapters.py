@@ -87,7 +87,7 @@ class AdapterMethod(TaskMethod):
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
         super().attach(run)
         self._adapter = None
-        _check_adapter_per_task(run.runs.model, self.name)
+        _check_adapter_per_task(run.passes.model, self.name)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task; see `Method.begin_task`."""
@@ -98,7 +98,7 @@ class AdapterMethod(TaskMethod):
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Makes all adapters active, of which the Trainer leaves one when it resumes; see `Method.load`."""
-        model = self._run.runs.model
+        model = self._run.passes.model
         if self._adapter is not None and is_adapted(model):
             self.activate_all(model, self._adapter)
 

@@ -88,7 +88,7 @@ class CLSER(TaskMethod):
             for name, own in zip(_COPIES, self.copies, strict=True):
                 own.load_state_dict(self._loaded[name], strict=False)  # tied weights are saved once
             self._loaded = None
-        shapes, now = ([one.shape for one in each.parameters()] for each in (self.copies[0], self._run.runs.model))
+        shapes, now = ([one.shape for one in each.parameters()] for each in (self.copies[0], self._run.passes.model))
         if shapes != now:
             raise ValueError(f"{self.name}: the model has grown since it was copied. Leave head='growing' out.")
 
@@ -97,7 +97,7 @@ class CLSER(TaskMethod):
         rows = self._run.memory_rows(trained)
         if not rows.any() or not self.strength:
             return None
-        inputs, num_rows = self._run.runs.prepared(trained.micro.inputs), len(rows)
+        inputs, num_rows = self._run.passes.prepare_inputs(trained.micro.inputs), len(rows)
         with torch.no_grad():
             plastic, stable = (class_logits(own(**inputs), num_rows, self.name)[rows] for own in self.copies)
         labels = inputs["labels"][rows, None]
@@ -109,7 +109,7 @@ class CLSER(TaskMethod):
     @torch.no_grad()
     def close(self, batch: StepBatch) -> None:
         """Moves the copies; see `Method.close`."""
-        model, step = self._run.runs.model, np.array([self._num_steps], dtype=np.int64)
+        model, step = self._run.passes.model, np.array([self._num_steps], dtype=np.int64)
         alpha = min(1.0 - 1.0 / (self._num_steps + 1), self.decay)
         for number, (own, rate) in enumerate(zip(self.copies, self.rates, strict=True)):
             if RandomNumbers(self._run.seed, number).uniforms(step)[0] < rate:

@@ -59,9 +59,9 @@ class ERACE(TaskMethod):
         logits = class_logits(trained.output, len(is_new), self.name)
         difference = logits[:, self._classes].logsumexp(dim=-1) - logits.logsumexp(dim=-1)
         difference = difference.where(torch.from_numpy(is_new).to(difference.device), 0.0)
-        return self._run.mean_over_step(_loss_weight(self._run.runs, self._new) * difference, trained)
+        return self._run.mean_over_step(_loss_weight(self._run.passes, self._new) * difference, trained)
 
 
-def _loss_weight(runs: AuxiliaryPasses, stream_id: int) -> float:
-    factors = runs.loss_factors()
+def _loss_weight(passes: AuxiliaryPasses, stream_id: int) -> float:
+    factors = passes.loss_factors()
     return 1.0 if factors is None else float(factors[stream_id])

@@ -45,19 +45,19 @@ class OnlineEWC(WeightMethod):
         run = self._run
         count = min(self.samples, len(task.dataset))
         positions = np.arange(run.rank, count, run.world_size) * len(task.dataset) // count
-        own = run.runs.on_all_ranks(lambda: _squared_gradients(run, task, positions.tolist()))
+        own = run.passes.on_all_ranks(lambda: _squared_gradients(run, task, positions.tolist()))
         self._anchor.hold(model, {name: run.rank_sync.add_up(sums) / count for name, sums in own.items()}, self.decay)
 
 
 def _squared_gradients(run: RunContext, task: TaskContext, positions: list[int]) -> Tensors:
     """Sums the squared gradients of samples, each by itself; layers such as dropout are in evaluation mode."""
-    runs = run.runs
-    with runs.alone() as model, outermost_mode(model, training=True):
+    passes = run.passes
+    with passes.on_one_rank() as model, outermost_mode(model, training=True):
         parameters = trainable(model)
         sums: Tensors = {name: torch.zeros_like(one, dtype=wide(one)) for name, one in parameters.items()}
         for position in positions:
-            micro = MicroBatch(runs.collator([task.dataset[position]]), np.zeros(0, dtype=np.int64), False)
-            loss = runs.mean_loss(micro, model)
+            micro = MicroBatch(passes.collator([task.dataset[position]]), np.zeros(0, dtype=np.int64), False)
+            loss = passes.mean_loss(micro, model)
             gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
             for name, gradient in zip(sums, gradients, strict=True):
                 if gradient is not None:

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor, nn
 
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -59,17 +59,17 @@ class ICaRL(TaskMethod):
             )
         super().begin_task(task, model)
         self._seen = list(task.seen)
-        self._before = FrozenModel(model, self._run.runs) if task.number else None
+        self._before = FrozenModel(model, self._run.passes) if task.number else None
         self._earlier = sorted({label for classes in task.earlier for label in classes})
 
-    def factors(self, plan: Plan, items: Int64Array) -> FloatArray:
+    def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Leaves out the model's own loss; see `Method.factors`."""
         return np.zeros(len(items))
 
     def term(self, trained: ForwardResult) -> Tensor:
         """Gives the loss, this rank's part; see `Method.term`."""
         logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)
-        labels = self._run.runs.prepared(trained.micro.inputs)["labels"]
+        labels = self._run.passes.prepare_inputs(trained.micro.inputs)["labels"]
         targets = nn.functional.one_hot(labels, logits.shape[1]).to(logits.dtype)
         if self._before is not None:
             before = self._before.logits(trained, self.name)[:, self._earlier]

@@ -59,7 +59,7 @@ class InfLoRA(AdapterMethod):
     def attach(self, run: RunContext) -> None:
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
         super().attach(run)
-        model = run.runs.model
+        model = run.passes.model
         others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
         others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
         if others:
@@ -114,9 +114,9 @@ class InfLoRA(AdapterMethod):
         squares = {place: torch.zeros(one.shape[1], one.shape[1], device=one.device) for place, one in places.items()}
 
         def look() -> None:
-            with run.runs.without_gradients(training=False), _listening(model, squares) as masks:
+            with run.passes.without_gradients(training=False), _listening(model, squares) as masks:
                 for batch in batches[run.rank :: run.world_size]:
-                    inputs = run.runs.prepared(run.runs.collator([task.dataset[index] for index in batch]))
+                    inputs = run.passes.prepare_inputs(run.passes.collator([task.dataset[index] for index in batch]))
                     masks[:] = [inputs["attention_mask"]] if "attention_mask" in inputs else []
                     model(**inputs)
 

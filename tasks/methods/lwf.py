@@ -40,7 +40,7 @@ class LwF(TaskMethod):
         """Copies the model; see `Method.begin_task`."""
         super().begin_task(task, model)
         self._by_task = task.scenario == "task"
-        self._before = FrozenModel(model, self._run.runs) if task.number else None
+        self._before = FrozenModel(model, self._run.passes) if task.number else None
         together = sorted({label for classes in task.earlier for label in classes})
         groups = [list(classes) for classes in task.earlier] if self._by_task else [together]
         self._groups = [group or slice(None) for group in groups]
@@ -57,9 +57,9 @@ class LwF(TaskMethod):
         """Gives the logits of a micro-batch; a masked head hides those of other tasks while the model is trained."""
         output = trained.output
         if self._by_task:
-            model = self._run.runs.model
+            model = self._run.passes.model
             with outermost_mode(model, training=False):
-                output = model(**self._run.runs.prepared(trained.micro.inputs))
+                output = model(**self._run.passes.prepare_inputs(trained.micro.inputs))
         return class_logits(output, len(trained.micro.stream_ids), self.name)
 
 

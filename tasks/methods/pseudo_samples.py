@@ -63,7 +63,7 @@ class PseudoSamples(Method):
         """Finds the memory; see `Method.attach`."""
         self._run = run
         _, self._buffer, _ = find_memory(run, self.memory, self.name)
-        check_generates(run.runs.model, self.name)
+        check_generates(run.passes.model, self.name)
         if self._buffer.is_online:
             raise ValueError(
                 f"{self.name}: memory={self.memory!r} takes in the samples of training, which would replace those that "
@@ -97,7 +97,7 @@ class PseudoSamples(Method):
                 own = rows[number * _ROWS : (number + 1) * _ROWS]
                 prompts = torch.full((len(own), 1), start, device=run.device)
                 mask = torch.ones_like(prompts)
-                written = sample(run.runs, prompts, mask, length - 1, (*key, number), self.top_k)
+                written = sample(run.passes, prompts, mask, length - 1, (*key, number), self.top_k)
                 own[:, 0] = start
                 own[:, 1 : 1 + written.shape[1]] = written.cpu().numpy()
             return rows
@@ -168,12 +168,12 @@ def check_generates(model: nn.Module, asked_by: str) -> None:
 
 
 def sample(
-    runs: AuxiliaryPasses, prompts: Tensor, mask: Tensor, max_new_tokens: int, key: tuple[int, ...], top_k: int
+    passes: AuxiliaryPasses, prompts: Tensor, mask: Tensor, max_new_tokens: int, key: tuple[int, ...], top_k: int
 ) -> Tensor:
     """Samples continuations of prompts.
 
     Args:
-        runs: Runs the model.
+        passes: Run the model.
         prompts: int64 `[num_rows, num_tokens]`, padded on the left.
         mask: int64 `[num_rows, num_tokens]`: 0 for padding.
         max_new_tokens: Largest number of tokens to add.
@@ -183,7 +183,7 @@ def sample(
     Returns:
         int64 `[num_rows, num_new_tokens]`; -1 after the end of a row.
     """
-    model: Any = runs.model
+    model: Any = passes.model
     config = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=True,
         max_new_tokens=max_new_tokens,
@@ -191,7 +191,7 @@ def sample(
         pad_token_id=padding_of(model),
         top_k=top_k,
     )
-    with runs.without_gradients(training=False):  # which restores the random state
+    with passes.without_gradients(training=False):  # which restores the random state
         seed_generators(*key)
         if (device := prompts.device).type != "cpu":
             torch.get_device_module(device).manual_seed(torch.default_generator.initial_seed())

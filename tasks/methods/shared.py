@@ -116,7 +116,7 @@ class WeightAnchor:
 
     def add_gradient(self, run: RunContext, factor: float) -> None:
         """Adds `factor` times half the gradient of the penalty to a complete gradient."""
-        parameters = trainable(run.runs.model) if self.importances else {}
+        parameters = trainable(run.passes.model) if self.importances else {}
         for name in self.importances.keys() & parameters.keys():
             parameter, importance = parameters[name], self.importances[name]
             part = _part(importance)
@@ -141,16 +141,16 @@ class FrozenModel:
 
     Args:
         model: The model, not wrapped.
-        runs: Moves inputs to its device.
+        passes: Move inputs to its device.
     """
 
-    def __init__(self, model: nn.Module, runs: AuxiliaryPasses):
-        self._model, self._runs = frozen_copy(model), runs
+    def __init__(self, model: nn.Module, passes: AuxiliaryPasses):
+        self._model, self._passes = frozen_copy(model), passes
 
     def logits(self, trained: ForwardResult, asked_by: str) -> Tensor:
         """Returns its logits of a micro-batch, `[num_rows, num_classes]`, without a graph."""
         with torch.no_grad():
-            output = self._model(**self._runs.prepared(trained.micro.inputs))
+            output = self._model(**self._passes.prepare_inputs(trained.micro.inputs))
         return class_logits(output, len(trained.micro.stream_ids), asked_by)
 
 

@@ -44,15 +44,15 @@ class SI(WeightMethod):
 
     def end_backward(self, model: nn.Module) -> None:
         """Notes the gradient and adds that of the penalty; see `Method.end_backward`."""
-        runs = self._run.runs
-        scale, parameters = float(runs.loss_scale()), trainable(runs.model)
+        passes = self._run.passes
+        scale, parameters = float(passes.loss_scale()), trainable(passes.model)
         self._gradients = {n: one.grad / scale for n, one in parameters.items() if one.grad is not None}
-        self._before = copied(runs.model)
+        self._before = copied(passes.model)
         self._anchor.add_gradient(self._run, 2 * self.strength)
 
     def close(self, batch: StepBatch) -> None:
         """Adds the step to the way; see `Method.close`."""
-        parameters = trainable(self._run.runs.model)
+        parameters = trainable(self._run.passes.model)
         for name, gradient in self._gradients.items():
             moved = parameters[name].detach() - self._before[name]
             self._path[name] -= torch.where(moved == 0, 0.0, gradient * moved)  # nor if the gradient is not finite

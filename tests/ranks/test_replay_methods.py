@@ -138,8 +138,8 @@ def failures(folder: Path) -> dict[str, str]:
 
 
 FAILING: dict[str, tuple[Callable[[], ReplayBuffer], Callable[[Any], Any], str]] = {
-    "gradient": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda feeding: feeding._run.runs, "_backward"),
-    "candidates": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda feeding: feeding._run.runs, "load"),
+    "gradient": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda feeding: feeding._run.passes, "_backward"),
+    "candidates": (lambda: ReplayBuffer(20, retrieval=MIR(9)), lambda feeding: feeding._run.passes, "load"),
 }
 
 

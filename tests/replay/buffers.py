@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from replay.retrieval import Retrieval
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
@@ -97,7 +97,7 @@ class Watch(TrainerCallback):
 
     def __init__(self) -> None:
         self.trainer: Any = None
-        self.plans: list[Plan] = []
+        self.plans: list[StepPlan] = []
         self.offered: list[list[tuple[str, int]]] = []  # stream and index, stream after stream
         self.drawn: list[dict[str, list[int]]] = []  # addresses by memory
         self.held: list[dict[str, list[int]]] = []  # addresses by memory, before the step

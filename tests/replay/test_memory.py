@@ -138,7 +138,10 @@ def test_where_the_buffer_stays_as_it_is_predictions_are_what_is_drawn(retrieval
     buffer = buffer_of(7, retrieval)
     cursor = buffer.new_cursor(0)
     cursor.advance(3)
-    for ahead in (cursor.ahead(), cursor.ahead()):  # a second forecast that differs from the first one
+    for ahead in (
+        cursor.lookahead_copy(),
+        cursor.lookahead_copy(),
+    ):  # the second forecast differs
         spans = []
         for count in counts:
             start = ahead.advance(count)
@@ -155,7 +158,7 @@ def test_entries_that_were_forgotten_are_missed_in_draws_and_not_in_predictions(
     buffer = buffer_of(5)
     cursor = buffer.new_cursor(0)
     cursor.advance(2)
-    start = cursor.ahead().advance(4)
+    start = cursor.lookahead_copy().advance(4)
     buffer.forget(buffer.entries["number"].tolist())
     assert cursor.references(range(start, start + 4)).shape == (4,)
     with pytest.raises(ValueError, match="while a step that draws from it was trained"):

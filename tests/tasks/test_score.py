@@ -27,7 +27,7 @@ def sequence(*have_classes: bool) -> TaskSequence:
 
 def measured(value: Any, *others: list[Any]) -> tuple[float, str | None]:
     """What is made of a value, on as many ranks; the others tell what they found."""
-    ranks: Any = SimpleNamespace(gathered=lambda own: [own, *map(json.dumps, others)])
+    ranks: Any = SimpleNamespace(gather_text=lambda own: [own, *map(json.dumps, others)])
     trainer: Any = SimpleNamespace(auxiliary_passes=ranks)
     return score_of(Score(lambda trainer, task: value), trainer, sequence(True).tasks[0], "after task 1")
 

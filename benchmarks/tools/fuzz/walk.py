@@ -14,7 +14,7 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.policies import GroupDRO, LossChange, Policy, Uniform
 from mixer.schedules import Constant
@@ -43,7 +43,7 @@ class Walk:
         self._lengths, self._policy_name, self._capacity = lengths, policy, capacity
         self.batch_size, self.world_size = max(batch_size, world_size), world_size
         self.mixing = self._new_mixing()
-        self.pending: Plan | None = None
+        self.pending: StepPlan | None = None
         self.drawn: dict[str, list[int]] = {name: [] for name in self.mixing.names}
         self.num_steps = 0
 
@@ -121,7 +121,7 @@ class Walk:
 
     # ---- What has to hold ----
 
-    def _check_plan(self, plan: Plan, before: Any) -> None:
+    def _check_plan(self, plan: StepPlan, before: Any) -> None:
         mixing, planner = self.mixing, self.mixing.planner
         assert (plan.counts >= 0).all()
         assert plan.counts.sum() > 0, "a plan without samples"

@@ -27,7 +27,7 @@ from mixer.measurements import (
     names_of,
 )
 from mixer.mixture.controller import Mixing
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.utils.text import listed
 
 _COLUMNS: dict[Kind, str] = {MeanLoss: "loss", GradientNorm: "gradient_norm"}  # of the ledger's clock
@@ -68,7 +68,7 @@ class NoLosses:
             else "The plans need no losses: they are those of the trained run."
         )
 
-    def after(self, plan: Plan) -> Results:
+    def after(self, plan: StepPlan) -> Results:
         """Gives nothing."""
         return {}
 
@@ -137,7 +137,7 @@ class RecordedLosses:
             "from there on the losses are those of another mixture, and a model trained on this one has other losses."
         )
 
-    def after(self, plan: Plan) -> Results:
+    def after(self, plan: StepPlan) -> Results:
         """Gives the measurements of a step by its plan."""
         run = self._run
         row = min(int(np.searchsorted(run.steps, plan.step)), len(run.steps) - 1)
@@ -148,7 +148,7 @@ class RecordedLosses:
         found |= {kind: float(run.clock[column][row]) for kind, column in _COLUMNS.items()}
         return {**found, Loss: np.where(plan.counts > 0, self._losses[row], np.nan)}
 
-    def _gradients(self, plan: Plan) -> GradientStatistics | None:
+    def _gradients(self, plan: StepPlan) -> GradientStatistics | None:
         measured = self._run.gradients if self._has_same_streams else {}
         if self._differs_from is None or not measured or all(plan.step % interval for interval in self._intervals):
             return measured.get(plan.step)

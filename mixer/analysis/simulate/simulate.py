@@ -17,7 +17,8 @@ from mixer.ledger.recorder import Recorder
 from mixer.loading.learning_rate import new_learning_rate
 from mixer.loading.loaded_step import StepCounts, StepResult
 from mixer.measurements import GradientNorm, Gradients, LearningRate, Loss, MeanLoss, Results
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.counted_units import check_counted, option_counting
+from mixer.mixture.step_plan import StepPlan
 from mixer.recipe.recipe import Recipe
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
@@ -63,7 +64,7 @@ class PlannedRun:
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
         is_needed |= mixing.schedule.unit == "tokens" or any(one.max_tokens is not None for one in parts.streams)
         self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed)
-        user = mixing.user_of("labels")
+        user = option_counting(mixing, "labels")
         self._labels = None if user is None else PlannedLabels(recipe, parts.streams, user)
         self._rate_factor = new_learning_rate(parts.args, mixing.clock.planned_steps).at
         self._rows: list[Row] = []
@@ -84,7 +85,7 @@ class PlannedRun:
             self._writer.finish(self._source.note)
         return Simulated(self._parts, self._rows, self._evaluation_steps, self._tokens.estimated, self._source.note)
 
-    def _plans(self) -> Iterator[Plan]:
+    def _plans(self) -> Iterator[StepPlan]:
         """Gives the plans up to the end of the budget or of the streams."""
         mixing, clock = self._mixing, self._mixing.clock
         while clock.progress < 1.0 and not mixing.is_exhausted:
@@ -94,13 +95,13 @@ class PlannedRun:
             if plan is not None:  # else the rest of an epoch was dropped
                 yield plan
 
-    def _count(self, plan: Plan) -> None:
+    def _count(self, plan: StepPlan) -> None:
         mixing, factor = self._mixing, self._mixing.learning_rate_factor
         rate = self._parts.args.learning_rate * self._rate_factor(mixing.clock.schedule_position)
         rate *= 1.0 if mixing.clock.is_step_based else factor
         tokens = self._tokens.of(plan)
         labels = None if self._labels is None else self._labels.of(plan)
-        mixing.check_tokens(plan, tokens, labels=labels)
+        check_counted(mixing, plan, tokens, labels=labels)
         seen = self._source.after(plan)
         for follow in self._parts.followers:
             follow(plan)
@@ -159,7 +160,7 @@ class _Writer:
 
     def record(
         self,
-        plan: Plan,
+        plan: StepPlan,
         tokens: Int64Array,
         labels: Int64Array | None,
         seen: Results,
@@ -186,7 +187,7 @@ class _Writer:
 
     def finish(self, source: str) -> None:
         """Seals the ledger and notes the source of the losses, which says by now how far the plans were the same."""
-        self._recorder.settle()
+        self._recorder.flush()
         self.ledger.finish()
         path = self.ledger.folder / "ledger.json"
         write_json(path, {**read_json(path), "simulated": source})

@@ -13,7 +13,7 @@ import torch
 from mixer.loading.collate import batch_mapping
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import read_from
 from mixer.models.labels import shifts_labels
@@ -47,7 +47,7 @@ class PlannedTokens:
             sources = zip(streams, read_from(streams), strict=True)
             self._lengths = [self._lengths_of(stream, source, is_needed) for stream, source in sources]
 
-    def of(self, plan: Plan) -> Int64Array:
+    def of(self, plan: StepPlan) -> Int64Array:
         """Counts the tokens of a plan, int64 `[num_streams]`."""
         tokens = np.zeros(len(self._lengths), dtype=np.int64)
         for share in self._planner.rank_share(plan, 0, 1):
@@ -93,7 +93,7 @@ class PlannedLabels:
         self._loader, self._num_streams, self._user = trainer.get_train_dataloader(), len(streams), user
         self._shifts = shifts_labels(trainer.model, loss_shifts_labels(trainer))
 
-    def of(self, plan: Plan) -> Int64Array:
+    def of(self, plan: StepPlan) -> Int64Array:
         """Counts the labels of a plan, int64 `[num_streams]`."""
         labels = np.zeros(self._num_streams, dtype=np.int64)
         for micro in self._loader.load(plan).micro_batches:

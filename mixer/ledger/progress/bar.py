@@ -92,7 +92,7 @@ class MixturePrinter(PrinterCallback):
             print(text)  # noqa: T201
 
 
-def take_bars(
+def replace_progress_bars(
     callbacks: list[TrainerCallback],
     mixing: Callable[[], Mixing],
     style: LoggingStyle,

@@ -40,7 +40,7 @@ class Tracker(ABC):
             step: Number of steps done.
         """
 
-    def told_apart(self, logs: dict[str, Any]) -> dict[str, Any]:
+    def distinct_names(self, logs: dict[str, Any]) -> dict[str, Any]:
         """Returns the entries that the Trainer's callback logs, by names that it does not merge with each other."""
         return logs
 
@@ -68,7 +68,7 @@ class MLflow(Tracker):
         named = {self._names.of(_renamed(name)): float(value) for name, value in entries.items()}
         self._mlflow.log_metrics(named, step=step)
 
-    def told_apart(self, logs: dict[str, Any]) -> dict[str, Any]:
+    def distinct_names(self, logs: dict[str, Any]) -> dict[str, Any]:
         """See the base class."""
         return {self._names_of_callback.of(name): value for name, value in logs.items()}
 
@@ -100,7 +100,7 @@ class TensorBoard(Tracker):
         for name, value in entries.items():
             self._callback.tb_writer.add_scalar(self._names.of(name), value, step)
 
-    def told_apart(self, logs: dict[str, Any]) -> dict[str, Any]:
+    def distinct_names(self, logs: dict[str, Any]) -> dict[str, Any]:
         """See the base class; torch's writer takes every name, and that of tensorboardX replaces characters."""
         replaces = type(self._callback.tb_writer).__module__.startswith("tensorboardX")
         return {self._names_of_callback.of(name): value for name, value in logs.items()} if replaces else logs

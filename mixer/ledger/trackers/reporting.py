@@ -102,7 +102,7 @@ class _Hook:
         if is_open:
             self._log(entries, state.global_step)
         rest = {name: value for name, value in logs.items() if name not in self.reporting.own}
-        told = self._tracker.told_apart(rest)
+        told = self._tracker.distinct_names(rest)
         result = type(self._callback).on_log(self._callback, args, state, control, logs=told, **kwargs)
         if entries and not is_open:  # the callback has just opened a run
             self._log(entries, state.global_step)

@@ -12,7 +12,7 @@ from mixer.loading.iterable.passes import ChainedRows
 from mixer.loading.iterable.source import RowSource
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage
@@ -44,7 +44,7 @@ class Feed:
     def __init__(self, sources: Mapping[int, RowSource], mixing: Mixing, ranks: RankSync, world_size: int):
         self._rows = {k: ChainedRows(source, mixing.names[k]) for k, source in sources.items()}
         self._mixing, self._ranks, self._world_size = mixing, ranks, world_size
-        self._last: tuple[Plan | None, dict[int, list[Any]]] = (None, {})
+        self._last: tuple[StepPlan | None, dict[int, list[Any]]] = (None, {})
 
     def prepare(self, num_rows: int) -> None:
         """Reads ahead, and ends passes until there are rows for the next step.
@@ -124,7 +124,7 @@ class Feed:
             raise failure or OtherRankError("Another rank could not end a pass over its rows.")
         rows.share_left(parts if self._world_size > 1 else ())
 
-    def take(self, plan: Plan, share: Sequence[StreamShare]) -> dict[int, list[Any]]:
+    def take(self, plan: StepPlan, share: Sequence[StreamShare]) -> dict[int, list[Any]]:
         """Returns this rank's rows of a step, by stream; repeated calls with the same plan return the same rows.
 
         Args:

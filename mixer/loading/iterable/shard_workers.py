@@ -12,7 +12,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from mixer.loading.iterable.shards import Chunk, ShardPosition, ShardReader
 from mixer.loading.transport import Packed, pack
-from mixer.loading.workers import Answers, WorkerOptions
+from mixer.loading.workers import WorkerOptions, WorkerResults
 
 
 class _ShardDataset(IterableDataset[Chunk]):
@@ -65,7 +65,7 @@ class ShardWorkers:
     """
 
     def __init__(self, reader: ShardReader, options: WorkerOptions, seed: int):
-        self._reader, self._answers = reader, Answers(options.limit_seconds)
+        self._reader, self._answers = reader, WorkerResults(options.limit_seconds)
         self._options = options.data_loader_arguments(seed)
         self._shards: _ShardDataset | None = None
         self._loader: DataLoader[Chunk] | None = None

@@ -257,13 +257,13 @@ def _offer_more_shards(name: str, dataset: Any, num_readers: int) -> None:
     is_shared_out = getattr(dataset, "_distributed", None) is not None  # by the user
     if not isinstance(dataset, datasets.IterableDataset) or is_shared_out or dataset.num_shards >= num_readers:
         return
-    way_out = "Divide it before any shuffle, by dataset.reshard() (Parquet: by row groups), or into more files"
+    hint = "Divide it before any shuffle, by dataset.reshard() (Parquet: by row groups), or into more files"
     if not hasattr(dataset, "reshard"):
-        way_out = "Divide it into more files"
+        hint = "Divide it into more files"
     logger.warning(
         "Stream %r has %d shards for %d readers (workers of all ranks): each reads all rows and keeps its own. %s, or "
         "use fewer workers.",
-        *(name, dataset.num_shards, num_readers, way_out),
+        *(name, dataset.num_shards, num_readers, hint),
     )
 
 

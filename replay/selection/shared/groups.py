@@ -13,62 +13,64 @@ Group = tuple[int, ...]
 
 
 class Buckets:
-    """Numbers from 0 on, each in at most one bag; insertion, removal and random access take O(1).
+    """Numbers from 0 on, each in at most one bucket; insertion, removal and random access take O(1).
 
-    The last member of a bag fills the gap that another leaves. About 13 bytes per number.
+    The last member of a bucket fills the gap that another leaves. About 13 bytes per number.
     """
 
     def __init__(self) -> None:
         self._members: dict[int, array[int]] = {}
-        self._bag_of, self._places = array("i"), array("i")
+        self._bucket_of, self._places = array("i"), array("i")
 
-    def count(self, bag: int) -> int:
-        """Returns how many numbers are in a bag."""
-        return len(self._members.get(bag, ()))
+    def count(self, bucket: int) -> int:
+        """Returns how many numbers are in a bucket."""
+        return len(self._members.get(bucket, ()))
 
-    def bag_of(self, number: int) -> int:
-        """Returns the bag of a number."""
-        return self._bag_of[number]
+    def bucket_of(self, number: int) -> int:
+        """Returns the bucket of a number."""
+        return self._bucket_of[number]
 
-    def pick(self, bag: int, place: int) -> int:
-        """Returns the member of a bag at a place, 0 to `count(bag) - 1`."""
-        return self._members[bag][place]
+    def pick(self, bucket: int, place: int) -> int:
+        """Returns the member of a bucket at a place, 0 to `count(bucket) - 1`."""
+        return self._members[bucket][place]
 
-    def put(self, number: int, bag: int) -> None:
-        """Puts a number that is in no bag into one."""
-        while number >= len(self._bag_of):
-            self._bag_of.append(0)
+    def put(self, number: int, bucket: int) -> None:
+        """Puts a number that is in no bucket into one."""
+        while number >= len(self._bucket_of):
+            self._bucket_of.append(0)
             self._places.append(0)
-        members = self._members.setdefault(bag, array("i"))
-        self._bag_of[number], self._places[number] = bag, len(members)
+        members = self._members.setdefault(bucket, array("i"))
+        self._bucket_of[number], self._places[number] = bucket, len(members)
         members.append(number)
 
     def take(self, number: int) -> int:
-        """Takes a number out of its bag, and returns the bag."""
-        bag = self._bag_of[number]
-        members = self._members[bag]
+        """Takes a number out of its bucket, and returns the bucket."""
+        bucket = self._bucket_of[number]
+        members = self._members[bucket]
         last = members.pop()
         if last != number:
             members[self._places[number]] = last
             self._places[last] = self._places[number]
         if not members:
-            del self._members[bag]
-        return bag
+            del self._members[bucket]
+        return bucket
 
     def rename(self, old: int, new: int) -> None:
-        """Puts a number that is in no bag in the place of another one, which leaves."""
+        """Replaces a number by one that is in no bucket; bucket and position stay."""
         self.put(new, self.take(old))
 
     def state(self) -> Int64Array:
-        """Returns int64 `[2, count]`: numbers and their bags, each bag's in its order."""
-        bags = sorted(self._members)
-        numbers = np.concatenate([np.zeros(0, np.int64), *(self._members[bag] for bag in bags)])
-        return np.stack([numbers, np.repeat(np.array(bags, dtype=np.int64), [self.count(bag) for bag in bags])])
+        """Returns int64 `[2, count]`: numbers and their buckets, each bucket's in its order."""
+        buckets = sorted(self._members)
+        numbers = np.concatenate([np.zeros(0, np.int64), *(self._members[bucket] for bucket in buckets)])
+        return np.stack(
+            [numbers, np.repeat(np.array(buckets, dtype=np.int64), [self.count(bucket) for bucket in buckets])]
+        )
 
     def load(self, state: Int64Array) -> None:
-        """Fills the bags, which are empty, from the result of `state`."""
-        for number, bag in np.asarray(state).T.tolist():
-            self.put(number, bag)
+        """Fills the buckets, which are empty, from the result of `state`."""
+        for number, bucket in np.asarray(state).T.tolist():
+            self.put(number, bucket)
 
 
 class GroupSizes:
@@ -95,7 +97,7 @@ class GroupSizes:
 
     def size(self, group: int) -> int:
         """Returns the number of entries of a group."""
-        return self._by_size.bag_of(group)
+        return self._by_size.bucket_of(group)
 
     def number_of(self, name: Group) -> int:
         """Returns the number of a group, a new one for a new name."""

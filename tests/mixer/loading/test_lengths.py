@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
-from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.batching import MicroBatchOptions, split_by_tokens
 from mixer.loading.collate import Loaded
-from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length, split_by_tokens
+from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.micro_batch_caps import MicroBatchCap

@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.loading.micro_batches import MicroBatchSlice, split_evenly
-from mixer.mixture.step_plan import Plan
+from mixer.loading.batching import MicroBatchSlice, split_evenly
+from mixer.mixture.step_plan import StepPlan
 from tests.mixer.plans import all_samples, make_plan, samples_of
 
 count_lists = st.lists(st.integers(0, 40), min_size=1, max_size=7).filter(any)
 
 
-def split(plan: Plan, rank: int, world_size: int, max_size: int, by_stream: bool) -> list[MicroBatchSlice]:
+def split(plan: StepPlan, rank: int, world_size: int, max_size: int, by_stream: bool) -> list[MicroBatchSlice]:
     ids = [stream_id for stream_id, _ in samples_of(plan, rank, world_size, not by_stream)]
     own_counts = np.bincount(np.array(ids, np.int64), minlength=len(plan.counts))
     return split_evenly(plan.counts, own_counts, np.full(len(plan.counts), by_stream), world_size, max_size)

@@ -12,7 +12,7 @@ import pytest
 from mixer import Uniform
 from mixer.distributed.signals import StopSignals
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.workers import Answers, Job, WorkerOptions, Workers, WorkerTimeoutError
+from mixer.loading.workers import Job, WorkerOptions, WorkerResults, Workers, WorkerTimeoutError
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.cursors import StreamShare
 from mixer.utils.random_state import RandomState
@@ -183,7 +183,7 @@ class _Silent:
 
 
 def test_workers_are_not_awaited_beyond_the_limit() -> None:
-    answers = Answers(limit_seconds=0.1)
+    answers = WorkerResults(limit_seconds=0.1)
     answers.start(_Silent())  # type: ignore[arg-type]
     with pytest.raises(WorkerTimeoutError):
         next(answers)

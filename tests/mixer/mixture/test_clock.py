@@ -145,7 +145,7 @@ def test_an_epoch_anew_has_counted_nothing(is_constant: bool) -> None:
     for _ in range(4):
         clock.tick(num_tokens=5)
     before = clock.state_dict()
-    anew = clock.anew()
+    anew = clock.zeroed_copy()
     counts = (anew.step, anew.step_in_epoch, anew.num_epochs_done, anew.num_samples, anew.num_tokens)
     assert (*counts, anew.samples_in_epoch) == (0,) * 6
     anew.tick()

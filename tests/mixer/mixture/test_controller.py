@@ -14,7 +14,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import FORMAT_VERSION, Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.policies import (
     Decision,
@@ -79,15 +79,15 @@ def losses_at(step: int, num_streams: int) -> np.ndarray:
     return np.where(np.random.default_rng(step + 9_999).random(num_streams) < 0.1, np.nan, losses)
 
 
-def one_step(mixing: Mixing) -> Plan:
+def one_step(mixing: Mixing) -> StepPlan:
     plan = mixing.next_plan()
     losses = losses_at(plan.index, len(mixing.names))
     mixing.observe(plan, plan.counts * (1 + np.arange(len(mixing.names))), {Loss: losses})
     return plan
 
 
-def run_to_the_end(mixing: Mixing, limit: int = 1_000) -> list[Plan]:
-    plans: list[Plan] = []
+def run_to_the_end(mixing: Mixing, limit: int = 1_000) -> list[StepPlan]:
+    plans: list[StepPlan] = []
     while len(plans) < limit and (plan := mixing.next_plan()) is not None:
         mixing.observe(plan, np.zeros(len(mixing.names), dtype=np.int64), {Loss: np.ones(len(mixing.names))})
         plans.append(plan)
@@ -98,7 +98,7 @@ def through_json(state: dict) -> dict:
     return json.loads(json.dumps(state, allow_nan=False))
 
 
-def assert_same_plan(first: Plan, second: Plan) -> None:
+def assert_same_plan(first: StepPlan, second: StepPlan) -> None:
     assert first.fingerprint() == second.fingerprint()
     assert first.policy_weights.tolist() == second.policy_weights.tolist()
     assert first.staleness == second.staleness
@@ -200,7 +200,7 @@ def single_stream(drop_unit: int = 0, num_epochs: float = 3, max_epochs: float |
 
 
 class TestSingleStream:
-    def references(self, mixing: Mixing, plan: Plan) -> list[int]:
+    def references(self, mixing: Mixing, plan: StepPlan) -> list[int]:
         (part,) = mixing.planner.rank_share(plan, 0, 1)
         return part.indices.tolist()
 

@@ -19,6 +19,7 @@ from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
+from mixer.mixture.counted_units import check_counted
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Fixed, Observation, Policy, Uniform
@@ -189,13 +190,13 @@ class TestAside:
         mixing = sized(Sizes(8), OnTop(0.0, 0.0, 0.5), drop_unit=1)
         update(mixing)
         before = through_json(mixing.state_dict())
-        aside = mixing.aside()
+        aside = mixing.preview_copy()
         assert (aside.clock.step, aside.seen.tolist()) == (0, mixing.seen.tolist())
         totals = []
         while not aside.clock.num_epochs_done:
             plan = aside.next_plan()
             totals.append(plan.total)
-            aside.pass_over(plan)
+            aside.count_untrained(plan)
         assert totals == [12] * 12  # of 100 samples 4 are too few for a batch of 8
         assert (aside.clock.num_samples, aside.clock.num_tokens) == (96, 0)
         assert through_json(mixing.state_dict()) == before
@@ -229,10 +230,10 @@ class TestTokensThatAreMissing:
         mixing = make()
         counted = (np.array(tokens), None if skipped is None else np.array(skipped))
         if message is None:
-            mixing.check_tokens(mixing.next_plan(), *counted)
+            check_counted(mixing, mixing.next_plan(), *counted)
             return
         with pytest.raises(ValueError, match=message + r" token counts, but samples of \['b'\] have no tokens"):
-            mixing.check_tokens(mixing.next_plan(), *counted)
+            check_counted(mixing, mixing.next_plan(), *counted)
 
 
 class TestRestart:

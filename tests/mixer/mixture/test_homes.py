@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixer.mixture.sharding import rank_samples
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan, rank_samples
 from tests.mixer.plans import Key, all_samples, make_plan, samples_of
 
 world_sizes = st.integers(1, 9)
@@ -18,11 +17,11 @@ def home(key: Key, world_size: int) -> int:
     return (position + stream_id) % world_size
 
 
-def shares_of(plan: Plan, world_size: int, is_balanced: bool = True) -> list[list[Key]]:
+def shares_of(plan: StepPlan, world_size: int, is_balanced: bool = True) -> list[list[Key]]:
     return [samples_of(plan, rank, world_size, is_balanced) for rank in range(world_size)]
 
 
-def counted_out(plan: Plan, world_size: int) -> list[list[Key]]:
+def counted_out(plan: StepPlan, world_size: int) -> list[list[Key]]:
     """The rule, sample by sample: everyone at home; the fullest ranks keep one more; surplus goes rank after rank."""
     shares: list[list[Key]] = [[] for _ in range(world_size)]
     for key in all_samples(plan):
@@ -42,7 +41,7 @@ def counted_out(plan: Plan, world_size: int) -> list[list[Key]]:
 @pytest.mark.parametrize("is_balanced", [True, False])
 class TestBothWays:
     @given(plan=plans, world_size=world_sizes)
-    def test_the_ranks_together_have_each_sample_once(self, is_balanced: bool, plan: Plan, world_size: int) -> None:
+    def test_the_ranks_together_have_each_sample_once(self, is_balanced: bool, plan: StepPlan, world_size: int) -> None:
         before = plan.fingerprint()
         shares = shares_of(plan, world_size, is_balanced)
         assert sorted(key for share in shares for key in share) == all_samples(plan)
@@ -58,14 +57,14 @@ class TestBothWays:
 
 class TestAtHome:
     @given(plan=plans, world_size=world_sizes)
-    def test_position_p_of_stream_k_is_at_home_on_rank_p_plus_k(self, plan: Plan, world_size: int) -> None:
+    def test_position_p_of_stream_k_is_at_home_on_rank_p_plus_k(self, plan: StepPlan, world_size: int) -> None:
         for rank, share in enumerate(shares_of(plan, world_size, is_balanced=False)):
             assert share == [key for key in all_samples(plan) if home(key, world_size) == rank]
 
 
 class TestBalanced:
     @given(plan=plans, world_size=world_sizes)
-    def test_it_is_the_rule_counted_out(self, plan: Plan, world_size: int) -> None:
+    def test_it_is_the_rule_counted_out(self, plan: StepPlan, world_size: int) -> None:
         shares = shares_of(plan, world_size)
         assert shares == counted_out(plan, world_size)
         assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -26,7 +26,7 @@ def _tracked(name: str, model: Any, batch: Any, **options: Any) -> tuple[RowLoss
 
 
 def _row_losses(name: str, model: Any, batch: Any, **options: Any) -> torch.Tensor:
-    rows = _tracked(name, model, batch, **options)[0].heard_rows()
+    rows = _tracked(name, model, batch, **options)[0].take_row_losses()
     assert rows is not None
     return rows
 
@@ -38,7 +38,7 @@ def test_row_losses_are_those_of_the_rows_alone_whatever_they_are_read_from(name
     alone = [build_model(name)(**{key: value[row : row + 1] for key, value in batch.items()}).loss for row in range(5)]
     for wrap in (True, False):
         tracker, _ = _tracked(name, build_model(name), batch, wrap_loss_function=wrap)
-        rows = tracker.heard_rows()
+        rows = tracker.take_row_losses()
         assert rows is not None
         torch.testing.assert_close(rows, (torch.stack(alone) * num_items).detach(), rtol=1e-5, atol=1e-5)
         assert not rows.requires_grad
@@ -60,7 +60,7 @@ def test_a_sum_over_a_number_of_items_is_tracked_too() -> None:
     model, batch = build_model("llama"), _batch("llama")
     tracker, _ = _tracked("llama", model, batch)
     loss = model(**batch, num_items_in_batch=torch.tensor(1000)).loss
-    rows = tracker.heard_rows()
+    rows = tracker.take_row_losses()
     assert rows is not None
     assert rows.sum().item() / 1000 == pytest.approx(loss.item(), rel=1e-6)
 
@@ -72,7 +72,7 @@ def test_smoothed_labels_are_tracked_from_the_logits() -> None:
     tracker.listen(batch)
     logits = model(**{key: value for key, value in batch.items() if key != "labels"}).logits
     expected = F.cross_entropy(logits, batch["labels"], reduction="none", label_smoothing=0.1)
-    torch.testing.assert_close(tracker.heard_rows(), expected.detach())
+    torch.testing.assert_close(tracker.take_row_losses(), expected.detach())
 
 
 def test_only_the_last_forward_that_was_listened_to_is_told() -> None:
@@ -80,12 +80,12 @@ def test_only_the_last_forward_that_was_listened_to_is_told() -> None:
     tracker = RowLossReader(model, True)
     tracker.attach()
     model(**batch)
-    assert tracker.heard_rows() is None
+    assert tracker.take_row_losses() is None
     tracker.listen(batch)
     model(**batch)
-    assert tracker.heard_rows() is not None
+    assert tracker.take_row_losses() is not None
     tracker.listen(batch)
-    assert tracker.heard_rows() is None
+    assert tracker.take_row_losses() is None
 
 
 def test_a_copy_of_a_tracked_model_does_not_reach_the_tracker() -> None:
@@ -117,7 +117,7 @@ def test_a_loss_without_logits_has_no_row_losses() -> None:
             return (labels.float().mean(),)
 
     tracker, _ = _tracked("bert-classifier", Silent(), {"labels": torch.ones(3, dtype=torch.long)})
-    assert tracker.heard_rows() is None
+    assert tracker.take_row_losses() is None
 
 
 def test_items_of_labels_that_are_shifted_ignored_or_missing() -> None:

@@ -117,7 +117,7 @@ def write(path: Path, rows: Rows) -> dict[str, Any]:
 
 
 def built(content: Mapping[str, Any]) -> Any:
-    kind = Recipe.of_trainer(content.get("trainer"))
+    kind = Recipe.for_trainer(content.get("trainer"))
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
     return build_recipe(kind, parser, parser.parse_object(dict(content))).build()
@@ -263,18 +263,18 @@ def test_wrong_inputs_are_named(case: str, tmp_path: Path, base: Path) -> None:
 
 def test_other_wrong_trainers_and_recipes_in_folders(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="trainer: there is no 'kto'; there are sft, dpo, reward"):
-        Recipe.of_trainer("kto")
+        Recipe.for_trainer("kto")
     text = "trainer: dpo\nmodel: {name_or_path: a}\nstreams: {}\ntraining: {output_dir: b, beta: 0.2}\n"
     assert filled_in(text)["training", "beta"] == 0.2
 
 
 def test_fields_that_another_parser_has_narrowed_take_texts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     # As HfArgumentParser leaves them to classes that are made after it.
-    own = Recipe.of_trainer("dpo").__dataclass_fields__["training"].type
+    own = Recipe.for_trainer("dpo").__dataclass_fields__["training"].type
     monkeypatch.setitem(own.__init__.__annotations__, "optim", OptimizerNames)
-    Recipe.of_trainer.cache_clear()
+    Recipe.for_trainer.cache_clear()
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Recipe.of_trainer("dpo"), "recipe")
+    parser.add_class_arguments(Recipe.for_trainer("dpo"), "recipe")
     training = {"optim": "sgd", "output_dir": "unused"}
     parsed = parser.parse_object({"recipe": {"model": {"name_or_path": "unused"}, "streams": {}, "training": training}})
     assert parsed.recipe.training.optim == "sgd"

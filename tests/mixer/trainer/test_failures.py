@@ -8,7 +8,7 @@ from torch.distributed import HashStore
 
 from mixer.distributed.collectives import RemoteError
 from mixer.trainer import failures as notes
-from mixer.trainer.failures import Listener, explained, leave_note, read_note, remove_note, who_is_gone
+from mixer.trainer.failures import Listener, explain_error, find_missing_ranks, leave_note, read_note, remove_note
 
 
 class Ranks:
@@ -58,7 +58,7 @@ def test_the_rank_that_keeps_the_store_stays_for_a_slow_one(ranks: Ranks, monkey
     monkeypatch.setattr(notes, "_POLLS_TO_ANSWER", 1)
     answer = threading.Timer(0.3, ranks.store.set, (notes._here(1), ""))
     answer.start()
-    notes.stay_until_heard()
+    notes.wait_until_note_is_read()
     assert notes._is_set(notes._here(1))
     answer.join()
 
@@ -95,13 +95,13 @@ def test_nobody_waits_for_a_note_that_is_removed_while_it_is_read(ranks: Ranks) 
 
 
 def test_who_does_not_answer_is_gone(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert who_is_gone() == [1]
+    assert find_missing_ranks() == [1]
     ranks.store.set(notes._here(1), "")
-    assert who_is_gone() == []
+    assert find_missing_ranks() == []
     ranks.rank, ranks.store = 1, None
-    assert who_is_gone() == [0]
+    assert find_missing_ranks() == [0]
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    assert who_is_gone() == []
+    assert find_missing_ranks() == []
 
 
 @pytest.mark.parametrize("message", ["Timed out waiting 5000ms for recv", "Application timeout caused pair closure"])
@@ -109,9 +109,9 @@ def test_a_rank_that_does_not_come_in_time_is_told_but_an_error_of_ones_own_spea
     message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notes, "_SECONDS_TO_BE_TOLD", 0.0)
-    error = explained(RuntimeError(message), "in step 3", 1, 2, 5.0)
+    error = explain_error(RuntimeError(message), "in step 3", 1, 2, 5.0)
     assert isinstance(error, TimeoutError)
     assert "Rank 1 waited 5 seconds (ddp_timeout) for others in step 3. Nothing was heard of rank 0" in str(error)
-    assert explained(RuntimeError("shapes do not fit"), "in step 3", 1, 2, 5.0) is None
-    assert explained(RemoteError("rank 0 failed"), "in step 3", 1, 2, 5.0) is None
-    assert explained(RuntimeError(message), "in step 3", 0, 1, 5.0) is None  # one rank waits for nobody
+    assert explain_error(RuntimeError("shapes do not fit"), "in step 3", 1, 2, 5.0) is None
+    assert explain_error(RemoteError("rank 0 failed"), "in step 3", 1, 2, 5.0) is None
+    assert explain_error(RuntimeError(message), "in step 3", 0, 1, 5.0) is None  # one rank waits for nobody

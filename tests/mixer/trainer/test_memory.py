@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from mixer.distributed.gradient_sync import buckets
-from mixer.loading.micro_batch_caps import MicroBatchCap, Size, Window, is_out_of_memory
+from mixer.loading.micro_batch_caps import MicroBatchCap, Size, SucceededSizes, is_out_of_memory
 from mixer.models.side_state import Snapshot
 
 
@@ -26,26 +26,26 @@ def test_a_cap_is_halved_to_what_matters(cap: MicroBatchCap, largest: Size, expe
 def test_a_cap_that_was_found_is_taken_up_where_it_is_smaller() -> None:
     configured = MicroBatchCap(16, 4096)
     found = MicroBatchCap(16, 512).state_dict(configured)
-    assert configured.taken_up(found) == MicroBatchCap(16, 512)
-    assert configured.taken_up(None) == configured
+    assert configured.lowered_to(found) == MicroBatchCap(16, 512)
+    assert configured.lowered_to(None) == configured
     for own in (MicroBatchCap(8, 128), MicroBatchCap(16)):
-        assert own.taken_up(found) == own
-    assert MicroBatchCap(32).taken_up(MicroBatchCap(8).state_dict(MicroBatchCap(8))) == MicroBatchCap(32)
+        assert own.lowered_to(found) == own
+    assert MicroBatchCap(32).lowered_to(MicroBatchCap(8).state_dict(MicroBatchCap(8))) == MicroBatchCap(32)
 
 
 def test_the_window_closes_over_the_largest_that_went_through_after_the_first_step() -> None:
     batches = [({"x": torch.zeros(2, 7), "y": torch.zeros(2), "name": "a"}, 2), ({"x": torch.zeros(3, 4)}, 3)]
     assert Size.largest(batches) == Size(3, 14)
     assert Size.largest([]) == Size(0, 0)
-    window = Window()
+    window = SucceededSizes()
     assert window.is_beyond(Size(1, 1))
     for was_first in (True, False):
-        window.passed(Size(4, 400))
+        window.record_success(Size(4, 400))
         assert window.is_beyond(Size(4, 400)) is was_first  # the optimizer had no state yet
     assert not window.is_beyond(Size(3, 10))
     assert window.is_beyond(Size(5, 10))
     assert window.is_beyond(Size(1, 401))
-    window.passed(Size(1, 401))
+    window.record_success(Size(1, 401))
     assert not window.is_beyond(Size(4, 401))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
-from mixer.mixture.step_plan import Plan
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from replay import ReplayBuffer
@@ -79,7 +79,7 @@ class Weighted(Method):
     def __init__(self, factors: list[float]):
         self._factors = np.array(factors)
 
-    def factors(self, plan: Plan, items: Any) -> Any:
+    def factors(self, plan: StepPlan, items: Any) -> Any:
         assert (items > 0).tolist() == (plan.counts > 0).tolist()
         return self._factors
 

@@ -109,9 +109,9 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     ledger = make(Ledger, folder / "ledger", True)
     run = make(Run, mixing, ledger, make(Recorder, mixing, ledger, plan.reads_losses_at_once), step)
     basis = Basis(trainer, plan, run, ranks)
-    runs = make(AuxiliaryPasses, basis, losses, loading)
-    observers = new_hooks(runs)
-    methods = make(MethodList, basis, runs, losses.sum_dtype)
+    passes = make(AuxiliaryPasses, basis, losses, loading)
+    observers = new_hooks(passes)
+    methods = make(MethodList, basis, passes, losses.sum_dtype)
     hooks = [*observers, *methods]
     arguments, guard = make(HeldArguments, trainer), make(WeightGuard, basis, methods)
     checkpoints = make(Checkpointing, basis, methods, arguments, guard)

@@ -22,7 +22,7 @@ class Mine(MixingTrainer):
 
 
 @pytest.mark.parametrize(
-    ("code", "is_users"),
+    ("code", "user_computes_loss"),
     [
         (Trainer.training_step, False),
         (SFTTrainer.compute_loss, False),
@@ -37,5 +37,5 @@ class Mine(MixingTrainer):
         (lambda rows: rows, True),
     ],
 )
-def test_decorators_and_partials_change_no_author(code: Any, is_users: bool) -> None:
-    assert is_user_code(code) == is_users
+def test_decorators_and_partials_change_no_author(code: Any, user_computes_loss: bool) -> None:
+    assert is_user_code(code) == user_computes_loss

@@ -76,7 +76,7 @@ class Spy(Method):
         self.run = run
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        self.rates.append(self.run.runs.learning_rate)
+        self.rates.append(self.run.passes.learning_rate)
         self.orders.append([])
         micros = batch.micro_batches
         inputs = {name: torch.cat([micro.inputs[name] for micro in micros]) for name in micros[0].inputs}

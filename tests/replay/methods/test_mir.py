@@ -44,12 +44,12 @@ class _Check(Spy):
         count, start = step_batch.plan.counts.tolist()[1], step_batch.plan.starts.tolist()[1]
         if count:
             model = Classifier()
-            model.load_state_dict(self.run.runs.model.state_dict())
+            model.load_state_dict(self.run.passes.model.state_dict())
             slots = self.buffer.retrieval.candidate_slots(start, len(self.buffer))
             rows = [self.buffer[slot] for slot in slots.tolist()]
             new = [micro.inputs for micro in step_batch.micro_batches if micro.stream_ids[0] == 0]
             batch = {key: torch.cat([inputs[key] for inputs in new]) for key in ("x", "labels")}
-            before, rate = _losses(model, rows), self.run.runs.learning_rate if self.rate is None else self.rate
+            before, rate = _losses(model, rows), self.run.passes.learning_rate if self.rate is None else self.rate
             step(model, gradient_of(model, model(**batch)["loss"]), rate)
             best = slots[np.argsort(before - _losses(model, rows), kind="stable")[:count]]
             drawn = self.run.planner().cursors[1].slots(np.arange(start, start + count))

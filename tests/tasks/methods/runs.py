@@ -70,10 +70,10 @@ def build(folder: Path, name: str, instants: Instants | None = None, seed: int =
     return ContinualRun(model, tasks, args, batch_size=4, scores_before=False, callbacks=[recorder], **options)
 
 
-def context(runs: Any, world_size: int = 1, streams: Any = ()) -> RunContext:
+def context(passes: Any, world_size: int = 1, streams: Any = ()) -> RunContext:
     """A run as a method sees it, of parts that stand in for its own."""
     ranks: Any = RankSync(1)
-    return RunContext(streams, 0, world_size, True, torch.device("cpu"), ranks, lambda: SimpleNamespace(seed=0), runs)  # type: ignore[arg-type,return-value]
+    return RunContext(streams, 0, world_size, True, torch.device("cpu"), ranks, lambda: SimpleNamespace(seed=0), passes)  # type: ignore[arg-type,return-value]
 
 
 class Softmax(nn.Module):

@@ -21,9 +21,9 @@ LABELS = torch.tensor([2, 1, 3])
 
 def begun(method: Any, world_size: int = 2) -> Any:
     """A method in its second task, of classes 2 and 3, on one of two ranks."""
-    runs = SimpleNamespace(loss_factors=lambda: None, num_skipped=0, prepared=dict, model=None)
+    passes = SimpleNamespace(loss_factors=lambda: None, num_skipped=0, prepare_inputs=dict, model=None)
     streams: Any = [SimpleNamespace(name="second", dataset=ReplayBuffer(2), is_memory=True)]
-    method.attach(context(runs, world_size, streams))
+    method.attach(context(passes, world_size, streams))
     task = {"number": 1, "name": "second", "classes": (2, 3), "seen": (0, 1, 2, 3), "earlier": ((0, 1),)}
     method.begin_task(SimpleNamespace(**task, scenario="class"), nn.Linear(1, 1))
     method._before = SimpleNamespace(logits=lambda *_: EARLIER)
@@ -84,7 +84,7 @@ def test_replayed_samples_are_held_to_the_copy_that_is_surer_of_their_class() ->
 def test_a_copy_follows_the_model_at_first_wholly_and_then_by_its_decay() -> None:
     method = begun(CLSER(decay=0.5, plastic_rate=1.0, stable_rate=0.0))
     before = [own.weight.item() for own in method.copies]
-    method._run.runs.model = model = nn.Linear(1, 1)
+    method._run.passes.model = model = nn.Linear(1, 1)
     for weight in (1.0, 3.0, 7.0):
         nn.init.constant_(model.weight, weight)
         method.close(None)

@@ -56,14 +56,14 @@ class Penalty(Method):
     def term(self, trained: Any) -> torch.Tensor | None:
         if not self.adds_term:
             return None
-        halves = [weight.square().sum() / 2 for weight in self.run.runs.parameters]
+        halves = [weight.square().sum() / 2 for weight in self.run.passes.parameters]
         return self.run.mean_over_step(torch.stack(halves).sum(), trained)
 
     def end_backward(self, model: nn.Module) -> None:
         for weight in () if self.adds_term else model.parameters():
             assert weight.grad is not None
             weight.grad += self.run.mean_over_step(weight.detach())
-        scale = self.run.runs.loss_scale()
+        scale = self.run.passes.loss_scale()
         self.found.append(torch.cat([weight.grad.flatten() / scale for weight in model.parameters()]))  # type: ignore[union-attr]
 
 
@@ -114,8 +114,8 @@ def test_a_mean_over_replayed_samples_is_theirs_however_a_step_is_split(size: in
 
 
 def test_values_are_of_rows_or_of_the_step() -> None:
-    runs: Any = SimpleNamespace(num_skipped=2, loss_scale=lambda: torch.tensor(8.0))
-    run, trained = context(runs, world_size=2), SimpleNamespace(plan=SimpleNamespace(total=12))
+    passes: Any = SimpleNamespace(num_skipped=2, loss_scale=lambda: torch.tensor(8.0))
+    run, trained = context(passes, world_size=2), SimpleNamespace(plan=SimpleNamespace(total=12))
     trained.micro = SimpleNamespace(stream_ids=np.zeros(3))
     assert float(run.mean_over_step(torch.tensor([1.0, 2.0, 3.0]), trained)) == pytest.approx(6 * 2 / 10)  # type: ignore[arg-type]
     assert float(run.mean_over_step(torch.tensor(7.0), trained)) == pytest.approx(7 * 3 * 2 / 10)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def test_no_two_names_become_the_same(refused: str) -> None:
 def test_names_that_the_callback_of_mlflow_would_merge_are_told_apart() -> None:
     pytest.importorskip("mlflow", reason="the extra `trackers` is not installed")
     logs = {"eval_数学_loss": 1.0, "eval_英语_loss": 2.0, "eval_a(b_loss": 3.0, "eval_a[b_loss": 4.0, "loss": 5.0}
-    told = MLflow(None).told_apart(logs)
+    told = MLflow(None).distinct_names(logs)
     merged = {re.sub(r"[^0-9A-Za-z_\-\.\ :/]", "_", name): value for name, value in told.items()}  # as it does
     assert list(merged.values()) == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert merged["loss"] == 5.0

@@ -1,0 +1,77 @@
+"""Micro-batches of one stream each, where the rows of a mixed one do not show which stream's they are."""
+
+from typing import Any
+
+from transformers.utils import logging
+
+from mixer.loading.batching import STREAMS_A_ROUND
+from mixer.loading.loaded_step import StepBatch
+from mixer.run.state import Basis
+from mixer.trainer.confirmation import StepConfirmation
+
+logger = logging.get_logger(__name__)
+
+
+class StreamSeparation:
+    """Separates streams into micro-batches of their own, once that turns out to be necessary.
+
+    Args:
+        basis: The trainer, the plan of the run, the run and its ranks.
+        needs_rows: Whether a hook needs rows of a known stream.
+        confirmation: Loads steps again.
+    """
+
+    def __init__(self, basis: Basis, needs_rows: bool, confirmation: StepConfirmation):
+        self._trainer, _, self._run, _ = basis
+        self._needs_rows, self._confirmation = needs_rows, confirmation
+        self._has_warned = False  # of rows that belong to no stream
+
+    @property
+    def is_needless(self) -> bool:
+        """Whether the streams are separate, or the rows of this step are not its samples."""
+        loader = self._run.present_loader
+        return loader.by_stream or loader.round_robin or self._run.step.counts.mixed_up[1] > 0
+
+    def separated_if_packed(self, batch: StepBatch) -> StepBatch:
+        """Deals with a collator whose rows are not its samples: packed or multiplied ones are separated by stream.
+
+        If only some are left out, a micro-batch of one stream might have none left. It is trained on as it is then, and
+        belongs to no stream, unless a hook needs its rows.
+        """
+        loader, (num_rows, num_samples) = self._run.present_loader, self._run.step.counts.mixed_up
+        if not num_samples or loader.by_stream or loader.round_robin:
+            return batch
+        collator: Any = self._trainer.data_collator
+        name = getattr(collator, "__qualname__", type(collator).__qualname__)
+        found = f"data_collator={name} made {num_rows} rows of {num_samples} samples of several streams"
+        if not num_rows < num_samples <= 2 * num_rows or self._needs_rows:
+            self.separate(f"In step {batch.plan.step} {found}: which row is of which stream cannot be told")
+            return self._confirmation.reload(batch)
+        if not self._has_warned and self._trainer.is_world_process_zero():
+            self._has_warned = True
+            logger.warning(
+                "In step %d %s. Which row is of which stream cannot be told: such steps train all rows, without losses "
+                "by stream. For these keep all rows, with labels of -100, or set data_collator on each Stream.",
+                *(batch.plan.step, found),
+            )
+        return batch
+
+    def separate(self, reason: str) -> None:
+        """Separates the streams from the next load on: all of them, or some in turns.
+
+        Args:
+            reason: The reason, as the beginning of a sentence.
+        """
+        loader, num_streams = self._run.present_loader, len(self._run.mixing.names)
+        loader.round_robin = loader.allows_round_robin and num_streams > STREAMS_A_ROUND
+        loader.by_stream = not loader.round_robin
+        if num_streams > 1 and self._trainer.is_world_process_zero():
+            logger.warning(
+                "%s, so %s.",
+                reason,
+                f"a step measures the losses of {STREAMS_A_ROUND} of the {num_streams} streams, in turns: these get "
+                f"micro-batches of their own, up to {STREAMS_A_ROUND} more forwards per step, and the policy sees no "
+                "loss of the others"
+                if loader.round_robin
+                else "every micro-batch contains one stream from now on",
+            )
