@@ -126,7 +126,7 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     steps = make(StepRunner, basis, hooks, losses, confirmation, recovery, methods, guard, arguments, None)
     reporting = make(Reporting, trainer)
     log = make(StreamLog, trainer, run, methods, reporting)
-    make(StreamEvaluation, trainer).join(basis, losses, differences, loop.agree)
+    make(StreamEvaluation, trainer).connect(basis, losses, differences, loop.agree)
     return SimpleNamespace(**locals())
 
 
