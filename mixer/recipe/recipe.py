@@ -75,7 +75,7 @@ class Recipe:
         reference_model: The model that `trainer: dpo` compares with: a folder, or a name on the hub.
         methods: Methods that take part in steps beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
-        conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`, or
+        conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `upgrad`, or
             the class `GradientAggregation` with its arguments.
         objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
             names, their importance by name, or an `Objective`; see the docs for the rows that steer.
