@@ -1,7 +1,5 @@
-"""The choice of the checkpoint to resume from, and errors when a file cannot be written."""
+"""The choice of the checkpoint to resume from."""
 
-import errno
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint import checkpoint_files
-from mixer.utils.files import WriteError
 
 logger = logging.get_logger(__name__)
 
@@ -177,37 +174,3 @@ def warn_of_passed_over(choice: Choice) -> None:
         logger.warning("Checkpoint %s is passed over: %s.", path, problem)
     if choice.inexact is not None:
         logger.warning("Resumed inexactly from %s: %s.", choice.checkpoint, choice.inexact)
-
-
-def write_error(what: str, error: Exception, folder: Path) -> WriteError:
-    """Makes the error of a run that could not write a file: what is safe, and how to continue.
-
-    Args:
-        what: The file or part that could not be written.
-        error: The cause.
-        folder: The output folder.
-    """
-    try:
-        free = f"{shutil.disk_usage(folder).free / 2**20:,.0f} MiB are free on its disk"
-        checkpoint = newest_complete(folder).checkpoint
-    except OSError as unreadable:
-        free, checkpoint = f"the folder cannot be read ({unreadable})", None
-    safe = (
-        "There is no complete checkpoint, so the run has to start over."
-        if checkpoint is None
-        else f"Earlier files are intact: the run resumes from {checkpoint} with --resume auto or "
-        "train(resume_from_checkpoint=True) and repeats the steps after it."
-    )
-    number = getattr(error, "errno", None) or errno.EIO
-    is_content = isinstance(error, (TypeError, ValueError))  # what was to be written, not where
-    failed = f"{what} could not be written ({_described(error)}{'' if is_content else f'; {free}'})"
-    hint = "First fix the cause" if is_content else "First make room, or fix the cause"
-    explained = WriteError(number, f"{failed}. {safe} {hint}")
-    explained.says_what_is_safe = True
-    return explained
-
-
-def _described(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"

@@ -1,9 +1,7 @@
 """Checkpoint files that the Trainer itself reads: errors name the file that cannot be read."""
 
-import contextlib
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -49,28 +47,6 @@ def _check_numbers(state: TrainerState) -> None:
         raise ValueError(f"best_metric must be a number, but {state.best_metric!r} was saved")
     if not all(isinstance(entry, dict) for entry in state.log_history):
         raise ValueError("log_history must be a list of entries")
-
-
-@contextlib.contextmanager
-def naming_unreadable(checkpoint: str | None) -> Iterator[None]:
-    """Names the unreadable file if the Trainer fails to read a checkpoint; libraries do not.
-
-    Args:
-        checkpoint: The checkpoint's folder, if there is one.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ValueError: Instead of any error, if a file cannot be read; otherwise the error passes.
-    """
-    try:
-        yield
-    except Exception as error:
-        unreadable = None if checkpoint is None else find_unreadable(Path(checkpoint))
-        if unreadable is None:
-            raise
-        raise unreadable from error
 
 
 def find_unreadable(checkpoint: Path) -> ValueError | None:

@@ -118,7 +118,7 @@ class RankSync:
         """Gathers plain data from all ranks, in order, through the CPU; tuples become lists."""
         return [json.loads(text) for text in self.gather_bytes(json.dumps(content).encode())]
 
-    def from_first(self, content: bytes) -> bytes:
+    def broadcast(self, content: bytes) -> bytes:
         """Broadcasts bytes of any length from the first rank, through the CPU."""
         if self.world_size == 1:
             return content

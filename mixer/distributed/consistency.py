@@ -137,7 +137,7 @@ def check_same(run: Mapping[str, Any], rank_sync: RankSync) -> None:
     # Compare digests: with thousands of streams and ranks the texts would take gigabytes on each rank.
     if len(set(rank_sync.gather_bytes(hashlib.blake2b(own, digest_size=16).digest()))) == 1:
         return
-    own_difference = shortened(difference(own.decode(), rank_sync.from_first(own).decode()), _MOST_CHARACTERS)
+    own_difference = shortened(difference(own.decode(), rank_sync.broadcast(own).decode()), _MOST_CHARACTERS)
     texts = enumerate(rank_sync.gather(own_difference))
     different = "; ".join(f"on rank {rank} {text}" for rank, text in texts if text)
     if different:

@@ -42,14 +42,14 @@ class Prefetcher:
 
     Args:
         workers: Workers.
-        outlook: The mixture.
+        source: The mixture.
         job_size: Maximum samples per job: a micro-batch, as in a DataLoader.
         has_others: Whether there are other ranks, which may train on samples loaded here.
     """
 
-    def __init__(self, workers: Workers, outlook: PrefetchSource, job_size: int, has_others: bool):
+    def __init__(self, workers: Workers, source: PrefetchSource, job_size: int, has_others: bool):
         self.hits = self.misses = 0
-        self._workers, self._outlook = workers, outlook
+        self._workers, self._source = workers, source
         self._job_size, self._has_others = job_size, has_others
         self._pool: dict[Key, Row | None] = {}
         self._plans: Iterator[StepPlan] = iter(())
@@ -85,7 +85,7 @@ class Prefetcher:
             self._receive(plan.step)
             missing = self._missing(share)
         if missing:
-            self._keep(_keys(missing), self._outlook.read(missing))
+            self._keep(_keys(missing), self._source.read(missing))
         rows = list(map(self._pool.pop, _keys(share)))
         self._drop_needless(plan, num_own)
         return cast("list[Row]", rows)
@@ -120,13 +120,13 @@ class Prefetcher:
             first_new = len(self._coming)
         else:
             self._coming.clear()
-            self._plans = self._outlook.mixing.forecast()
+            self._plans = self._source.mixing.forecast()
         while len(self._coming) < horizon and (coming := next(self._plans, None)) is not None:
             self._coming.append(coming)
         for number, coming in enumerate(self._coming):
             # New jobs are queued behind the others: those due earlier would come too late.
             if number >= first_new and self._last_due <= coming.step <= last_step:
-                own = self._outlook.share(coming)
+                own = self._source.share(coming)
                 unrequested = pick(own, ([key not in self._pool for key in _part_keys(part)] for part in own))
                 self._request(unrequested, coming.step - 1)
                 if unrequested:

@@ -32,7 +32,7 @@ class RunProbe(StepHook):
         self.statistics: GradientStatistics | None = None  # of the last step, if it was measured
         self.seconds = 0.0  # duration of that measurement
         self._names, self._world_size = passes.run.mixing.names, passes.ranks.world_size
-        self._told: set[str] = set()  # parameters that were named in a warning
+        self._warned: set[str] = set()  # parameters that were named in a warning
         self._probes: dict[tuple[str, bool], GradientProbe] = {}
         self._present: GradientProbe | None = None
         self._homogeneous = self.options.homogeneous  # whether the present micro-batches contain one stream each
@@ -95,7 +95,7 @@ class RunProbe(StepHook):
             sketch_size=self.options.sketch_size,
             seed=self._passes.trainer.args.seed,
             world_size=self._world_size,
-            warned=self._told,
+            warned=self._warned,
         )
 
     def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:

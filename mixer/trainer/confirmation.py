@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.checkpoint.choose import write_error
+from mixer.checkpoint.write_errors import explain_write_error
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
@@ -20,7 +19,6 @@ from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
 from mixer.run.state import Basis
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import WriteError
 
 logger = logging.get_logger(__name__)
 
@@ -63,7 +61,8 @@ class StepConfirmation:
     def load_and_confirm(self, load: Callable[[], StepBatch | None]) -> StepBatch | None:
         """Loads a step, or catches an error, and reports it to the other ranks before anything else happens."""
         batch, counts, run = None, None, self._run
-        error = explain_write_error(run.method_error or run.policy_error or run.ledger.error, self._trainer)
+        error, folder = run.method_error or run.policy_error or run.ledger.error, str(self._trainer.args.output_dir)
+        error = explain_write_error(error, Path(folder))
         try:
             if self._can_load(error):
                 batch = load()
@@ -167,13 +166,6 @@ class StepConfirmation:
         if skipped is not None:
             mixing = self._run.mixing
             self._skipping.check(mixing.names, mixing.skipped + skipped, mixing.seen, messages)
-
-
-def explain_write_error(error: Exception | None, trainer: Trainer) -> Exception | None:
-    """Adds what is safe to the error of a file that could not be written between steps."""
-    if not isinstance(error, WriteError) or error.says_what_is_safe:
-        return error
-    return write_error("A file of the run", error, Path(str(trainer.args.output_dir)))
 
 
 def _mixed_up(micro: MicroBatch, *numbers: Int64Array) -> tuple[int, int]:

@@ -151,7 +151,7 @@ class GradientAggregation(Method):
         """Computes the weights; the same on all ranks, although their devices may round differently."""
         rank_sync, key = self._run.rank_sync, (_KEY, self._run.seed, self._index)
         weights = rank_sync.run_on_all(lambda: self._aggregator.weigh(gramian, stream_ids, key))
-        return np.frombuffer(rank_sync.from_first(weights.tobytes()), dtype=np.float64)
+        return np.frombuffer(rank_sync.broadcast(weights.tobytes()), dtype=np.float64)
 
     # ---- Logs and checkpoints ----
 

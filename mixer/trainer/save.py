@@ -12,9 +12,9 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, SaveStrategy
 
 from mixer.checkpoint import checkpoint_files
-from mixer.checkpoint.choose import write_error
 from mixer.checkpoint.progress import Progress
 from mixer.checkpoint.saved_options import OPTIONS_ENTRY, options_of
+from mixer.checkpoint.write_errors import write_error
 from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
 from mixer.run.hf_compat import loop_losses, output_folder, push_checkpoint

@@ -8,7 +8,7 @@ from typing import Any
 
 import mixer.checkpoint.choose as choosing
 from mixer.checkpoint.lock import FolderLock
-from mixer.checkpoint.trainer_files import check_trainer_state, naming_unreadable
+from mixer.checkpoint.trainer_files import check_trainer_state, find_unreadable
 from mixer.distributed.consistency import check_same, check_shared, shared_options
 from mixer.run.hf_compat import output_folder
 from mixer.run.state import Basis
@@ -84,9 +84,12 @@ class StartingPoint:
         self._run.has_begun = False
         try:
             yield
-        except Exception:
-            with naming_unreadable(None if self._run.has_begun else self.checkpoint):
+        except Exception as error:  # libraries do not name the file
+            is_known = self.checkpoint is None or self._run.has_begun
+            unreadable = None if is_known else find_unreadable(Path(str(self.checkpoint)))
+            if unreadable is None:
                 raise
+            raise unreadable from error
 
     @contextlib.contextmanager
     def holding_output(self, trial: Any = None) -> Iterator[None]:

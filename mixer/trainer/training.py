@@ -9,13 +9,12 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import annotate
-from mixer.checkpoint.choose import write_error
 from mixer.checkpoint.load_weights import adapters_checked, loaded_whole, refusal_of_weights
+from mixer.checkpoint.write_errors import explain_write_error, write_error
 from mixer.ledger.progress.bar import replace_progress_bars
 from mixer.ledger.recorder import Recorder
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
-from mixer.trainer.confirmation import explain_write_error
 from mixer.trainer.failures import reporting_to_all_ranks
 from mixer.trainer.hyperparameter_search import PrunedElsewhere
 from mixer.trainer.loop import MixingCallback
@@ -259,7 +258,6 @@ class Training:
 
     def _raise_method_error(self) -> None:
         """Raises on all ranks if a method failed on one of them after the last step."""
-        run = self._run
-        error = explain_write_error(run.method_error, self._trainer)
+        error = explain_write_error(self._run.method_error, Path(str(self._trainer.args.output_dir)))
         if len(self._parts.methods) and self._ranks.max_over_ranks(int(error is not None)):
             self._ranks.raise_on_all(error)

@@ -131,7 +131,7 @@ class ContinualRun:
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
         self._model_file, self._copies = ModelFile(model), ModelCopies(args)
-        self._ends = TaskCheckpoints(self.folder, sequence.names, self._description, self._settings)
+        self._task_checkpoints = TaskCheckpoints(self.folder, sequence.names, self._description, self._settings)
         self._num_done: int | None = None  # until it has begun
         self._pace = pd.DataFrame()
         self._lock, self._is_held = FolderLock(self.folder), False
@@ -204,7 +204,9 @@ class ContinualRun:
     def _begin(self, resume: bool) -> int:
         rank_sync, writes = self._new_agreement(), self.args.process_index == 0
         check_shared(self.folder, writes, rank_sync, _UNSEEN)
-        found = rank_sync.max_over_ranks(rank_sync.run_on_all(lambda: self._ends.find(resume) if writes else -1))
+        found = rank_sync.max_over_ranks(
+            rank_sync.run_on_all(lambda: self._task_checkpoints.find(resume) if writes else -1)
+        )
         self._goes_on, self._num_done = found >= 0, max(found, 0)
         path = self.folder / SCORES_FILE
         if self._goes_on:
@@ -276,7 +278,7 @@ class ContinualRun:
 
     def _new_trainer(self, number: int) -> MixingTrainer:
         self.head.begin(self.model, number)
-        args, task = self._copies.arguments(str(self._ends.folder_of(number))), self.sequence[number]
+        args, task = self._copies.arguments(str(self._task_checkpoints.folder_of(number))), self.sequence[number]
         return self._trainer_class(
             model=self._copies.new(self.model),
             args=args,
@@ -313,7 +315,7 @@ class ContinualRun:
         return (self.args.save_total_limit or 0) > 0
 
     def _take_up(self, num_done: int) -> None:
-        end = self._ends.end_of(num_done)
+        end = self._task_checkpoints.end_of(num_done)
         self.head.begin(self.model, max(num_done - 1, 0))
         self._model_file.load(end)
         self.rehearsal.load(end, self.sequence.tasks[:num_done])
@@ -323,9 +325,9 @@ class ContinualRun:
 
     def _save_end(self, num_done: int) -> None:
         if self.args.process_index == 0:
-            self._ends.write(num_done, self._write_end)
+            self._task_checkpoints.write(num_done, self._write_end)
             if self._limits_checkpoints:
-                self._ends.remove_checkpoints(num_done)
+                self._task_checkpoints.remove_checkpoints(num_done)
             names = self.sequence.names[:num_done]
             new = read_pace(self.folder, names, first=max(num_done - 1, 0))  # earlier ledgers stay as they are
             self._pace = pd.concat([self._pace, new]) if len(self._pace) else new

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaForCausalLM, LlamaForSequenceClassification, TrainerCallback
 
 from mixer import LossChange, MixingTrainer, Stream
-from mixer.checkpoint.choose import WriteError
+from mixer.utils.files import WriteError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, _llama_config
 from tests.mixer.checkpoint.test_resume import Killed, assert_same, end_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mixer.checkpoint.trainer_files import check_trainer_state, find_unreadable, naming_unreadable
+from mixer.checkpoint.trainer_files import check_trainer_state, find_unreadable
 
 
 @pytest.fixture
@@ -24,17 +24,11 @@ def checkpoint(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("num_bytes", [0, 10])
 def test_a_torn_file_is_named(name: str, num_bytes: int, checkpoint: Path) -> None:
     (checkpoint / name).write_bytes((checkpoint / name).read_bytes()[:num_bytes])
-    said = rf"^Cannot resume: {checkpoint / name} cannot be read \("
-    with pytest.raises(ValueError, match=said) as info, naming_unreadable(str(checkpoint)):
-        raise RuntimeError("unexpected end")
-    assert isinstance(info.value.__cause__, RuntimeError)
+    assert str(find_unreadable(checkpoint)).startswith(f"Cannot resume: {checkpoint / name} cannot be read (")
 
 
-def test_where_all_can_be_read_the_error_stays(checkpoint: Path) -> None:
+def test_where_all_can_be_read_there_is_no_error(checkpoint: Path) -> None:
     assert find_unreadable(checkpoint) is None
-    for folder in (str(checkpoint), None):
-        with pytest.raises(RuntimeError, match="size mismatch"), naming_unreadable(folder):
-            raise RuntimeError("size mismatch")
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 
 from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import find_problem
-from mixer.checkpoint.choose import WriteError
 from mixer.ledger.append_table import Table
 from mixer.ledger.ledger import Ledger
 from mixer.trainer import save
-from mixer.utils.files import warn_of_unsynced_folders
+from mixer.utils.files import WriteError, warn_of_unsynced_folders
 from tests.mixer.checkpoint.test_resume import FULL, Whole, _names, assert_same, build, go_on
 
 

@@ -40,7 +40,7 @@ def test_what_is_given_to_a_collective_is_held_and_nobody_else_has_it(monkeypatc
     monkeypatch.setattr(module, "held_until_let_go", lambda *sent: held.extend(one.data_ptr() for one in sent))
     rank_sync, values = RankSync(2), torch.ones(2)
     total, summed = rank_sync.all_reduce_sum(np.array([3])), rank_sync.add_up(values)
-    told = rank_sync.from_first(b"abc")
+    told = rank_sync.broadcast(b"abc")
     assert (total.tolist(), summed.tolist(), told) == ([3], [1.0, 1.0], b"abc")
     assert len(held) == 4  # one for the length of what is told
     assert total.ctypes.data not in held

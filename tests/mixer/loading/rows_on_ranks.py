@@ -49,7 +49,7 @@ def places(length: int, stream: int) -> list[dict[str, int]]:
     return [{"stream": stream, "row": number} for number in range(length)]
 
 
-class Meeting:
+class Rendezvous:
     """Brings threads together that stand for ranks."""
 
     def __init__(self, world_size: int):
@@ -81,7 +81,7 @@ def make_loader(
     streams: list[Stream],
     rank: int,
     world_size: int,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     policy: Any = None,
     batch_size: int = 6,
     epoch_size: int = 60,
@@ -97,7 +97,7 @@ def make_loader(
     def collate(samples: list[dict[str, int]]) -> dict[str, Any]:
         return {name: np.array([sample[name] for sample in samples]) for name in samples[0]}
 
-    feed = Feed(sources, mixing, meeting, world_size)
+    feed = Feed(sources, mixing, rendezvous, world_size)
     parts = [stream.dataset for stream in streams]
     return MixingLoader(mixing, parts, collate, rank, world_size, MicroBatchOptions(3), feed=feed)
 
@@ -112,7 +112,7 @@ def outcomes_of(
     **options: Any,
 ) -> list[Any]:
     """Trains on all ranks at once; gives each one's loader and steps, or its error."""
-    meeting, results = Meeting(world_size), {}
+    rendezvous, results = Rendezvous(world_size), {}
 
     def steps(loader: MixingLoader) -> Iterator[StepBatch]:
         mixing, none = loader.mixing, np.zeros(len(loader.mixing.names), dtype=np.int64)
@@ -126,7 +126,7 @@ def outcomes_of(
 
     def train(rank: int) -> None:
         try:
-            loader = make_loader(make_streams(), rank, world_size, meeting, **options)
+            loader = make_loader(make_streams(), rank, world_size, rendezvous, **options)
             if resume is not None:
                 loader.mixing.load_state_dict(read_json(resume / f"mixing-{rank}.json"))
                 loader._feed.load(resume, rank)
@@ -137,7 +137,7 @@ def outcomes_of(
         except Exception as error:
             results[rank] = error
             if isinstance(error, SampleError):
-                meeting.leave()
+                rendezvous.leave()
 
     threads = [threading.Thread(target=train, args=(rank,), name=str(rank)) for rank in range(world_size)]
     for thread in threads:

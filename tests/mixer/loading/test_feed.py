@@ -12,7 +12,7 @@ from mixer.distributed.collectives import OtherRankError
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
 from tests.mixer.loading.rows_on_ranks import (
-    Meeting,
+    Rendezvous,
     Rows,
     make_loader,
     outcomes_of,
@@ -139,7 +139,7 @@ _DAMAGED = r"the position of stream 'rows' in a file rows-RANK\.json of .* is da
 
 class TestFiles:
     def load(self, folder: Path, world_size: int = 1, **options: Any) -> None:
-        make_loader([Stream("rows", Rows(30))], 0, world_size, Meeting(1))._feed.load(folder, 0, **options)
+        make_loader([Stream("rows", Rows(30))], 0, world_size, Rendezvous(1))._feed.load(folder, 0, **options)
 
     def test_another_number_of_ranks_is_refused_unless_told_otherwise_and_other_files_are_left(self, tmp_path) -> None:
         run_ranks(lambda: [Stream("rows", Rows(30))], 1, 2, save=tmp_path)

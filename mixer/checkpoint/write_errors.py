@@ -1,0 +1,54 @@
+"""Errors of a run that could not write a file: what is safe, and how to continue."""
+
+import errno
+import shutil
+from pathlib import Path
+
+from mixer.checkpoint.choose import newest_complete
+from mixer.utils.files import WriteError
+
+
+def write_error(what: str, error: Exception, folder: Path) -> WriteError:
+    """Makes the error of a run that could not write a file: what is safe, and how to continue.
+
+    Args:
+        what: The file or part that could not be written.
+        error: The cause.
+        folder: The output folder.
+    """
+    try:
+        free = f"{shutil.disk_usage(folder).free / 2**20:,.0f} MiB are free on its disk"
+        checkpoint = newest_complete(folder).checkpoint
+    except OSError as unreadable:
+        free, checkpoint = f"the folder cannot be read ({unreadable})", None
+    safe = (
+        "There is no complete checkpoint, so the run has to start over."
+        if checkpoint is None
+        else f"Earlier files are intact: the run resumes from {checkpoint} with --resume auto or "
+        "train(resume_from_checkpoint=True) and repeats the steps after it."
+    )
+    number = getattr(error, "errno", None) or errno.EIO
+    is_content = isinstance(error, (TypeError, ValueError))  # what was to be written, not where
+    failed = f"{what} could not be written ({_described(error)}{'' if is_content else f'; {free}'})"
+    hint = "First fix the cause" if is_content else "First make room, or fix the cause"
+    with_hint = WriteError(number, f"{failed}. {safe} {hint}")
+    with_hint.says_what_is_safe = True
+    return with_hint
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+
+
+def explain_write_error(error: Exception | None, folder: Path) -> Exception | None:
+    """Adds what is safe to the error of a file that could not be written between steps.
+
+    Args:
+        error: Any error; those of other kinds and those that say it already stay as they are.
+        folder: The output folder.
+    """
+    if not isinstance(error, WriteError) or error.says_what_is_safe:
+        return error
+    return write_error("A file of the run", error, folder)
