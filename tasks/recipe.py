@@ -9,8 +9,7 @@ from transformers import set_seed
 
 from mixer.policies import Policy
 from mixer.recipe.data.collators import collator_for
-from mixer.recipe.model import ModelRecipe
-from mixer.recipe.model import Task as HeadTask
+from mixer.recipe.model import ModelRecipe, Task as HeadTask
 from mixer.recipe.recipe import load_tokenizer
 from mixer.recipe.streams import Factory, call_by_name
 from mixer.run.config import MixingConfig

@@ -32,8 +32,7 @@ from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
-from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
-from mixer.trainer.guard import WeightGuard
+from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError, WeightGuard
 from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.methods import MethodList

@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_simulation_is_a_run_to_look_at(run: Path, tmp_path: Path, printed: Runs, refused: Runs) -> None:
+def test_a_simulation_is_a_run_to_look_at(run, tmp_path, printed, refused) -> None:
     simulated = tmp_path / "simulated"
     main(["simulate", *SMALL, "--output", str(simulated), "--every", "0.5"])
     assert printed("compare", run, simulated).count("12 steps") == 2

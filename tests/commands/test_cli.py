@@ -58,9 +58,7 @@ def test_wrong_input_names_the_field(tmp_path: Path, arguments: list[str], messa
     assert message in refused("train", write_recipe(tmp_path), *arguments)
 
 
-def test_resume_auto_starts_anew_and_then_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Runs
-) -> None:
+def test_resume_auto_starts_anew_and_then_goes_on(tmp_path, capsys, refused) -> None:
     command = ["train", write_recipe(tmp_path), *SAVING, "2", "--training.save_total_limit", "2", "--resume"]
     assert "No valid checkpoint found in output directory" in refused(*command, "must")
     main([*command, "auto"])
@@ -106,9 +104,7 @@ def test_policies_and_schedules_are_listed(printed: Runs) -> None:
         assert f"1 step in 20 takes {STEP_WITH_VARIANCES:.2f} times as long" in rows[name]["costs"]
 
 
-def test_a_page_without_its_libraries_or_of_no_run_is_refused(
-    tmp_path: Path, refused: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_without_its_libraries_or_of_no_run_is_refused(tmp_path, refused, monkeypatch) -> None:
     assert "is not the folder of a run" in refused("compare", tmp_path)
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert "pass the output folder of a run" in refused("report", folder).lower()

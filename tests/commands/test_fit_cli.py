@@ -35,9 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [train(folder, f"python-{share}", share) for share in (0.1, 0.5, 0.9)]
 
 
-def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(
-    runs: list[str], tmp_path: Path, printed: Runs
-) -> None:
+def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(runs, tmp_path, printed) -> None:
     output = tmp_path / "the weights.json"  # with a blank, to be quoted
     shown = printed("fit", *runs, "--output", output)
     for words in ("python", "0.100 … 0.900", "best run", "prior", "Gain over the prior", "rank correlation"):
@@ -73,9 +71,7 @@ def test_options_reach_the_fit(runs: list[str], printed: Runs, tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
-    runs: list[str], refused: Runs, printed: Runs
-) -> None:
+def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(runs, refused, printed) -> None:
     folder = Path(runs[0]).parent
     short = train(folder, "short", 0.5, "--training.max_steps", "1")
     message = refused("fit", *runs, short)
@@ -99,9 +95,7 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
         (["--output", "/proc/nowhere/weights.json"], "/proc/nowhere"),
     ],
 )
-def test_wrong_input_ends_with_two_and_names_the_option(
-    runs: list[str], arguments: list[str], message: str, refused: Runs
-) -> None:
+def test_wrong_input_ends_with_two_and_names_the_option(runs, arguments, message, refused) -> None:
     assert message in refused("fit", *runs, *arguments)
 
 
@@ -111,7 +105,7 @@ def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -
     assert "runs" in refused("fit")
 
 
-def test_runs_that_declared_a_metric_are_fitted_by_it(tmp_path: Path, printed: Runs) -> None:
+def test_runs_that_declared_a_metric_are_fitted_by_it(tmp_path, printed) -> None:
     folders = []
     for number, share in enumerate((0.1, 0.5, 0.9)):
         trainer = MixingTrainer(

@@ -22,9 +22,7 @@ FEW = ("modernbert_multi_task", "olmoe_pretraining", "wav2vec2_ctc")
 
 
 @pytest.mark.parametrize("name", some(NAMES, FEW))
-def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(tmp_path, monkeypatch, name) -> None:
     monkeypatch.chdir(ROOT)
     main(["train", f"recipes/models/{name}.yaml", "--tiny", "--training.output_dir", str(tmp_path)])
     rows = Ledger(tmp_path / "ledger").to_pandas()
@@ -39,9 +37,7 @@ def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(
     assert "/" in whole["model"]["name_or_path"]
 
 
-def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
     plus = '[{"class_path": "replay.DERPlusPlus", "init_args": {"second": "again"}}]'
@@ -77,9 +73,7 @@ def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -
         (["recipes/models/none.yaml", "--tiny"], "there is no file"),
     ],
 )
-def test_what_has_no_miniature_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
-) -> None:
+def test_what_has_no_miniature_is_refused(monkeypatch, capsys, words, problem) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit) as ended:
         main(["train", *words])

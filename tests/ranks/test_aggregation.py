@@ -44,13 +44,6 @@ def same(name: str, folder: Path) -> Any:
     return found_in(run(folder / name, name))
 
 
-def resumed(folder: Path) -> Any:
-    run(folder / "cut", "pcgrad", save_strategy="steps", save_steps=2)
-    trainer = make_trainer(folder / "resumed", "pcgrad")
-    trainer.train(resume_from_checkpoint=str(folder / "cut" / "checkpoint-2"))
-    return found_in(trainer)
-
-
 @contextmanager
 def on_rank_1(weigh: Callable[..., Any]) -> Iterator[None]:
     """There, weights are found otherwise."""
@@ -118,7 +111,7 @@ pytest.importorskip("torchjd")
 
 FEW = ("pcgrad", "upgrad of few")
 results = launched(
-    *(*(partial(same, name) for name in FEW), resumed, failure),
+    *(*(partial(same, name) for name in FEW), failure),
     rare=[*(partial(same, name) for name in CASES if name not in FEW), other_devices, refusals],
 )
 
@@ -132,11 +125,6 @@ def test_two_ranks_do_what_one_does(name: str, results: Results, tmp_path: Path)
         rtol = 0 if key == "weights" else 1e-5
         torch.testing.assert_close(first[key], values, rtol=rtol, atol=1e-11, msg=key)
     assert float(first["conflicts"].max()) == 1.0
-
-
-def test_resumed_runs_go_on_to_the_bit(results: Results) -> None:
-    for result in results:
-        torch.testing.assert_close(result["resumed"], result["pcgrad"], rtol=0, atol=0)
 
 
 def test_a_rank_that_finds_no_weights_ends_all(results: Results) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,9 +46,7 @@ class MakesSick(TrainerCallback):
         *(("DWA", "warn", value) for value in (math.nan, math.inf)),
     ],
 )
-def test_policies_and_schedules_get_over_them(
-    name: str, nonfinite: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policies_and_schedules_get_over_them(name, nonfinite, value, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Sick, "value", value)
     policy = MAKERS[name]() if name in MAKERS else built_in_policies()[name]()
     decisions, update = [], policy.update

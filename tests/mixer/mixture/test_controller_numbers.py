@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -224,9 +223,7 @@ class TestTokensThatAreMissing:
             (lambda: sized(Sizes(8)), [0, 0, 0], None, None),
         ],
     )
-    def test_who_needs_them_and_which_streams_have_none_is_named(
-        self, make: Callable[[], Mixing], tokens: list[int], skipped: list[int] | None, message: str | None
-    ) -> None:
+    def test_who_needs_them_and_which_streams_have_none_is_named(self, make, tokens, skipped, message) -> None:
         mixing = make()
         counted = (np.array(tokens), None if skipped is None else np.array(skipped))
         if message is None:

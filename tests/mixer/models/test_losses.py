@@ -56,25 +56,6 @@ def test_a_tracked_forward_has_the_gradient_of_an_untracked_one(name: str) -> No
         assert mine.grad is None or torch.equal(mine.grad, theirs.grad)
 
 
-def test_a_sum_over_a_number_of_items_is_tracked_too() -> None:
-    model, batch = build_model("llama"), _batch("llama")
-    tracker, _ = _tracked("llama", model, batch)
-    loss = model(**batch, num_items_in_batch=torch.tensor(1000)).loss
-    rows = tracker.take_row_losses()
-    assert rows is not None
-    assert rows.sum().item() / 1000 == pytest.approx(loss.item(), rel=1e-6)
-
-
-def test_smoothed_labels_are_tracked_from_the_logits() -> None:
-    model, batch = build_model("bert-classifier"), _batch("bert-classifier")
-    tracker = RowLossReader(model, False, label_smoothing=0.1)
-    tracker.attach()
-    tracker.listen(batch)
-    logits = model(**{key: value for key, value in batch.items() if key != "labels"}).logits
-    expected = F.cross_entropy(logits, batch["labels"], reduction="none", label_smoothing=0.1)
-    torch.testing.assert_close(tracker.take_row_losses(), expected.detach())
-
-
 def test_only_the_last_forward_that_was_listened_to_is_told() -> None:
     model, batch = build_model("llama"), _batch("llama")
     tracker = RowLossReader(model, True)

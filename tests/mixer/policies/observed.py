@@ -39,11 +39,7 @@ def observe(
 
 
 def measured(
-    squared_norm: Sequence[float],
-    variance: Sequence[float],
-    counts: Sequence[int],
-    gram: Any = None,
-    **seen: Any,
+    squared_norm: Sequence[float], variance: Sequence[float], counts: Sequence[int], gram: Any = None, **seen: Any
 ) -> Observation:
     """A step whose gradients have these statistics; without products they are at right angles to each other."""
     number = np.array(counts, dtype=np.int64)

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.policies import Decision, Floor, Hold, Mixture, Observation, Policy, Smoothed, TrustRegion
 from tests.mixer.policies.observed import measured
@@ -81,9 +80,7 @@ seeds = st.integers(0, 10_000)
 @pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=2)
 @given(seed=seeds, unit=st.sampled_from(["samples", "tokens"]), cut=st.integers(0, NUM_STEPS))
-def test_weights_and_factors_keep_their_scale_and_a_resumed_run_goes_on_alike(
-    name: str, seed: int, unit: str, cut: int
-) -> None:
+def test_weights_and_factors_keep_their_scale_and_a_resumed_run_goes_on_alike(name, seed, unit, cut) -> None:
     # Sizes of data sets, by which UniMax goes, are in samples.
     arguments, course = {} if name.startswith("UniMax") else {"unit": unit}, Course(seed)
     policy, resumed = MAKERS[name](**arguments), MAKERS[name](**arguments)

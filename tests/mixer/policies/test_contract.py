@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.measurements import Gradients, TargetStatistics, asked
 from mixer.policies import (
@@ -156,9 +155,7 @@ def plain(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 @every_policy
 @settings(max_examples=5)
 @given(course=loss_courses, cut=st.integers(0, 8))
-def test_whatever_is_observed_weights_lie_on_the_simplex_and_a_saved_run_goes_on_alike(
-    make: Callable[..., Policy], course: Any, cut: int
-) -> None:
+def test_whatever_is_observed_weights_lie_on_the_simplex_and_a_saved_run_goes_on_alike(make, course, cut) -> None:
     cut, policy, resumed = min(cut, len(course)), make(), make()
     before = run(policy, course[:cut])
     saved = json.dumps(policy.state_dict(), allow_nan=False)

@@ -46,9 +46,7 @@ def test_an_evaluation_that_contradicts_training_is_told_with_two_ways_out(caplo
         (np.full(250, np.nan), 0.8, {20: 1.0, 40: 1.1}),
     ],
 )
-def test_what_goes_well_is_not_told(
-    losses: np.ndarray, share: float, evaluated: dict[int, float] | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_goes_well_is_not_told(losses, share, evaluated, caplog) -> None:
     course(losses, share, evaluated)
     assert not caplog.records
 

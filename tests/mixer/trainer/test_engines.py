@@ -93,9 +93,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("engines", "wish", "message"), CASES, ids=lambda value: str(value)[:20])
-def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(
-    engines: tuple[str, ...], wish: dict[str, Any], message: str
-) -> None:
+def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(engines, wish, message) -> None:
     config = wish.get("config", {})
     wish = {name: value for name, value in wish.items() if name != "config"}
     for engine in engines:
@@ -105,9 +103,7 @@ def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(
     check_engine(trainer_with("ddp"), planned(**wish))
 
 
-def test_the_first_fsdp_and_other_engines_are_refused_and_fsdp_that_is_not_used_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_first_fsdp_and_other_engines_are_refused_and_fsdp_that_is_not_used_is_told(caplog) -> None:
     with pytest.raises(ValueError, match="fsdp_config: version 1"):
         engine_of(trainer_with("fsdp1"))
     with pytest.raises(ValueError, match="does not support the engine XLA: use DDP, FSDP2 or DeepSpeed"):

@@ -65,9 +65,7 @@ def test_wrong_values_are_refused(name: str) -> None:
         ("ICaRL", {"scenario": "task"}, "Say scenario='class', or use LwF"),
     ],
 )
-def test_what_a_method_cannot_do_is_refused_early(
-    name: str, changes: dict[str, Any], match: str, tmp_path: Path
-) -> None:
+def test_what_a_method_cannot_do_is_refused_early(name, changes, match, tmp_path) -> None:
     with pytest.raises(ValueError, match=match):
         build(tmp_path, name, max_steps=1, **changes).run()
 

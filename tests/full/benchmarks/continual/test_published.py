@@ -57,9 +57,7 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
     ],
 )
-def test_methods_without_a_place_are_refused(
-    protocol: str, method: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_without_a_place_are_refused(protocol, method, message, capsys) -> None:
     with pytest.raises(SystemExit):
         main(["--protocol", protocol, "--method", method, "--data-dir", "nowhere"])
     assert re.search(f"{protocol}: .*{message}", capsys.readouterr().err)
@@ -103,9 +101,7 @@ def test_offline_is_scored_by_the_mean_over_tasks(folder: Path) -> None:
     assert METHODS["fine-tune"](PROTOCOL, 0, 2).arranged(tasks) == (tasks, None)
 
 
-def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(folder, tmp_path, monkeypatch) -> None:
     tokenizer = byte_level()
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
     encoder = BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)).eval()

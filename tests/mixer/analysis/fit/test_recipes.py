@@ -72,23 +72,6 @@ def test_a_recipe_with_what_cannot_be_had_here_is_compared_as_it_is_written(tmp_
         check_recipes(written(tmp_path / "more", other, {"batch_size": 20}, {}), allow_different=False)
 
 
-def test_today_s_form_of_a_recipe_is_no_difference_to_that_of_an_older_version(tmp_path: Path) -> None:
-    from jsonargparse import ArgumentParser
-
-    from mixer.recipe.recipe import Recipe
-
-    text = (Path(__file__).parents[4] / "recipes" / "demo.yaml").read_text()
-    parser = ArgumentParser()
-    parser.add_class_arguments(Recipe)
-    now = yaml.safe_load(parser.dump(parser.parse_string(text), skip_validation=True))
-    training = {name: value for name, value in now["training"].items() if name not in ("nonfinite", "drawing")}
-    older = {**now, "training": training}
-    folders = written(tmp_path, {}, {}, {})
-    for folder, content in zip(folders.values(), (now, older, yaml.safe_load(text)), strict=True):
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(content))
-    assert check_recipes(folders, allow_different=False) == []
-
-
 @pytest.mark.parametrize("text", ["a: [1", "\x00"])
 def test_a_recipe_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
     folders = written(tmp_path, {}, {})

@@ -85,9 +85,7 @@ def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], ["."]])
-def test_wrong_input_is_refused(
-    tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_input_is_refused(tmp_path, arguments, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main(["watch", *arguments])

@@ -287,9 +287,7 @@ def _both(tmp_path: Path, model_name: str, data: Any, **changes: Any) -> list[Tr
         ("llama", {"assistant_only_loss": True}),
     ],
 )
-def test_one_data_set_trains_as_by_sft_trainer_to_the_bit(
-    tmp_path: Path, model_name: str, changes: dict[str, Any]
-) -> None:
+def test_one_data_set_trains_as_by_sft_trainer_to_the_bit(tmp_path, model_name, changes) -> None:
     stock, ours = _both(tmp_path, model_name, chats(21, 1), **changes)
     assert torch.equal(weights_of(stock.model), weights_of(ours.model))
     keys = "loss grad_norm learning_rate epoch entropy mean_token_accuracy num_tokens"
