@@ -122,13 +122,14 @@ class Protocol:
         """
         return float(self.learning_rates.get(method, self.training["learning_rate"]))
 
-    def arguments(self, folder: str, seed: int, method: str) -> TrainingArguments:
+    def arguments(self, folder: str, seed: int, method: str, max_steps: int = -1) -> TrainingArguments:
         """Gives the training arguments.
 
         Args:
             folder: The output folder.
             seed: The seed.
             method: The method.
+            max_steps: Steps of a task; -1 for the protocol's.
 
         Returns:
             The arguments of each task's run.
@@ -142,6 +143,7 @@ class Protocol:
                 "max_grad_norm": 0.0,
                 **self.training,
                 "learning_rate": self.rate(method),
+                **({} if max_steps < 0 else {"max_steps": max_steps}),
             },
             **QUIET,
         )
@@ -231,6 +233,7 @@ def _pretrained(
         is_per_class=False,
         is_online=True,
         scenario=scenario,
+        learning_rates={"slca": 1e-2},
         strengths={"online-ewc": 1e3},
         is_pretrained=True,
         row_bytes=row_bytes,

@@ -23,7 +23,7 @@ from mixer.measurements import Alignment
 from mixer.policies import Policy, as_policy
 
 PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
-_KEPT = Path(__file__).parent / "results"
+KEPT = Path(__file__).parent / "results"
 # Modules that measure what a policy needs and are likely to change with it.
 _MEASURED = {
     Alignment: ("mixer.measure.target_gradients", "mixer.gradients.metric"),
@@ -159,7 +159,7 @@ def _by_run(found: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping
 
 
 def _file_of(scenario: Scenario) -> Path:
-    return _KEPT / scenario.size / f"{scenario.name}.jsonl"
+    return KEPT / scenario.size / f"{scenario.name}.jsonl"
 
 
 def _folder_of(scenario: Scenario, folder: Path) -> Path:

@@ -22,15 +22,16 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 from benchmarks.common import write_json
 from benchmarks.quality.cache import keep
-from benchmarks.quality.family import DRAWN, kind_of, names as drawn_names
+from benchmarks.quality.family import DRAWN, Purpose, kind_of, names as drawn_names
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise
-from benchmarks.quality.scenarios import SCENARIOS, TUNING, Scenario, Size
+from benchmarks.quality.scenarios import HEADROOM, NONE, SCENARIOS, Scenario, Size
+from benchmarks.quality.short_runs import ask_all, beside_grid, keep_verdicts, verdicts
 from benchmarks.quality.tables import by_kind, headroom, report
 
 _NUM_LARGE, _SEEDS_OF_LARGE = 4, 3
@@ -40,7 +41,7 @@ _TITLES: dict[Size, str] = {
     "gpu": "A Llama of seven million parameters, on a GPU",
 }
 _QUICK = ("small_target", "bound")
-_PURPOSES: tuple[Literal["tuning", "judging"], ...] = ("tuning", "judging")
+_PURPOSES = get_args(Purpose)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "--folder", type=Path, default=Path("runs/mixing_quality"), help="working folder of new results"
     )
     parser.add_argument(
-        "--scenario", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default: all but tuning"
+        "--scenario", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default: the first 13"
     )
     parser.add_argument(
         "--drawn", choices=_PURPOSES, help="scenarios of the family instead; see benchmarks.quality.family"
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds, of the llama three at most")
     parser.add_argument("--parallel", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--quick", action="store_true", help="few steps of few mixtures, for a test")
+    parser.add_argument("--headroom", action="store_true", help="run `mixer headroom` on the scenarios, no competitors")
     parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
     parser.add_argument("--keep", action="store_true", help="put the results that count into the repository")
     parser.add_argument("--json", metavar="FILE", help="where all figures are written")
@@ -93,7 +95,7 @@ def _seeds(count: int) -> range:
 
 
 def _by_default(args: argparse.Namespace) -> list[str]:
-    names = _QUICK if args.quick else [name for name, purpose in SCENARIOS.items() if purpose != TUNING]
+    names = _QUICK if args.quick else [name for name, purpose in SCENARIOS.items() if purpose in (HEADROOM, NONE)]
     has_files = args.data_dir is not None or args.report
     return [name for name in names if has_files or not Scenario(name).reads_folder]
 
@@ -142,9 +144,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     for size in dict.fromkeys(sizes):
         scenarios = _of_size(size, found.get("small", {}), args)
         num_seeds = args.seeds if size == "small" else min(args.seeds, _SEEDS_OF_LARGE)
-        failed += _run(scenarios, args, num_seeds) if size in args.model and not args.report else []
+        runs_any = size in args.model and not args.report and not args.headroom
+        failed += _run(scenarios, args, num_seeds) if runs_any else []
         found[size] = _summaries(scenarios, args.folder, num_seeds)
         chosen += scenarios
+    if args.headroom and not args.report:
+        failed += ask_all(chosen, args.folder, args.data_dir, args.parallel)
+    if args.keep:
+        keep_verdicts(args.folder)
     for own in chosen if args.keep else ():
         keep(own, (run for runs in collect(own, args.folder).values() for run in runs.values()))
     for size in args.model:
@@ -152,6 +159,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(report(_TITLES[size], found[size]))
             kinds = {name: kind_of(Scenario(name).content) for name in args.scenario if name.startswith(DRAWN)}
             print(by_kind(found[size], kinds))
+    print(beside_grid(verdicts(args.folder), found["small"]))
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     write_json(args.json, {"arguments": arguments, "failed": failed, "sizes": found})
     if failed:

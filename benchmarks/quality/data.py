@@ -132,6 +132,21 @@ def garbled(source: Mapping[str, Any], seed: int, share: float = 1.0) -> Splits:
     return found
 
 
+def ciphered(source: Mapping[str, Any], seed: int) -> Splits:
+    """Exchanges small letters for others: what is learned of the plain text is wrong here.
+
+    Args:
+        source: Arguments of `blocks`.
+        seed: Seed of the exchange.
+
+    Returns:
+        The parts.
+    """
+    code, letters = np.arange(256, dtype=np.uint8), np.arange(ord("a"), ord("z") + 1)
+    code[letters] = np.random.default_rng(seed).permutation(letters)
+    return {part: _of(code[_bytes(whole)]) for part, whole in blocks(**source).items()}
+
+
 def slice_of(source: Mapping[str, Any], number: int, of: int) -> Splits:
     """Takes every so many training blocks; validation and test are those of the whole.
 

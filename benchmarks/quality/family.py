@@ -3,6 +3,8 @@
 A scenario on which a defect was found and mended judges nothing any more. So policies are changed by the `tuning` seeds
 alone, and the `judging` ones are run once, when a policy is done; then new seeds are drawn. Sources are texts or tasks,
 some of them garbled, junk, mislabelled, near-duplicates, scarce, late, or with copies of the rows that steer.
+
+Those of `encoder` train the upper layers of a pre-trained one on polarity, one of each aim; they judge too.
 """
 
 import json
@@ -12,11 +14,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.common import QUIET
+
+Purpose = Literal["tuning", "judging", "encoder"]
 DRAWN = "drawn_"  # and the seed: the name of a scenario
 _DATA = "benchmarks.quality.data"
 _TEXTS = ("shakespeare", "wikipedia", "requests", "reviews", "python", "cpp", "english")
 _READ = ("shakespeare", "wikipedia", "requests", "reviews")  # from files
 _TASKS = ("subj", "mr", "cr", "mpqa")
+_POLARITY = ("mpqa", "cr", "mr", "sst2")
+_OF_ENCODER = 2_000  # seeds from here on
 _STEPS = 240
 _TRAINING = {
     "max_steps": _STEPS,
@@ -25,18 +32,22 @@ _TRAINING = {
     "lr_scheduler_type": "cosine",
     "warmup_steps": 20,
     "weight_decay": 0.1,
-    "logging_strategy": "no",
-    "save_strategy": "no",
     "eval_strategy": "steps",
     "eval_steps": _STEPS,
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
     "seed": 1,
+    **QUIET,
+}
+# As of the continual benchmark, short, since a step takes 0.2 s.
+_OF_UPPER_LAYERS: dict[str, Any] = {
+    "max_steps": 80,
+    "eval_steps": 80,
+    "per_device_train_batch_size": 16,
+    "learning_rate": 5e-4,
+    "warmup_steps": 6,
 }
 
 
-def names(purpose: Literal["tuning", "judging"]) -> list[str]:
+def names(purpose: Purpose) -> list[str]:
     """Lists the frozen scenarios of a purpose."""
     seeds = json.loads(Path(__file__).with_name("family.json").read_text())[purpose]
     return [f"{DRAWN}{seed}" for seed in seeds]
@@ -52,18 +63,18 @@ def drawn(seed: int) -> dict[str, Any]:
         The content of a recipe.
     """
     random = np.random.default_rng(seed)
-    is_encoder = bool(random.random() < 0.3)
-    model, streams, evaluation, objective = (_of_tasks if is_encoder else _of_texts)(random)
-    name = f"{DRAWN}{seed}"
-    rate = 5e-3 if is_encoder else 3e-3
+    if seed >= _OF_ENCODER:
+        parts, training = _of_encoder(random, seed % 4), _OF_UPPER_LAYERS
+    elif random.random() < 0.3:
+        parts, training = _of_tasks(random), {"learning_rate": 5e-3}
+    else:
+        parts, training = _of_texts(random), {"learning_rate": 3e-3}
+    training = {**_TRAINING, "output_dir": f"runs/quality/{DRAWN}{seed}", **training}
     return {
-        "model": model,
-        "streams": streams,
-        "evaluation": evaluation,
-        "objective": objective,
+        **dict(zip(("model", "streams", "evaluation", "objective"), parts, strict=True)),
         "mixing": "Uniform",
-        "batch_size": 32,
-        "training": {**_TRAINING, "output_dir": f"runs/quality/{name}", "learning_rate": rate},
+        "batch_size": training["per_device_train_batch_size"],
+        "training": training,
     }
 
 
@@ -72,6 +83,8 @@ def kind_of(content: Mapping[str, Any]) -> str:
     objective = content["objective"]
     aim = {"average": "the average", "worst": "the worst of all"}.get(str(objective))
     aim = aim or ("the worst of two targets" if isinstance(objective, Mapping) else "one target")
+    if content["model"]["factory"].endswith("UpperLayers"):
+        return f"pre-trained, {aim}"
     return f"{'tasks' if 'task' in content['model'] else 'texts'}, {aim}"
 
 
@@ -122,6 +135,25 @@ def _of_tasks(random: np.random.Generator) -> tuple[Any, ...]:
     model = {"factory": "benchmarks.quality.sentences.new_classifier", "arguments": arguments}
     model["task"] = "sequence-classification"
     return model, streams, {}, "average" if random.random() < 0.5 else [tasks[1]]
+
+
+def _of_encoder(random: np.random.Generator, aim: int) -> tuple[Any, ...]:
+    """Three sets, one of them mislabelled or small: for the fourth, for a few of its rows too, two, or the average."""
+    target, *sets = random.permutation(_POLARITY).tolist()
+    sources = {
+        name: {"factory": "benchmarks.quality.encoder.polarity", "arguments": {"name": name, "folder": "data"}}
+        for name in (target, *sets)
+    }
+    outside = {target: sources.pop(target)}
+    model = {"factory": "benchmarks.continual.pretrained.UpperLayers", "arguments": {"num_labels": 2}}
+    model["task"] = "sequence-classification"
+    key, value = [("wrong", 0.3), ("wrong", 0.5), ("num_samples", 60)][int(random.integers(3))]
+    sources[sets[0]]["arguments"][key] = value
+    if aim == 1:
+        few = outside[target]["arguments"] | {"num_samples": 60}
+        sources[f"{target}_few"] = outside[target] | {"arguments": few, "max_epochs": 8}
+    objective = ([target], [target], {"targets": [target, sets[-1]], "kind": "worst"}, "average")[aim]
+    return model, sources, {} if aim == 3 else outside, objective
 
 
 def _text(name: str) -> dict[str, Any]:

@@ -15,7 +15,8 @@ follows these; else `N`):
 Evaluations come at the same interval.
 
 *most similar source* is what a practitioner tries first: constant shares, the whole batch for the stream whose text is
-most like the target's validation rows, by the cosine of the logarithms of counts of pairs of neighbouring tokens.
+most like the target's validation rows, by the cosine of the logarithms of counts of pairs of neighbouring tokens, or of
+the mean outputs of an encoder's frozen layers.
 Several targets have equal parts of the batch. Where that stream is not there, or used up, all others take its place.
 """
 
@@ -154,7 +155,10 @@ def similar_shares(scenario: Scenario, parts: Mapping[str, Splits]) -> list[floa
 def _pairs(dataset: Dataset[Any]) -> "pd.Series[float]":
     """Gives log(1 + count) of pairs of neighbouring tokens, bytes or words; 0 is padding."""
     assert hasattr(dataset, "read_columns")
-    ids = dataset.read_columns(np.arange(len(dataset)))["input_ids"].numpy()
+    columns = dataset.read_columns(np.arange(len(dataset)))
+    if "hidden" in columns:  # of an encoder, whose mean feature stands for the pairs
+        return pd.Series((columns["hidden"].float() * columns["attention_mask"][..., None]).mean(dim=(0, 1)).numpy())
+    ids = columns["input_ids"].numpy()
     return np.log1p(pd.Series((ids[:, :-1] * 2**20 + ids[:, 1:])[ids[:, 1:] > 0]).value_counts())
 
 

@@ -1,8 +1,8 @@
 """The scenarios of `benchmarks.quality`: recipes under `recipes/quality`, which `mixer train` takes too.
 
-They were written down before any policy was compared on them; policies are chosen on the `tuning` ones alone. Models
-and numbers of steps were chosen by the time of a run and by the noise: runs of nearly the same mixture differ by less
-than 0.1 % with a perceptron over a window, and by 1.4 % with a Llama of two layers.
+They were written down before any policy was compared on them. Models and numbers of steps were chosen by the time of a
+run and by the noise: runs of nearly the same mixture differ by less than 0.1 % with a perceptron over a window, and by
+1.4 % with a Llama of two layers.
 """
 
 import json
@@ -24,8 +24,8 @@ from mixer.policies.objective import as_objective
 from mixer.recipe.recipe import Recipe
 
 Size = Literal["small", "llama", "gpu"]
-HEADROOM, NONE, TUNING = "headroom", "no headroom", "tuning"
-# What each is for: some mixture should do better than the uniform one, none should, or policies are chosen on it.
+HEADROOM, NONE, HARM = "headroom", "no headroom", "harm"
+# What each is for: some mixture should do better than the uniform one, none should, or whether `"auto"` does harm.
 SCENARIOS = {
     "outside": HEADROOM,
     "small_target": HEADROOM,
@@ -40,11 +40,10 @@ SCENARIOS = {
     "domains": NONE,
     "texts": NONE,
     "classification": NONE,
-    "tuning_junk": TUNING,
-    "tuning_target": TUNING,
-    "tuning_outside": TUNING,
-    "tuning_bound": TUNING,
-    "tuning_helper": TUNING,
+    "frequency": HARM,
+    "wrong_labels": HARM,
+    "conflict": HARM,
+    "scarce": HARM,
 }
 _FOLDER = Path(__file__).parents[2] / "recipes" / "quality"
 _WINDOW = "benchmarks.quality.window.new_window_model"  # what a larger model can take the place of
@@ -207,15 +206,23 @@ def _read(scenario: Scenario, data_dir: Path | None) -> dict[str, Splits]:
         raise ValueError(f"{scenario.name} is made of files: give their folder by --data-dir.")
     found: dict[str, Splits] = {}
     for name, stream in {**_recipe(scenario).streams, **_recipe(scenario).evaluation}.items():
-        own = _with_folder(stream.arguments, data_dir)
+        own = with_folder(stream.arguments, data_dir)
         train = replace(stream, arguments=own).build(name)
         test = replace(stream, arguments=own, validation_split="test").build(name)
         found[name] = dict(zip(PARTS, (train.stream.dataset, train.evaluation, test.evaluation), strict=True))
     return found
 
 
-def _with_folder(value: Any, data_dir: Path | None) -> Any:
-    """Puts the data's folder in the place of what a recipe says, in arguments within arguments too."""
+def with_folder(value: Any, data_dir: Path | None) -> Any:
+    """Puts the data's folder in the place of what a recipe says.
+
+    Args:
+        value: A recipe's content or a part of it.
+        data_dir: The folder.
+
+    Returns:
+        The same with the folder wherever an argument is called so.
+    """
     if isinstance(value, Mapping):
-        return {name: str(data_dir) if name == "folder" else _with_folder(own, data_dir) for name, own in value.items()}
-    return [_with_folder(own, data_dir) for own in value] if isinstance(value, list) else value
+        return {name: str(data_dir) if name == "folder" else with_folder(own, data_dir) for name, own in value.items()}
+    return [with_folder(own, data_dir) for own in value] if isinstance(value, list) else value

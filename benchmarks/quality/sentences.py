@@ -13,43 +13,22 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmarks.quality.data import PARTS, Splits, labelled, part_of
 from mixer.utils.arrays import Int64Array
-from tasks.sources import words
+from tasks.sources import clinc150, words
+from tasks.sources.arrays import InMemory
 from tasks.sources.loaders import Splits as RowSplits
 
+_NUM_INTENTS = 150
 NUM_CLASSES = {"trec": 6, "mr": 2, "subj": 2, "cr": 2, "mpqa": 2, "sst2": 2}
 
 _MASKED = -1e4  # a logit of a class of another task
-
-
-class Sentences(Dataset[dict[str, torch.Tensor]]):
-    """Sentences as numbers: `input_ids` (0 is padding) and `labels`.
-
-    Args:
-        input_ids: int64 `[num_samples, length]`.
-        labels: int64 `[num_samples]`.
-    """
-
-    def __init__(self, input_ids: torch.Tensor, labels: torch.Tensor):
-        self.input_ids, self.labels = input_ids, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": self.input_ids[index], "labels": self.labels[index]}
-
-    def read_columns(self, indices: Int64Array) -> dict[str, torch.Tensor]:
-        """Reads several samples at once; see `mixer.loading.reader.ColumnReader`."""
-        picked = torch.from_numpy(indices)
-        return {"input_ids": self.input_ids.index_select(0, picked), "labels": self.labels.index_select(0, picked)}
 
 
 def task(
@@ -76,15 +55,15 @@ def task(
     if not wrong and (num_samples is None or num_samples >= len(whole)):
         return parts
     random = np.random.default_rng(0)
-    chosen = torch.from_numpy(random.permutation(len(whole))[:num_samples])
-    labels, first = whole.labels[chosen], int(whole.labels.min())
-    is_wrong = torch.from_numpy(random.random(len(chosen)) < wrong)
+    own = whole.read_columns(random.permutation(len(whole))[:num_samples])
+    labels, first = own["labels"], int(whole.labels.min())
+    is_wrong = torch.from_numpy(random.random(len(labels)) < wrong)
     labels = torch.where(is_wrong, first + (labels - first + 1) % NUM_CLASSES[name], labels)
-    return {**parts, "train": Sentences(whole.input_ids[chosen], labels)}
+    return {**parts, "train": InMemory({**own, "labels": labels})}
 
 
 @cache
-def _tasks(folder: Path, num_words: int, length: int) -> Mapping[str, Mapping[str, Sentences]]:
+def _tasks(folder: Path, num_words: int, length: int) -> Mapping[str, Mapping[str, InMemory]]:
     columns: dict[str, list[Any]] = {"text": [], "label": [], "task": [], "part": []}
     first_classes = accumulate(NUM_CLASSES.values(), initial=0)
     for name, first_class in zip(NUM_CLASSES, first_classes, strict=False):
@@ -97,14 +76,71 @@ def _tasks(folder: Path, num_words: int, length: int) -> Mapping[str, Mapping[st
     numbered = words(
         RowSplits(learned_from, whole), max_length=length, vocabulary_size=num_words, min_count=2
     ).evaluation
-    samples = numbered.read_columns(np.arange(len(whole)))
     tasks, parts = np.array(columns["task"]), np.array(columns["part"])
-    return {name: {part: _select(samples, (tasks == name) & (parts == part)) for part in PARTS} for name in NUM_CLASSES}
+    places = {name: {part: np.flatnonzero((tasks == name) & (parts == part)) for part in PARTS} for name in NUM_CLASSES}
+    return {name: {part: _columns(numbered, chosen) for part, chosen in own.items()} for name, own in places.items()}
 
 
-def _select(samples: Mapping[str, torch.Tensor], chosen: Any) -> Sentences:
-    picked = torch.from_numpy(np.flatnonzero(chosen))
-    return Sentences(samples["input_ids"][picked], samples["labels"][picked])
+def _columns(numbered: Any, chosen: Int64Array) -> InMemory:
+    own = numbered.read_columns(chosen)
+    return InMemory({name: own[name] for name in ("input_ids", "labels")})
+
+
+def intents(
+    folder: str,
+    num_words: int,
+    length: int,
+    third: int | None = None,
+    most: int = 100,
+    number: int = 0,
+    of: int = 1,
+    wrong: float = 0.0,
+) -> Splits:
+    """Reads requests to an assistant, CLINC150, whose classes are intents numbered at random.
+
+    Args:
+        folder: The data's folder.
+        num_words: Size of the vocabulary, which is that of all requests to train on.
+        length: Words of a request; what is longer is cut.
+        third: Which third of the intents, from 0; `None` for all.
+        most: Requests of an intent to train on, the first ones.
+        number: Which part of these, from 0.
+        of: Number of parts.
+        wrong: Share of the requests to train on that get an intent at random.
+
+    Returns:
+        The parts.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+    """
+    random, found = np.random.default_rng(number), {}
+    for part, whole in zip(PARTS, _requests(Path(folder), num_words, length), strict=True):
+        labels = whole.labels
+        is_own = np.ones(len(labels), dtype=bool) if third is None else labels % 3 == third
+        if part == "train":
+            ranks = pd.Series(labels).groupby(labels).cumcount().to_numpy()
+            is_own &= (ranks < most) & (ranks % of == number)
+        own = whole.read_columns(np.flatnonzero(is_own))
+        if part == "train":
+            is_wrong = torch.from_numpy(random.random(len(own["labels"])) < wrong)
+            drawn = torch.from_numpy(random.integers(0, _NUM_INTENTS, len(is_wrong)))
+            own["labels"] = torch.where(is_wrong, drawn, own["labels"])
+        found[part] = InMemory(own)
+    return found
+
+
+@cache
+def _requests(folder: Path, num_words: int, length: int) -> list[InMemory]:
+    order, found = torch.from_numpy(np.random.default_rng(0).permutation(_NUM_INTENTS)), list[InMemory]()
+    for held_out in ("val", "test"):
+        splits = words(
+            clinc150(folder / "clinc150", held_out), max_length=length, vocabulary_size=num_words, min_count=2
+        )
+        for split in splits[len(found) > 0 :]:  # the first ones are the same both times
+            own = split.read_columns(np.arange(len(split)))
+            found.append(InMemory({"input_ids": own["input_ids"], "labels": order[own["labels"]]}))
+    return found
 
 
 class AveragingConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
@@ -114,14 +150,18 @@ class AveragingConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
         num_words: Size of the vocabulary.
         hidden: Width of the words and of the layers.
         layers: Hidden layers.
+        sizes: Classes of each task; `None` for the six tasks of this module.
         **kwargs: As for any configuration.
     """
 
     model_type = "mixing-averaging"
 
-    def __init__(self, num_words: int = 4_000, hidden: int = 64, layers: int = 2, **kwargs: Any):
+    def __init__(
+        self, num_words: int = 4_000, hidden: int = 64, layers: int = 2, sizes: list[int] | None = None, **kwargs: Any
+    ):
         self.num_words, self.hidden, self.layers = num_words, hidden, layers
-        kwargs.setdefault("num_labels", sum(NUM_CLASSES.values()))
+        self.sizes = sizes or [*NUM_CLASSES.values()]
+        kwargs.setdefault("num_labels", sum(self.sizes))
         super().__init__(**kwargs)
 
 
@@ -141,7 +181,8 @@ class AveragingForSequenceClassification(PreTrainedModel):
         self.layers = nn.ModuleList(nn.Linear(config.hidden, config.hidden) for _ in range(config.layers))
         self.output = nn.Linear(config.hidden, int(config.num_labels or 0))
         self.task_of: Tensor
-        self.register_buffer("task_of", torch.arange(len(NUM_CLASSES)).repeat_interleave(_sizes()), persistent=False)
+        tasks = torch.arange(len(config.sizes)).repeat_interleave(torch.tensor(config.sizes))
+        self.register_buffer("task_of", tasks, persistent=False)
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -172,19 +213,18 @@ class AveragingForSequenceClassification(PreTrainedModel):
         return SequenceClassifierOutput(loss=self.loss_function(labels, logits, self.config), logits=logits)
 
 
-def _sizes() -> Tensor:
-    return torch.tensor(list(NUM_CLASSES.values()))
-
-
-def new_classifier(num_words: int, hidden: int, layers: int) -> AveragingForSequenceClassification:
+def new_classifier(
+    num_words: int, hidden: int, layers: int, sizes: list[int] | None = None
+) -> AveragingForSequenceClassification:
     """Builds a model.
 
     Args:
         num_words: Size of the vocabulary.
         hidden: Width.
         layers: Hidden layers.
+        sizes: Classes of each task; `None` for the six tasks of this module.
 
     Returns:
         The model.
     """
-    return AveragingForSequenceClassification(AveragingConfig(num_words, hidden, layers))
+    return AveragingForSequenceClassification(AveragingConfig(num_words, hidden, layers, sizes))

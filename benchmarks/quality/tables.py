@@ -58,16 +58,16 @@ def by_kind(summaries: Summaries, kinds: Mapping[str, str]) -> str:
         if (own := summaries.get(name))
         for policy, row in own["policies"].items()
     ]
-    table, rows = pd.DataFrame(found), []
+    drawn, rows = pd.DataFrame(found), []
     names = sorted(_names(summaries), key=lambda name: (name != AUTO, name != MOST_SIMILAR))
-    for kind, part in [*table.groupby("kind"), ("all", table)] if found else ():
+    for kind, part in [*drawn.groupby("kind"), ("all", drawn)] if found else ():
         rows.append([str(kind), str(num_scenarios := part["scenario"].nunique())])
         for policy in (*names, BEST):
             means, runs = (part[part["policy"] == policy][column] for column in ("mean", "runs"))
             spread = f"{means.min():+.1f} to {means.max():+.1f}; {runs.max():+.1f})" if len(means) else ""
             rows[-1].append(f"{means.mean():+.1f} ({spread}" if len(means) == num_scenarios else "")
     title = "What was drawn: per cent over uniform mixing, mean (least to most of scenarios' means; worst single run)"
-    return _table(title, ["what was drawn", "scenarios", *(f"`{name}`" for name in (*names, BEST))], rows)
+    return table(title, ["what was drawn", "scenarios", *(f"`{name}`" for name in (*names, BEST))], rows)
 
 
 def _runs(row: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
@@ -83,11 +83,11 @@ def _headroom(summaries: Summaries) -> str:
         cells = [f"{summary['spread']:.2f}" if np.isfinite(summary["spread"]) else "", "", "", ""]
         if best is not None:
             shares = ", ".join(f"{stream} {share:.2f}" for stream, share in best["shares"].items())
-            interval = {**best["over_uniform"], "mean": headroom(summary)}
-            cells[1:] = [_interval(interval), _samples(best), shares]
+            figure = {**best["over_uniform"], "mean": headroom(summary)}
+            cells[1:] = [interval(figure), _samples(best), shares]
         rows.append([name, *cells])
     heads = ["scenario", "noise %", "headroom %", "samples", "best fixed mixture"]
-    return _table("Noise (deviation of runs of nearly the same mixture) and headroom", heads, rows)
+    return table("Noise (deviation of runs of nearly the same mixture) and headroom", heads, rows)
 
 
 def _in_short(summaries: Summaries) -> str:
@@ -106,7 +106,7 @@ def _in_short(summaries: Summaries) -> str:
         cells.append(f"{np.median(times):.2f}" if times else "")
         rows.append((-np.mean(shares) if shares else 0.0, [f"`{name}`", *cells]))
     heads = ["policy", "headroom captured %", "least", "samples", "most", "worst case %", "worst target %", "time"]
-    return _table("In short", heads, [row for _, row in sorted(rows, key=lambda row: row[0])])
+    return table("In short", heads, [row for _, row in sorted(rows, key=lambda row: row[0])])
 
 
 def _objectives(summaries: Summaries) -> str:
@@ -119,13 +119,13 @@ def _objectives(summaries: Summaries) -> str:
         for summary in summaries.values():
             row = summary["policies"].get(name)
             over = f", bound {row['excess']:+.1f}" if row and row["excess"] >= _LEAST_EXCESS else ""
-            cells.append(_interval(row["over_uniform"], "+.1f") + over if row else "")
+            cells.append(interval(row["over_uniform"], "+.1f") + over if row else "")
         for scenario in with_accuracy:
             row = summaries[scenario]["policies"].get(name)
-            cells.append(_interval(row["accuracy"], "+.1f") if row else "")
+            cells.append(interval(row["accuracy"], "+.1f") if row else "")
         rows.append([f"`{name}`", *cells])
     heads = ["policy", *summaries, *(f"{name}, accuracy" for name in with_accuracy)]
-    return _table("Objective over that of uniform mixing, per cent (accuracy: points)", heads, rows)
+    return table("Objective over that of uniform mixing, per cent (accuracy: points)", heads, rows)
 
 
 def _shares(summaries: Summaries) -> str:
@@ -136,10 +136,10 @@ def _shares(summaries: Summaries) -> str:
         for summary in wide.values():
             row = summary["policies"].get(name)
             percent = {kind: 100.0 * value for kind, value in row["share"].items()} if row else {}
-            cells.append(f"{_interval(percent, '.0f')}; {_samples(row)}" if row else "")
+            cells.append(f"{interval(percent, '.0f')}; {_samples(row)}" if row else "")
         rows.append([f"`{name}`", *cells])
     heads = ["policy", *(f"{name} ({headroom(own):.1f} %)" for name, own in wide.items())]
-    return _table("Share of headroom captured, per cent; samples to uniform's result", heads, rows)
+    return table("Share of headroom captured, per cent; samples to uniform's result", heads, rows)
 
 
 def _names(summaries: Summaries) -> list[str]:
@@ -147,11 +147,30 @@ def _names(summaries: Summaries) -> list[str]:
     return [name for name in found if name not in (UNIFORM, BEST)]
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Writes a table with its title; nothing without rows.
+
+    Args:
+        title: What it shows.
+        heads: Headings.
+        rows: The cells.
+
+    Returns:
+        Markdown.
+    """
     return f"**{title}**\n\n{markdown(heads, rows)}" if rows else ""
 
 
-def _interval(figure: Mapping[str, float], style: str = ".1f") -> str:
+def interval(figure: Mapping[str, float], style: str = ".1f") -> str:
+    """Writes a mean with its interval.
+
+    Args:
+        figure: What `paired` gave.
+        style: Format of the mean.
+
+    Returns:
+        Text; empty where there is no mean.
+    """
     if not np.isfinite(figure["mean"]):
         return ""
     half = f" ± {figure['half_width']:{style.lstrip('+')}}" if np.isfinite(figure["half_width"]) else ""

@@ -28,6 +28,7 @@ from mixer.analysis.search.search_plan import (
     first_runs,
     named,
     next_runs,
+    to_check,
 )
 from mixer.analysis.short_runs import RECIPE_FILE, finish, without_warnings
 from mixer.cli.command import Command, build_recipe, recipe_command
@@ -177,17 +178,7 @@ class _Search:
         _say(f"Own weights, which the recipe starts with: {first[0].weights}.")
         _say(f"Up to {at_most} runs of {self.steps} steps of {self.batch_size:g} samples, and two to check.")
         self._train(first, at_most)
-        while True:
-            self.fitted = self._fit([self._folder_of(run) for run, _ in self.done])
-            count = min(options.at_once, at_most - len(self.done))
-            if count <= 0:
-                break
-            runs, gain = next_runs(self.fitted, count)
-            if gain < options.worth * abs(float(self.fitted.seen.mean())):
-                _say(f"Another run is expected to improve the objective by {gain:.2g} only: not worth its cost.")
-                break
-            self._train(runs, at_most)
-        best = ShortRun(BEST, named(self.streams, self.fitted.shares), 1)
+        best = ShortRun(BEST, self._found(at_most), 1)
         again = ShortRun(f"{PRIOR}, other seed", self.done[0][0].weights, 1)
         self._train([again, best], at_most + 2)
         sign = -1.0 if self.is_more_better else 1.0
@@ -201,6 +192,22 @@ class _Search:
             "is_too_short": self.verdict.is_too_short,
             "weights": dict(best.weights),
         }
+
+    def _found(self, at_most: int) -> Mapping[str, float]:
+        """Goes on with runs until none is worth its cost, and gives the weights to check."""
+        options = self.options
+        while True:
+            self.fitted = self._fit([self._folder_of(run) for run, _ in self.done])
+            count = min(options.at_once, at_most - len(self.done))
+            if count <= 0:
+                break
+            runs, gain = next_runs(self.fitted, count)
+            if gain < options.worth * abs(float(self.fitted.seen.mean())):
+                _say(f"Another run is expected to improve the objective by {gain:.2g} only: not worth its cost.")
+                break
+            self._train(runs, at_most)
+        # The fit alone keeps bounds of losses.
+        return named(self.streams, self.fitted.shares) if options.bounds else to_check(self.fitted, self.done)
 
     def offline(self) -> dict[str, Any]:
         """Fits results of proposed recipes, and writes further ones."""

@@ -10,12 +10,15 @@ from tasks.methods.merging import Merging
 from tasks.methods.nearest_mean import nearest_mean
 from tasks.methods.o_lora import OLoRA
 from tasks.methods.pseudo_samples import PseudoSamples
+from tasks.methods.ran_pac import RanPAC
 from tasks.methods.si import SI
+from tasks.methods.slca import SLCA, slow_encoder
 
 __all__ = [
     "CLSER",
     "ERACE",
     "SI",
+    "SLCA",
     "ICaRL",
     "InfLoRA",
     "LwF",
@@ -23,5 +26,7 @@ __all__ = [
     "OLoRA",
     "OnlineEWC",
     "PseudoSamples",
+    "RanPAC",
     "nearest_mean",
+    "slow_encoder",
 ]

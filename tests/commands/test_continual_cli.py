@@ -144,6 +144,7 @@ def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, re
         (["--seeds", "0"], "seeds must be how many"),
         (["--memory.factory", "builtins.dict"], "memory.factory: builtins.dict gives a dict, no ReplayBuffer"),
         (["--model.name_or_path", "bert"], "model: give a factory"),
+        (["--score", "method"], "score: method is for one method that predicts by itself"),
         (["--resume", "must"], "--resume must: there is no continual run"),
     ],
 )

@@ -47,6 +47,23 @@ def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(tmp_path, monk
     assert set(rows.query("count > 0")["stream"]) == {"task_2", "memory", "again"}
 
 
+@pytest.mark.parametrize("method", ["RanPAC", "SLCA"])
+def test_classes_of_pictures_are_told_apart_by_features_of_a_pre_trained_encoder(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    given = {"RanPAC": '{"num_projections": 50}', "SLCA": '{"num_samples": 4}'}[method]
+    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
+    words += ["--memory", "null", "--methods", f'[{{"class_path": "tasks.methods.{method}", "init_args": {given}}}]']
+    main(["continual", *words, "--training.max_steps", "1", *(["--score", "method"] if method == "RanPAC" else [])])
+    scores = ScoreMatrix.from_file(tmp_path / "run" / "scores.json")
+    assert scores.metric == "accuracy"
+    assert np.isfinite(scores.scores).all()
+    if method == "RanPAC":
+        assert scores.scores[0].tolist() == [0.0] * 2
+        assert scores.scores[1, 0] > 1 / 6
+
+
 def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -> None:
     for split, count in (("train", 3), ("test", 2)):
         for number, name in enumerate(("cat", "dog")):

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from mixer import MixingTrainer
-from mixer.analysis.fit import Constraints
-from mixer.analysis.search.search_plan import NEAR, PRIOR, Headroom, first_runs
+from mixer.analysis.fit import Constraints, fit_mixture
+from mixer.analysis.search.search_plan import NEAR, PRIOR, Headroom, ShortRun, first_runs, to_check
 from mixer.cli.entry import main
 from tests.commands.recipes import NO_EVALUATION, Runs, write_recipe
 
@@ -38,8 +38,41 @@ def test_a_gain_is_clear_above_the_noise() -> None:
         assert headroom.is_clear == is_clear
         assert headroom.gain == pytest.approx(1.0 - found)
         assert ("nothing to gain" in " ".join(headroom.sentences())) != is_clear
-    # Two seeds differ by 6 %, nearly equal runs by 0.02 %: 15 % are not above the noise, 25 % are.
-    assert [Headroom.of([1.0, 1.0002], 1.06, own).is_clear for own in (0.85 * 1.06, 0.75 * 1.06)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("near", "other_seed", "noise"),
+    [
+        (0.002, 0.06, 0.0042),  # one difference of a pair counts 2.1 times, whatever seeds do to both of it
+        (0.002, 0.003, 0.003),  # but where seeds differ by less
+        (0.002, 0.001, 0.002),
+        (0.0, 0.06, 0.06),  # the same samples in both show no noise
+    ],
+)
+def test_the_noise_is_that_of_a_pair_on_one_seed(near: float, other_seed: float, noise: float) -> None:
+    for sign in (1.0, -1.0):
+        found = Headroom.of([1.0, 1.0 + sign * near], 1.0 - sign * other_seed, 0.9)
+        assert found.noise == pytest.approx(noise)
+
+
+@pytest.mark.parametrize(
+    ("careful", "near", "checked"),
+    [
+        (0.5, 0.0, {"a": 0.2, "b": 0.8}),  # what it was asked for, which may be more than it was given
+        (0.5, 0.04, {"a": 0.2, "b": 0.8}),  # 0.4 better, of which 6.3 * 0.04 may be luck
+        (0.5, 0.08, {"a": 0.5, "b": 0.5}),
+        (0.1, 0.0, {"a": 0.1, "b": 0.9}),
+    ],
+)
+def test_a_run_that_is_clearly_better_than_the_fit_is_checked(
+    careful: float, near: float, checked: dict[str, float]
+) -> None:
+    mixtures, losses = [[0.5, 0.5], [0.49, 0.51], [0.75, 0.25], [0.25, 0.75]], [[2.0], [2.0], [2.4], [1.6]]
+    fitted = fit_mixture(mixtures, losses, {"target": 1.0}, streams=["a", "b"], loss_names=["target"])
+    fitted.shares = np.array([careful, 1.0 - careful])
+    others = [ShortRun(str(share), {"a": share, "b": 1.0 - share}) for share in (0.5, 0.49, 0.75, 0.2)]
+    done = list(zip(others, (2.0, 2.0 + near, 2.4, 1.6), strict=True))
+    assert dict(to_check(fitted, done)) == pytest.approx(checked)
 
 
 def test_runs_that_hardly_learn_are_too_short_to_tell() -> None:
@@ -66,7 +99,9 @@ def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(tmp_path
     own, best = (run["objective"] for run in document["runs"][-2:])
     assert document["gain"] == pytest.approx(1.0 - best / own)
     first, near = (run["objective"] for run in document["runs"][:2])
-    assert document["noise"] == pytest.approx(max(abs(near - first), abs(own - first)) / first)
+    assert document["noise"] == pytest.approx(
+        min(2.1 * abs(near - first), max(abs(near - first), abs(own - first))) / first
+    )
     assert document["is_too_short"] in (True, False)
     shown = printed("headroom", recipe, "--share", "0.25")
     assert len(seen) == 6

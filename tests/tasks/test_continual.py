@@ -526,6 +526,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"methods": DERPlusPlus()}, "methods must be a list of methods, got a single DERPlusPlus"),
     ({"memory": USED}, r"memory holds samples of the tasks \['task_1'\] .*Give each run a new"),
     ({"memory": ReplayBuffer(3), "mixing": ReplayRatio(0.5, {"nobody": 1.0})}, "nobody"),
+    ({"memory": ReplayBuffer(3), "mixing": "Proportional"}, r"\['memory'\] are replay buffers.*mixing=\[3, 1\]"),
     ({"methods": [DERPlusPlus()]}, r"DERPlusPlus\(memory='memory'\): there is no stream 'memory'"),
 ]
 

@@ -15,6 +15,7 @@ _NEAR = 0.02  # how far weights of nearly the same mixture differ
 _MOST_LEANING = 8  # streams, each of which is given more of; else mixtures are drawn
 _NUM_DRAWN = 2000
 _LEAST_GAIN, _TIMES_NOISE = 0.005, 3.0
+_SINGLE = 2.1  # times three: above so many times a single difference, one in twenty lies by chance (Student's t)
 _LEAST_LEARNED = 0.05  # of the objective before a run: less is hardly learned
 PRIOR, NEAR, BEST = "own weights", "nearly the same", "best by the fit"
 
@@ -79,6 +80,23 @@ def next_runs(fitted: FittedMixture, count: int) -> tuple[list[ShortRun], float]
     ], gain
 
 
+def to_check(fitted: FittedMixture, done: Sequence[tuple[ShortRun, float]]) -> Mapping[str, float]:
+    """Chooses the weights that another seed is to check: the fit's, or those of a run that is clearly better.
+
+    A fit to few runs that explains little stays at the prior, where there is nothing to check. It goes by the samples
+    that were given, and knows nothing of when: of a stream that is used up, for one.
+
+    Args:
+        fitted: The fit.
+        done: The runs and their objectives: the own weights, nearly the same, and others.
+    """
+    near = abs(done[1][1] - done[0][1])
+    best, value = min(done, key=lambda one: fitted.sign * one[1])
+    predicted = float(fitted.prediction(fitted.shares[None])[0])
+    is_better = predicted - fitted.sign * value > _TIMES_NOISE * _SINGLE * near
+    return best.weights if is_better else named(fitted.streams, fitted.shares)
+
+
 @dataclass(frozen=True)
 class Headroom:
     """What short runs say.
@@ -86,8 +104,8 @@ class Headroom:
     Args:
         gain: How far the best mixture's objective is below that of the own weights, on a seed that the fit has not
             seen, relative to the latter (as it is where that is 0).
-        noise: How far runs of the own weights on two seeds lie apart, likewise, or those of nearly the same mixture if
-            that is farther.
+        noise: How far runs of nearly the same mixture lie apart on one seed, likewise, as the gain is of one seed. As
+            that is a single difference, it counts 2.1 times, but where runs of the own weights on two seeds lie nearer.
         learned: How far the objective of the own weights fell in a run, relative to where it began; `None` if that is
             unknown.
     """
@@ -106,7 +124,9 @@ class Headroom:
             found: Of the best mixture on that seed.
             before: Of the model before its run; `None` if unknown.
         """
-        noise = max(abs(first[1] - first[0]), abs(own - first[0])) / (abs(first[0]) or 1.0)
+        near, other = abs(first[1] - first[0]), abs(own - first[0])
+        # Exactly the same: too few samples to make a difference between the mixtures.
+        noise = (min(max(near, other), _SINGLE * near) if near else other) / (abs(first[0]) or 1.0)
         learned = None if before is None or not np.isfinite(before) else (before - first[0]) / (abs(before) or 1.0)
         return cls((own - found) / (abs(own) or 1.0), noise, learned)
 
@@ -124,7 +144,7 @@ class Headroom:
         """Says it in words."""
         told = (
             f"On another seed the best mixture is {abs(self.gain):.1%} {'better' if self.gain >= 0 else 'worse'} than "
-            f"the own weights; runs of the same mixture differ by {self.noise:.1%}."
+            f"the own weights; the noise is {self.noise:.1%}."
         )
         if self.is_clear:
             return [told, "There is something to gain: train with --mixing auto, or on the best mixture:"]

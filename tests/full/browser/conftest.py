@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tools.browser import find_browser, launched
+from tests.full.browser.launching import find_browser, launched
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertModel
@@ -15,6 +16,7 @@ from benchmarks.continual.methods import METHODS
 from benchmarks.continual.protocols import PROTOCOLS
 from benchmarks.continual.results import Run
 from benchmarks.made_up_data import make_data
+from benchmarks.quality.encoder import polarity
 from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.tasks.data import write_intents
 
@@ -53,7 +55,13 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("split-mnist", "er-loss-aware", "LossAware goes by the loss .* filled at each task's end"),
         ("tiny-episodic", "er-herding", "er-herding: Herding reads a whole task again at its end, but this protocol"),
         ("permuted-mnist-10", "icarl", "icarl is for new classes .* domain-incremental. Take a class-incremental one"),
-        ("split-mnist", "o-lora", "o-lora is for language models, but .* a classifier. Take text-domains"),
+        (
+            "split-mnist",
+            "o-lora",
+            "o-lora is for trained models, but this protocol begins anew. Take clinc150-pretrained",
+        ),
+        ("split-mnist", "lamol", "lamol is for language models, but .* a classifier. Take text-domains"),
+        ("clinc150", "slca", "slca is for trained encoders. Take clinc150-pretrained"),
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
     ],
 )
@@ -108,24 +116,31 @@ def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(folder, 
     for part in (tokenizer, encoder):
         part.save_pretrained(tmp_path)
     monkeypatch.setenv(pretrained.FOLDER, str(tmp_path))
-    monkeypatch.setattr(pretrained, "_NUM_PROJECTIONS", 50)
 
     texts = ["stay", "please owe for her"]
     inputs = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
-        rows = pretrained._encoded([*enumerate(texts)]).read_columns(torch.arange(2).numpy())
+        rows = pretrained.encoded([*enumerate(texts)]).read_columns(torch.arange(2).numpy())
         found = pretrained.UpperLayers(2).eval().features(rows["hidden"], rows["attention_mask"])
     for own, words, features in zip(hidden, texts, found, strict=True):
         torch.testing.assert_close(features, own[: len(words)].mean(dim=0), rtol=0, atol=2e-3)  # half precision
 
+    made = make_data(tmp_path / "made")
+    clean, turned = (polarity("cr", str(made), num_samples=20, wrong=wrong)["train"] for wrong in (0.0, 1.0))
+    for column, is_same in (("hidden", True), ("labels", False)):
+        own, other = (part.read_columns(torch.arange(20).numpy())[column] for part in (clean, turned))
+        torch.testing.assert_close(other, own if is_same else 1 - own)
+
     tasks = pretrained.intents(folder, 1, num_train=6, num_test=3)
-    kept = pretrained.run_random_projections(tasks, 1)["kept_bytes"]
-    assert kept == 4 * (16 * 50 + 50 * 50 + 50 * 4)
     small = dataclasses.replace(
         PROTOCOLS["clinc150-pretrained"],
         sequence=lambda folder, seed: tasks,
         model=lambda seed, folder: pretrained.UpperLayers(4),
     )
     size = sum(parameter.numel() for parameter in pretrained.UpperLayers(4).parameters())
-    assert run_once(small, "lwf", 0, 1, folder, folder)["kept_bytes"] == 4 * size
+    found = {method: run_once(small, method, 0, 1, folder, folder) for method in ("lwf", "ran-pac", "slca", "o-lora")}
+    assert found["lwf"]["kept_bytes"] == 4 * size
+    assert 0 <= found["ran-pac"]["kept_bytes"] - 4 * 2_000 * (16 + 2_000 + 4) < 1_000
+    assert 0 <= found["slca"]["kept_bytes"] - 4 * 4 * (16 + 6 * 16) < 2_000  # a mean and a factor of six rows a class
+    assert all(np.isfinite(one["average_accuracy"]) for one in found.values())

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from benchmarks.made_up_data import make_data
+from benchmarks.quality.data import blocks, ciphered
 from benchmarks.quality.family import DRAWN, drawn, names
 from benchmarks.quality.policies import (
     BY_SIMILARITY,
@@ -21,6 +22,8 @@ from benchmarks.quality.policies import (
 )
 from benchmarks.quality.report import BEST, NEAR, Judge, headroom_share, paired, share_to_reach, summarise
 from benchmarks.quality.scenarios import SCENARIOS, Scenario
+from benchmarks.quality.sentences import intents
+from benchmarks.quality.short_runs import is_right
 from mixer import Objective
 from mixer.cli.entry import main as cli
 from mixer.ledger import Ledger
@@ -47,7 +50,7 @@ def test_a_scenario_is_a_recipe_on_parts_of_the_data(name: str, data_dir: Path) 
     assert all(list(own) == ["train", "validation", "test"] for own in parts.values())
 
 
-@pytest.mark.parametrize("name", ["outside", "classification", "tuning_junk"])  # of each kind one
+@pytest.mark.parametrize("name", ["outside", "classification", "frequency"])  # of each kind one
 def test_the_command_trains_it(name: str, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario(name, is_quick=True)
     recipe = tmp_path / "recipe.yaml"
@@ -70,11 +73,53 @@ def test_no_sentence_is_trained_on_and_held_out(data_dir: Path) -> None:
 
 def test_scenarios_of_the_family_are_drawn_by_seed_and_judge_on_others_than_they_tune_on(data_dir: Path) -> None:
     tuning, judging = names("tuning"), names("judging")
-    assert len({*tuning, *judging}) == 60
+    assert len({*tuning, *judging, *names("encoder")}) == 64
     for name in (*tuning[:4], *judging[:4]):
         scenario = Scenario(name, is_quick=True)
         assert drawn(int(name.removeprefix(DRAWN))) == drawn(int(name.removeprefix(DRAWN)))
         assert set(scenario.objective.names) <= scenario.read(data_dir).keys()
+
+
+def test_wrong_labels_are_in_training_alone_and_parts_of_requests_are_apart(data_dir: Path) -> None:
+    def rows(part: str = "train", **options: Any) -> list[tuple[tuple[int, ...], int]]:
+        own: Any = intents(str(data_dir), 100, 8, **options)[part]
+        columns = own.read_columns(np.arange(len(own)))
+        return list(zip(map(tuple, columns["input_ids"].tolist()), columns["labels"].tolist(), strict=True))
+
+    whole, first, careless = rows(most=6), rows(most=6, of=2), rows(most=6, number=1, of=2, wrong=1.0)
+    assert sorted(text for text, _ in [*first, *careless]) == sorted(text for text, _ in whole)
+    assert {*first} < {*whole}
+    assert len({*careless} & {*whole}) <= 1  # one of 150 intents, of which there are four
+    for part in ("validation", "test"):
+        assert rows(part, wrong=1.0) == rows(part)
+    thirds = [{label for _, label in rows("test", third=third)} for third in range(3)]
+    assert sorted(label for third in thirds for label in third) == sorted({label for _, label in rows("test")})
+
+
+def test_what_is_learned_of_a_text_is_wrong_where_its_letters_are_exchanged(data_dir: Path) -> None:
+    source = {"name": "shakespeare", "folder": str(data_dir)}
+    plain, other = (own["train"].blocks.numpy() for own in (blocks(**source), ciphered(source, 1)))  # type: ignore[attr-defined]
+    is_letter = (plain >= ord("a")) & (plain <= ord("z"))
+    assert (plain[~is_letter] == other[~is_letter]).all()
+    pairs = {*zip(plain[is_letter].tolist(), other[is_letter].tolist(), strict=True)}
+    assert len(pairs) == len({own for own, _ in pairs}) == len({own for _, own in pairs})
+    assert (plain != other).any()
+
+
+@pytest.mark.parametrize(
+    ("gain", "is_clear", "there", "right"),
+    [
+        (0.03, True, 6.0, True),
+        (0.02, True, 6.0, False),
+        (-0.03, False, 6.0, False),
+        (0.0, False, 0.2, True),
+        (0.01, True, 0.2, False),
+    ],
+)
+def test_short_runs_are_right_by_sign_and_half_of_the_size(
+    gain: float, is_clear: bool, there: float, right: bool
+) -> None:
+    assert is_right({"gain": gain, "is_clear": is_clear}, there) == right
 
 
 # ---- Competitors ----
