@@ -4,6 +4,8 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from mixer import Ledger, MixingTrainer, Objective
@@ -99,13 +101,27 @@ def test_wrong_input_ends_with_two_and_names_the_option(runs, arguments, message
     assert message in refused("fit", *runs, *arguments)
 
 
+def test_a_table_of_any_framework_is_fitted(tmp_path: Path, printed: Runs, refused: Runs, runs: list[str]) -> None:
+    # L = (a − 0.3)², and a metric 1 − L of which more is better: both are best at a = 0.3.
+    shares = np.linspace(0.0, 1.0, 9)
+    columns = {"share/a": shares, "share/b": 1 - shares, "loss/x": (shares - 0.3) ** 2}
+    pd.DataFrame(columns).to_csv(tmp_path / "runs.csv", index=False)
+    pd.DataFrame({**columns, "loss/x": 1 - columns["loss/x"]}).to_parquet(tmp_path / "runs.parquet")
+    for options in ([tmp_path / "runs.csv"], [tmp_path / "runs.parquet", "--greater_is_better"]):
+        document = json.loads(printed("fit", *options, "--json"))
+        assert document["weights"]["a"] == pytest.approx(0.3, abs=0.02)
+    assert "tables or folders" in refused("fit", tmp_path / "runs.csv", runs[0])
+
+
 def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -> None:
     assert "at least 3 different mixtures, got 2 with 2" in refused("fit", *runs[:2])
     assert "is not the folder of a run" in refused("fit", tmp_path)
     assert "runs" in refused("fit")
 
 
-def test_runs_that_declared_a_metric_are_fitted_by_it(tmp_path, printed) -> None:
+def test_runs_that_declared_a_metric_are_fitted_by_it(
+    tmp_path: Path, printed: Runs, refused: Runs, runs: list[str]
+) -> None:
     folders = []
     for number, share in enumerate((0.1, 0.5, 0.9)):
         trainer = MixingTrainer(
@@ -124,3 +140,4 @@ def test_runs_that_declared_a_metric_are_fitted_by_it(tmp_path, printed) -> None
     found = {run["run"]: run["objective"] for run in document["mixtures"]}
     assert found == pytest.approx({"0": 0.84, "1": 1.0, "2": 0.84})
     assert "a=1" in printed("fit", *folders, "--objective", "a=1")
+    assert "--size" in refused("fit", *folders, "--size", "parameters")
