@@ -1,0 +1,100 @@
+"""A configuration of another tool, of which every key is carried over, or left with a reason."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_UNKNOWN = "nothing here has this name: if it matters, look for it in mixer train --help"
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML reads 1e-4 as a text
+
+
+class Source:
+    """A mapping of a configuration. A key that is taken is carried over; every other one is left.
+
+    Args:
+        content: The mapping.
+        left: Where to write the reasons of keys that are left, by their names.
+        field: The name of the mapping before those of its keys, such as `datasets[0].`.
+
+    Raises:
+        ValueError: If it is no mapping.
+    """
+
+    def __init__(self, content: Any, left: dict[str, str], field: str = "") -> None:
+        if not isinstance(content, Mapping):
+            raise ValueError(f"{field.removesuffix('.')}: it must be a mapping, got {content!r:.80}.")
+        self.left, self.field = left, field
+        self._open = {str(key): value for key, value in content.items()}
+        for key in [key for key, value in self._open.items() if value is None]:
+            self.leave(key, "it has no value")
+        self.content = dict(self._open)
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """Returns the value of a key, or the default without one."""
+        self._open.pop(key, None)
+        return self.value(key, default)
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Returns the value of a key, or the default without one, and takes nothing."""
+        value = self.content.get(key, default)
+        return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+    def named(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Takes the keys of a table that are there, under its names."""
+        return {ours: self.take(key) for key, ours in names.items() if key in self.content}
+
+    def number(self, key: str, default: float = 0) -> Any:
+        """Takes a number of 0 or more.
+
+        Raises:
+            ValueError: If the value is none.
+        """
+        value = self.take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise ValueError(f"{self.field}{key}: it must be a number of 0 or more, got {value!r}.")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        """Takes a list, or a text with commas."""
+        value = self.take(key, "")
+        return [str(part).strip() for part in (value if isinstance(value, list) else str(value).split(","))]
+
+    def part(self, key: str) -> "Source":
+        """Takes a mapping; an empty one without the key."""
+        return Source(self.take(key, {}), self.left, f"{self.field}{key}.")
+
+    def parts(self, key: str) -> list["Source"]:
+        """Takes a list of mappings; an empty one without the key.
+
+        Raises:
+            ValueError: If the value is none.
+        """
+        value = self.take(key, [])
+        if not isinstance(value, list):
+            raise ValueError(f"{self.field}{key}: it must be a list of mappings, got {value!r:.80}.")
+        return [Source(part, self.left, f"{self.field}{key}[{place}].") for place, part in enumerate(value)]
+
+    def leave(self, key: str, reason: str) -> None:
+        """Leaves a key with the reason, unless it is not there or was taken."""
+        if key in self._open:
+            del self._open[key]
+            self.left[f"{self.field}{key}"] = reason
+
+    @property
+    def open(self) -> list[str]:
+        """The keys that are neither carried over nor left."""
+        return list(self._open)
+
+    def close(self, reasons: Mapping[str, Any], other: str = _UNKNOWN) -> None:
+        """Leaves all open keys.
+
+        Args:
+            reasons: Why, by key: a sentence, or `why` with the values that need nothing here, `fits`.
+            other: The reason of all other keys.
+        """
+        for key, value in list(self._open.items()):
+            reason = reasons.get(key, other)
+            if isinstance(reason, Mapping) and value in reason["fits"]:
+                self.take(key)
+            else:
+                self.leave(key, reason["why"] if isinstance(reason, Mapping) else reason)

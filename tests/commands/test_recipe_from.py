@@ -1,0 +1,365 @@
+"""`mixer recipe from`: configurations written after the documentation of their tools become recipes that build."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.commands.recipes import SIZES, Runs
+from tests.mixer.recipe.small_tokenizers import byte_level
+
+CHAT = [
+    {"messages": [{"role": "user", "content": f"hi {n}"}, {"role": "assistant", "content": "yo"}]} for n in range(8)
+]
+SHARED = [{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": f"yo {n}"}]} for n in range(8)]
+ALPACA = [{"instruction": f"do {n}", "input": "", "output": "done"} for n in range(8)]
+ASKED = [{"question": f"{n}?", "answer": "so"} for n in range(8)]
+ROWS = {
+    "chat": CHAT,
+    "shared": SHARED,
+    "alpaca": ALPACA,
+    "asked": ASKED,
+    "body": [{"body": "a text"}] * 8,
+    "pairs": [{"instruction": "a?", "input": "", "chosen": "good", "rejected": "bad"}] * 8,
+    "segments": [{"segments": [{"label": True, "text": "a"}]}],
+}
+INFO = {
+    "alpaca": {"file_name": "alpaca.jsonl"},
+    "asked": {"file_name": "asked.jsonl", "columns": {"prompt": "question", "response": "answer"}},
+    "shared": {
+        "file_name": "shared.jsonl",
+        "formatting": "sharegpt",
+        "columns": {"messages": "conversations", "tools": "functions", "images": "pictures"},
+        "tags": {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "robot"},
+    },
+    "pairs": {"file_name": "pairs.jsonl", "ranking": True, "columns": {"chosen": "chosen", "rejected": "rejected"}},
+    "body": {"file_name": "body.jsonl", "columns": {"prompt": "body"}},
+}
+
+AXOLOTL = """
+base_model: BASE
+model_type: AutoModelForCausalLM
+load_in_8bit: false
+strict: false
+datasets:
+  - path: DATA/chat.jsonl
+    ds_type: json
+    type: chat_template
+    field_messages: messages
+    message_property_mappings: {role: role, content: content}
+    roles_to_train: [assistant]
+    train_on_eos: last
+  - {path: json, data_files: DATA/shared.jsonl, type: sharegpt, conversation: chatml}
+  - {path: DATA/alpaca.jsonl, type: alpaca, shards: 2}
+  - path: DATA/asked.jsonl
+    type: {field_instruction: question, field_output: answer, format: "Q {instruction} A", no_input_format: "Q"}
+  - {path: DATA/body.jsonl, type: completion, field: body, tint: 3}
+  - {path: DATA/segments.jsonl, type: input_output}
+dataset_prepared_path: last_run_prepared
+val_set_size: 0.25
+output_dir: OUT
+adapter: lora
+lora_model_dir:
+lora_r: 4
+lora_alpha: 8
+lora_target_linear: true
+sequence_len: 256
+sample_packing: true
+gradient_accumulation_steps: 2
+micro_batch_size: 3
+num_epochs: 2
+optimizer: adamw_torch
+lr_scheduler: rex
+learning_rate: 2e-4
+bf16: false
+evals_per_epoch: 4
+saves_per_epoch: 1
+warmup_ratio: 0.1
+special_tokens: {pad_token: <pad>, bos_token: <s>}
+loss_watchdog_threshold: 5.0
+"""
+FACTORY = """
+model_name_or_path: BASE
+trust_remote_code: true
+stage: sft
+finetuning_type: lora
+lora_rank: 4
+lora_target: q_proj,v_proj
+dataset: alpaca, asked,shared
+dataset_dir: DATA
+mix_strategy: interleave_over
+interleave_probs: 0.5,0.3,0.2
+template: llama3
+cutoff_len: 256
+packing: false
+val_size: 0.25
+eval_strategy: steps
+eval_steps: 10
+output_dir: OUT
+overwrite_output_dir: true
+per_device_train_batch_size: 3
+num_train_epochs: 2.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+plot_loss: true
+"""
+SCRIPT = """
+model_name_or_path: BASE
+dtype: float32
+datasets:
+  - {path: json, data_files: DATA/chat.jsonl, fraction: 0.7, tint: 3}
+  - {path: DATA/alpaca.jsonl, split: train, columns: [instruction, output], fraction: 0.3}
+dataset_name: someone/data
+streaming: false
+test_split_size: 0.25
+eval_strategy: steps
+eval_steps: 10
+learning_rate: 1e-4
+max_length: 256
+assistant_only_loss: false
+bf16: false
+gradient_checkpointing: false
+use_peft: true
+lora_r: 4
+lora_target_modules: [q_proj]
+output_dir: OUT
+logging_dir: logs
+"""
+LORA = {"r": 4, "lora_alpha": 8}
+HELD = {"validation": 0.25}
+CHATS = {"class_path": "Chat", "init_args": {"column": "messages", "train_on": "assistant"}}
+SHARED_CHATS = {"class_path": "Chat", "init_args": {"column": "conversations", "train_on": "assistant"}}
+FORMED = {"prompt": "Q {question} A", "completion": "{answer}", "train_on_prompt": False}
+RENAMED = {"class_path": "Dialogue", "init_args": {"rename": {"question": "instruction", "answer": "output"}}}
+# The configuration, the recipe but for its training, some of its training, and the names of the keys that are left.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
+    "axolotl": (
+        AXOLOTL,
+        {
+            "trainer": "sft",
+            "model": {
+                "name_or_path": "BASE",
+                "config": {"dtype": "float32"},
+                "lora": {**LORA, "target_modules": "all-linear"},
+            },
+            "tokenizer": {
+                "factory": "transformers.AutoTokenizer.from_pretrained",
+                "arguments": {"pretrained_model_name_or_path": "BASE", "pad_token": "<pad>"},
+            },
+            "streams": {
+                "chat": {"data": {"path": "DATA/chat.jsonl"}, "format": CHATS, **HELD},
+                "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
+                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, "rows_share": 0.5, **HELD},
+                "asked": {
+                    "data": {"path": "DATA/asked.jsonl"},
+                    "format": {"class_path": "Prompt", "init_args": FORMED},
+                    **HELD,
+                },
+                "body": {
+                    "data": {"path": "DATA/body.jsonl"},
+                    "format": {"class_path": "Text", "init_args": {"column": "body", "pack": False}},
+                    **HELD,
+                },
+            },
+        },
+        {
+            "per_device_train_batch_size": 3,
+            "gradient_accumulation_steps": 2,
+            "num_train_epochs": 2,
+            "max_length": 256,
+            "packing": True,
+            "learning_rate": 2e-4,
+            "warmup_steps": 0.1,
+            "bf16": False,
+            "eval_strategy": "steps",
+            "eval_steps": 1 / 8,
+            "save_strategy": "steps",
+            "save_steps": 1 / 2,
+            "optim": "adamw_torch",
+            "lr_scheduler_type": "cosine",
+            "output_dir": "OUT",
+            "pad_token": None,
+        },
+        {
+            *("strict", "lora_model_dir", "dataset_prepared_path", "lr_scheduler", "loss_watchdog_threshold"),
+            *("datasets[0].train_on_eos", "datasets[1].conversation", "datasets[3].type.no_input_format"),
+            *("datasets[4].tint", "datasets[5]", "special_tokens.bos_token"),
+        },
+    ),
+    "llamafactory": (
+        FACTORY,
+        {
+            "trainer": "sft",
+            "model": {
+                "name_or_path": "BASE",
+                "config": {"dtype": "float32"},
+                "lora": {**LORA, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
+            },
+            "streams": {
+                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, **HELD},
+                "asked": {"data": {"path": "DATA/asked.jsonl"}, "format": RENAMED, **HELD},
+                "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
+            },
+            "mixing": {"alpaca": 0.5, "asked": 0.3, "shared": 0.2},
+        },
+        {
+            "per_device_train_batch_size": 3,
+            "num_train_epochs": 2.0,
+            "max_length": 256,
+            "learning_rate": 5e-5,
+            "packing": False,
+            "eval_strategy": "steps",
+            "eval_steps": 10,
+            "warmup_steps": 0.1,
+            "output_dir": "OUT",
+        },
+        {
+            *("trust_remote_code", "template", "overwrite_output_dir", "plot_loss", "mix_strategy"),
+            *("dataset_info.shared.columns.images", "dataset_info.shared.tags.assistant_tag"),
+        },
+    ),
+    "trl": (
+        SCRIPT,
+        {
+            "trainer": "sft",
+            "model": {
+                "name_or_path": "BASE",
+                "config": {"dtype": "float32"},
+                "lora": {"r": 4, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": ["q_proj"]},
+            },
+            "streams": {
+                "chat": {"data": {"path": "DATA/chat.jsonl"}, **HELD},
+                "alpaca": {
+                    "data": {"path": "DATA/alpaca.jsonl", "split": "train", "columns": ["instruction", "output"]},
+                    **HELD,
+                },
+            },
+            "mixing": {"chat": 0.7, "alpaca": 0.3},
+        },
+        {"max_length": 256, "learning_rate": 1e-4, "eval_strategy": "steps", "eval_steps": 10, "output_dir": "OUT"},
+        {"datasets[0].tint", "dataset_name", "logging_dir", "trainer"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("theirs")
+    tokenizer = byte_level()
+    tokenizer.save_pretrained(folder / "base")
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, vocab_size=len(tokenizer), num_key_value_heads=2, pad_token_id=3, eos_token_id=0)
+    LlamaForCausalLM(config).save_pretrained(folder / "base")
+    (folder / "data").mkdir()
+    for name, rows in ROWS.items():
+        (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "data" / "dataset_info.json").write_text(json.dumps(INFO))
+    return folder
+
+
+def _placed(text: str, folder: Path) -> str:
+    places = {"BASE": folder / "base", "DATA": folder / "data", "OUT": folder / "out"}
+    for name, path in places.items():
+        text = text.replace(name, str(path))
+    return text
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_configuration_becomes_a_recipe_that_builds(kind: str, folder: Path, tmp_path: Path, printed: Runs) -> None:
+    text, expected, training, left = CASES[kind]
+    theirs, ours = tmp_path / "theirs.yaml", tmp_path / "ours.yaml"
+    theirs.write_text(_placed(text, folder))
+    made = json.loads(printed("recipe", "from", theirs, "--output", ours, "--json"))
+    assert made["kind"] == kind
+    assert set(made["not_carried"]) == left
+    recipe = yaml.safe_load(ours.read_text())
+    assert recipe == made["recipe"]
+    got = recipe.pop("training")
+    assert recipe == json.loads(_placed(json.dumps(expected), folder))
+    assert {name: got.get(name) for name in training} == json.loads(_placed(json.dumps(training), folder))
+    shown = printed("train", ours, "--dry_run", "--training.use_cpu", "true")
+    learned = {"axolotl": ["⟦yo", "⟦so", "⟦a text"], "llamafactory": ["⟦done", "⟦so", "⟦yo"], "trl": ["⟦done"]}
+    assert [words for words in learned[kind] if words not in shown] == []
+
+
+STAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "preferences": (
+        FACTORY.replace("sft", "dpo").replace("alpaca, asked,shared", "pairs"),
+        "dpo",
+        {"loss_type": ["sigmoid"]},
+    ),
+    "rewards": (FACTORY.replace("sft", "rm").replace("alpaca, asked,shared", "pairs"), "reward", {}),
+    "texts": (
+        FACTORY.replace("sft", "pt").replace("alpaca, asked,shared", "body").replace("packing: false\n", ""),
+        "sft",
+        {"packing": True, "packing_strategy": "wrapped"},
+    ),
+    "Axolotl's pairs": (
+        "base_model: BASE\nrl: ipo\nrl_beta: 0.2\nchat_template: llama3\ndatasets:\n"
+        "  - {path: DATA/pairs.jsonl, type: chat_template.default, field_messages: instruction}\n",
+        "dpo",
+        {"loss_type": ["ipo"], "beta": 0.2, "bf16": True},
+    ),
+    "Alpaca's words": (
+        "base_model: BASE\nsaves_per_epoch: 1\ntrain_on_inputs: true\n"
+        "datasets:\n  - {path: DATA/alpaca.jsonl, type: alpaca}\n",
+        "sft",
+        {"completion_only_loss": False, "num_train_epochs": 1.0, "max_length": 512, "save_strategy": "epoch"},
+    ),
+    "a single data set": (
+        "model_name_or_path: BASE\ndataset_name: someone/data\ncenter_rewards_coefficient: 0.01\nload_in_4bit: true\n",
+        "reward",
+        {"center_rewards_coefficient": 0.01},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STAGES)
+def test_other_trainers(case: str, folder: Path, tmp_path: Path, printed: Runs) -> None:
+    text, trainer, training = STAGES[case]
+    text = text.replace("interleave_over", "concat").replace("interleave_probs: 0.5,0.3,0.2\n", "")
+    (tmp_path / "theirs.yaml").write_text(_placed(text, folder))
+    recipe = yaml.safe_load(printed("recipe", "from", tmp_path / "theirs.yaml"))
+    assert recipe["trainer"] == trainer
+    assert {name: recipe["training"].get(name) for name in training} == training
+    assert "mixing" not in recipe
+    assert ("### Instruction" in recipe.get("chat_template", "")) is (case == "Alpaca's words")
+    quantization = recipe["model"].get("quantization", {})
+    assert quantization.get("load_in_4bit", False) is (case == "a single data set")
+
+
+WRONG: dict[str, tuple[str, list[str]]] = {
+    "no mapping": ("- a\n- b\n", ["theirs.yaml", "mapping"]),
+    "no tool": ("learning_rate: 1\n", ["theirs.yaml", "learning_rate", "--kind"]),
+    "two tools": (AXOLOTL + "stage: sft\n", ["Axolotl's", "base_model", "LLaMA-Factory's stage", "--kind"]),
+    "a key twice": ("base_model: a\nbase_model: b\n", ["'base_model'", "twice"]),
+    "no trainer": ("base_model: a\nrl: grpo\n", ["rl:", "'grpo'"]),
+    "no stage": ("stage: [kto]\n", ["stage:", "'kto'"]),
+    "no data": ("base_model: a\n", ["datasets"]),
+    "data of no format": ("base_model: a\ndatasets: [{path: b, type: input_output}]\n", ["datasets", "input_output"]),
+    "no folder": ("model_name_or_path: a\nstage: sft\ndataset: b\ndataset_dir: nowhere\n", ["dataset_dir", "nowhere"]),
+    "an unknown set": (FACTORY.replace("asked,", "other,"), ["dataset", "'other'"]),
+    "rows of pairs": (FACTORY.replace("asked,", "pairs,"), ["dataset_info.pairs.ranking", "sft"]),
+    "too few shares": (FACTORY.replace("0.5,0.3", "0.8"), ["interleave_probs", "3"]),
+    "no number": (AXOLOTL.replace("micro_batch_size: 3", "micro_batch_size: many"), ["per_device_train_batch_size"]),
+    "a share of one": (SCRIPT.replace("fraction: 0.3", ""), ["datasets.fraction"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_configuration_is_refused_by_name(case: str, folder: Path, tmp_path: Path, refused: Runs) -> None:
+    text, named = WRONG[case]
+    (tmp_path / "theirs.yaml").write_text(_placed(text, folder))
+    said = refused("recipe", "from", tmp_path / "theirs.yaml")
+    assert [word for word in named if word not in said] == []
+
+
+def test_the_tool_can_be_named(folder: Path, tmp_path: Path, printed: Runs) -> None:
+    (tmp_path / "theirs.yaml").write_text(_placed(SCRIPT + "stage: sft\n", folder))
+    made = json.loads(printed("recipe", "from", tmp_path / "theirs.yaml", "--kind", "trl", "--json"))
+    assert made["kind"] == "trl"
+    assert "stage" in made["not_carried"]
