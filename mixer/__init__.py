@@ -20,24 +20,20 @@ if TYPE_CHECKING:
     from mixer.mixture.permutation import Order as Order
     from mixer.mixture.stream import Stream as Stream
     from mixer.models.heads import Head as Head
-    from mixer.models.multi_task import MultiTaskConfig as MultiTaskConfig
-    from mixer.models.multi_task import MultiTaskModel as MultiTaskModel
+    from mixer.models.multi_task import MultiTaskConfig as MultiTaskConfig, MultiTaskModel as MultiTaskModel
     from mixer.policies import *  # noqa: F403 so that no policy is listed twice
-    from mixer.run.config import MixingConfig as MixingConfig
-    from mixer.run.config import MixingOptions as MixingOptions
+    from mixer.run.config import MixingConfig as MixingConfig, MixingOptions as MixingOptions
     from mixer.run.hooks import ForwardResult as ForwardResult
     from mixer.run.probing import Probing as Probing
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
-    from mixer.trainer.method import Method as Method
-    from mixer.trainer.method import RunContext as RunContext
-    from mixer.trainer.method import TaskContext as TaskContext
-    from mixer.trainer.sft import MixingSFTConfig as MixingSFTConfig
-    from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
-    from mixer.trainer.trainer import MixingMixin as MixingMixin
-    from mixer.trainer.trainer import MixingTrainer as MixingTrainer
-    from mixer.trainer.variants import MixingSeq2SeqConfig as MixingSeq2SeqConfig
-    from mixer.trainer.variants import MixingSeq2SeqTrainer as MixingSeq2SeqTrainer
+    from mixer.trainer.method import Method as Method, RunContext as RunContext, TaskContext as TaskContext
+    from mixer.trainer.sft import MixingSFTConfig as MixingSFTConfig, MixingSFTTrainer as MixingSFTTrainer
+    from mixer.trainer.trainer import MixingMixin as MixingMixin, MixingTrainer as MixingTrainer
+    from mixer.trainer.variants import (
+        MixingSeq2SeqConfig as MixingSeq2SeqConfig,
+        MixingSeq2SeqTrainer as MixingSeq2SeqTrainer,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,

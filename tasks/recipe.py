@@ -1,6 +1,7 @@
 """A recipe of a continual run: model, tasks, memory and training as typed data."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -9,8 +10,7 @@ from transformers import set_seed
 
 from mixer.policies import Policy
 from mixer.recipe.data.collators import collator_for
-from mixer.recipe.model import ModelRecipe
-from mixer.recipe.model import Task as HeadTask
+from mixer.recipe.model import ModelRecipe, Task as HeadTask
 from mixer.recipe.recipe import load_tokenizer
 from mixer.recipe.streams import Factory, call_by_name
 from mixer.run.config import MixingConfig
@@ -24,7 +24,15 @@ from tasks.score import Score
 from tasks.task import TaskSequence
 
 ScoreName = Literal[
-    "accuracy", "loss", "nearest-mean", "exact_match", "first_word_match", "token_f1", "rouge_l", "edit_similarity"
+    "accuracy",
+    "loss",
+    "nearest-mean",
+    "method",
+    "exact_match",
+    "first_word_match",
+    "token_f1",
+    "rouge_l",
+    "edit_similarity",
 ]
 
 # Fields that are passed on to the run.
@@ -92,8 +100,9 @@ class ContinualRecipe:
         optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
         score: What a task is scored by: a name, or `tasks.generated` or `tasks.lm_eval_score` and its arguments;
-            `nearest-mean` is the accuracy by means of the memory's classes, as in iCaRL; `None` takes the accuracy
-            where all tasks have classes, else the loss.
+            `nearest-mean` is the accuracy by means of the memory's classes, as in iCaRL; `method` is that of the one of
+            `methods` that predicts by itself, such as `RanPAC` or `CLSER`; `None` takes the accuracy where all tasks
+            have classes, else the loss.
         score_steps: Number of steps after which the tasks seen so far are scored, again and again.
         score_samples: Samples of each evaluation set that are scored then; `None` for all.
         held_out: Functions that give evaluation sets that are no task, or scores such as `tasks.lm_eval_score`, by
@@ -137,14 +146,15 @@ class ContinualRecipe:
         memory: ReplayBuffer | None = None
         if self.memory is not None:
             memory = _made("memory", self.memory, ReplayBuffer, "no ReplayBuffer.")
+        methods = copy.deepcopy(self.methods)
         return ContinualRun(
             self.model.make(),
             sequence,
             self.training,
             memory=memory,
             mixing=self.mixing,
-            methods=copy.deepcopy(self.methods) or None,
-            score=self._score(memory),
+            methods=methods or None,
+            score=self._score(memory, methods),
             held_out={
                 name: call_by_name(f"held_out.{name}.factory", made.factory, made.arguments)
                 for name, made in self.held_out.items()
@@ -154,10 +164,12 @@ class ContinualRecipe:
             data_collator=collator,
         )
 
-    def _score(self, memory: ReplayBuffer | None) -> Score | str | None:
+    def _score(self, memory: ReplayBuffer | None, methods: Sequence[Method]) -> Score | str | None:
         if isinstance(self.score, Factory):
             made: Score = _made("score", self.score, Score, "no Score.")
             return made
+        if self.score == "method":
+            return _score_of_method(methods)
         if self.score != "nearest-mean":
             return self.score
         if memory is None:
@@ -173,6 +185,17 @@ class ContinualRecipe:
         expected = "not a TaskSequence; tasks.sequences has functions that do, such as tasks.sequences.by_class."
         sequence: TaskSequence = _made("sequence", self.sequence, TaskSequence, expected, *data)
         return sequence
+
+
+def _score_of_method(methods: Sequence[Method]) -> Score:
+    """Makes the accuracy of the one method that predicts by itself."""
+    predicting = {method.name: method.score for method in methods if hasattr(method, "score")}
+    if len(predicting) != 1:
+        raise ValueError(
+            f"score: method is for one method that predicts by itself, but of methods {list(predicting) or 'none'} do. "
+            "Give one, such as tasks.methods.RanPAC, or another score."
+        )
+    return Score(next(iter(predicting.values())), metric="accuracy")
 
 
 def _made(field_name: str, factory: Factory, kind: type, expected: str, *data: Any) -> Any:

@@ -45,8 +45,6 @@ from tasks.metrics.metrics import all_metrics
 from tasks.task_folders import folder_of_task
 
 _ALL = "all"
-_METHODS = (*METHODS, pretrained.RANDOM_PROJECTIONS)
-_WITHOUT_MEMORY = {*WITHOUT_MEMORY, pretrained.RANDOM_PROJECTIONS}
 
 
 class QuietTrainer(MixingTrainer):
@@ -88,13 +86,13 @@ def run_once(
         run = ContinualRun(
             model if setting.adapt is None else setting.adapt(model),
             sequence,
-            protocol.arguments(folder, seed, method),
+            protocol.arguments(folder, seed, method, setting.max_steps),
             memory=setting.memory,
             mixing=setting.mixing,
             methods=setting.methods,
             batch_size=protocol.batch_size,
             score=score,
-            trainer_class=QuietTrainer,
+            trainer_class=setting.trainer_class(QuietTrainer),
             **setting.options,
         )
         scores = run.run()
@@ -138,11 +136,7 @@ def _run_and_write(run: Run, folder: Path, data_dir: Path, threads: int) -> str:
     torch.set_num_threads(threads)
     state = PartialState(cpu=True)
     try:
-        protocol = PROTOCOLS[run.protocol]
-        if run.method == pretrained.RANDOM_PROJECTIONS:
-            found = pretrained.run_random_projections(protocol.sequence(data_dir, run.seed), run.seed)
-        else:
-            found = run_once(protocol, run.method, run.memory, run.seed, data_dir, folder)
+        found = run_once(PROTOCOLS[run.protocol], run.method, run.memory, run.seed, data_dir, folder)
     except (ValueError, FileNotFoundError) as error:
         return f"{run}: {error}"
     if state.is_main_process:
@@ -158,7 +152,7 @@ def _planned(args: argparse.Namespace, ranks: int) -> Iterable[Run]:
             protocol = PROTOCOLS[name]
             for method in args.method:
                 if not why_unfit(method, protocol):
-                    has_memory = method not in _WITHOUT_MEMORY
+                    has_memory = method not in WITHOUT_MEMORY
                     yield Run(name, method, has_memory * (args.memory or protocol.memory), seed, ranks)
 
 
@@ -190,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--protocol", nargs="+", choices=[*PROTOCOLS, _ALL], default=[_ALL])
-    parser.add_argument("--method", nargs="+", choices=[*_METHODS, _ALL], default=[_ALL])
+    parser.add_argument("--method", nargs="+", choices=[*METHODS, _ALL], default=[_ALL])
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument("--memory-per-class", dest="memory", type=int, help="entries a class (and task, if domains)")
     memory.add_argument("--buffer", dest="memory", type=int, help="entries in all; default: the protocol's")
@@ -212,5 +206,5 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if len(reasons) == len(args.protocol):
             parser.error("\n".join(reasons))
         print(*reasons, sep="\n", end="\n" if reasons else "")
-    args.method = [*_METHODS] if _ALL in args.method else args.method
+    args.method = [*METHODS] if _ALL in args.method else args.method
     return args

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from benchmarks.continual import pretrained
 from benchmarks.continual.protocols import A_GEM_BATCH, Protocol
 from mixer import MixingTrainer
 from mixer.policies import Policy
@@ -29,7 +28,11 @@ from tasks.continual.rehearsal import Methods
 from tasks.methods import (
     CLSER,
     ERACE,
+    L2P,
     SI,
+    SLCA,
+    CODAPrompt,
+    DualPrompt,
     ICaRL,
     InfLoRA,
     LwF,
@@ -37,7 +40,9 @@ from tasks.methods import (
     OLoRA,
     OnlineEWC,
     PseudoSamples,
+    RanPAC,
     nearest_mean,
+    slow_encoder,
 )
 from tasks.score import Score, as_score
 from tasks.sequences import joined
@@ -58,6 +63,8 @@ class Setting:
         is_offline: Whether all tasks are trained on at once.
         score: How a task is scored; `None` for the accuracy, or the loss of text.
         adapt: Changes the model before the first task.
+        max_steps: Steps of a task; -1 for the protocol's.
+        trainer_class: Makes the trainer's class of another one.
     """
 
     memory: ReplayBuffer | None = None
@@ -67,6 +74,8 @@ class Setting:
     is_offline: bool = False
     score: Score | None = None
     adapt: Callable[[nn.Module], nn.Module] | None = None
+    max_steps: int = -1
+    trainer_class: Callable[[type[MixingTrainer]], type[MixingTrainer]] = lambda trainer_class: trainer_class
 
     def arranged(self, tasks: TaskSequence) -> tuple[TaskSequence, Score | None]:
         """Says what is trained on, and how a task is scored.
@@ -140,16 +149,40 @@ def _held(name: str, kind: Callable[[float], TakesPart]) -> Method:
     return setting
 
 
-def _with_adapter(model: nn.Module) -> nn.Module:
+def _with_adapter(model: nn.Module, is_text: bool) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    rank, kind = (8, "CAUSAL_LM") if is_text else (16, None)
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type=kind)
     adapted: nn.Module = get_peft_model(model, config)  # type: ignore[arg-type]
     return adapted
 
 
 def _adapted(*kinds: Callable[[], TakesPart]) -> Method:
-    return lambda protocol, memory, num_tasks: Setting(methods=[kind() for kind in kinds], adapt=_with_adapter)
+    return lambda protocol, memory, num_tasks: Setting(
+        methods=[kind() for kind in kinds], adapt=partial(_with_adapter, is_text=protocol.is_text)
+    )
+
+
+def _ran_pac(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    method = RanPAC(2_000)
+    return Setting(methods=[method], score=Score(method.score, "accuracy"), max_steps=1)
+
+
+def _slca(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    return Setting(methods=[SLCA()], trainer_class=partial(slow_encoder, 0.01))
+
+
+def _prompted(kind: Callable[[], TakesPart]) -> Method:
+    return lambda protocol, memory, num_tasks: Setting(methods=[kind()], options={"head": "masked"})
+
+
+def _head_alone(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    def frozen(model: nn.Module) -> nn.Module:
+        model.get_submodule("base_model").requires_grad_(requires_grad=False)
+        return model
+
+    return Setting(options={"head": "masked"}, adapt=frozen)
 
 
 def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
@@ -190,6 +223,12 @@ WITHOUT_MEMORY: dict[str, Method] = {
     "lora": _adapted(),
     "o-lora": _adapted(OLoRA),
     "inf-lora": _adapted(InfLoRA),
+    "head-alone": _head_alone,
+    "l2p": _prompted(partial(L2P, layers=(0, 1))),
+    "dual-prompt": _prompted(partial(DualPrompt, (0,), (1,))),
+    "coda-prompt": _prompted(partial(CODAPrompt, layers=(0, 1))),
+    "ran-pac": _ran_pac,
+    "slca": _slca,
 }
 METHODS: dict[str, Method] = {
     **WITHOUT_MEMORY,
@@ -202,7 +241,9 @@ METHODS: dict[str, Method] = {
     "icarl": _by_nearest_mean(partial(ICaRL, temperature=2.0), optimizer="kept"),
     "lamol": _lamol,
 }
-_OF_TEXT = frozenset({"lora", "o-lora", "inf-lora", "lamol"})
+_OF_ENCODERS = frozenset({"ran-pac", "slca"})
+_OF_ADAPTERS = frozenset({"lora", "o-lora", "inf-lora"})
+_PROMPTS = frozenset({"head-alone", "l2p", "dual-prompt", "coda-prompt"})
 _OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
 _OF_CLASSES = _OF_NEW_CLASSES | {"cls-er", "lwf", "er-ring", "er-class-balanced", "er-herding"}
 
@@ -217,9 +258,13 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
     Returns:
         The reason and the way out; `None` if there is a place.
     """
-    if name == pretrained.RANDOM_PROJECTIONS and not protocol.is_pretrained:
+    if name in _OF_ENCODERS and not protocol.is_pretrained:
         return f"{name} is for trained encoders. Take clinc150-pretrained."
-    if name in _OF_TEXT and not protocol.is_text:
+    if name in _PROMPTS and not protocol.is_pretrained:
+        return f"{name} is for encoders that are frozen. Take clinc150-pretrained."
+    if name in _OF_ADAPTERS and not (protocol.is_text or protocol.is_pretrained):
+        return f"{name} is for trained models, but this protocol begins anew. Take clinc150-pretrained or text-domains."
+    if name == "lamol" and not protocol.is_text:
         return f"{name} is for language models, but this protocol trains a classifier. Take text-domains."
     if name in _OF_CLASSES and protocol.is_text:
         return f"{name} goes by classes, but blocks of text have none. Take a protocol of classes, such as clinc150."

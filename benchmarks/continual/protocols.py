@@ -38,7 +38,9 @@ told in `benchmarks.continual.pretrained`; the order of tasks is by seed. The fi
 class-incremental, 15 training and 5 test requests an intent. The second has polarity in phrases (MPQA), reviews of
 products (CR) and of films (MR, SST-2), domain-incremental, 150 texts a class for training and 75 for evaluation. AdamW
 5e-4, constant, clipped to a norm of 1, batches of 16 new texts and as many of memory, one epoch, a reservoir of 300.
-Nothing was tuned.
+Nothing was tuned, but for the rate of prompts: 5e-3, of two powers of ten by CODA-Prompt on seed 4. They are in both
+layers, DualPrompt's shared one in the first and that of a task in the second, under a masked head. *head-alone* has
+that head, that rate and nothing else.
 
 Offline, where all tasks are trained on at once for as many epochs, is the upper bound. Methods have as many steps of as
 many new samples each; what replay and measurements add to a step is not made up for, but shows in the time.
@@ -122,13 +124,14 @@ class Protocol:
         """
         return float(self.learning_rates.get(method, self.training["learning_rate"]))
 
-    def arguments(self, folder: str, seed: int, method: str) -> TrainingArguments:
+    def arguments(self, folder: str, seed: int, method: str, max_steps: int = -1) -> TrainingArguments:
         """Gives the training arguments.
 
         Args:
             folder: The output folder.
             seed: The seed.
             method: The method.
+            max_steps: Steps of a task; -1 for the protocol's.
 
         Returns:
             The arguments of each task's run.
@@ -142,6 +145,7 @@ class Protocol:
                 "max_grad_norm": 0.0,
                 **self.training,
                 "learning_rate": self.rate(method),
+                **({} if max_steps < 0 else {"max_steps": max_steps}),
             },
             **QUIET,
         )
@@ -231,6 +235,7 @@ def _pretrained(
         is_per_class=False,
         is_online=True,
         scenario=scenario,
+        learning_rates={**dict.fromkeys(("head-alone", "l2p", "dual-prompt", "coda-prompt"), 5e-3), "slca": 1e-2},
         strengths={"online-ewc": 1e3},
         is_pretrained=True,
         row_bytes=row_bytes,

@@ -26,8 +26,7 @@ from typing import Any, get_args
 
 from benchmarks.common import write_json
 from benchmarks.quality.cache import keep
-from benchmarks.quality.family import DRAWN, Purpose, kind_of
-from benchmarks.quality.family import names as drawn_names
+from benchmarks.quality.family import DRAWN, Purpose, kind_of, names as drawn_names
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise

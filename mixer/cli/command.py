@@ -3,7 +3,7 @@
 import re
 from argparse import Action
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
@@ -57,8 +57,6 @@ class Command:
             option `--recipe`. `None` for a command without a recipe.
         example: An example for the command's help.
         of_recipe: Makes the command for a subclass of the recipe's class, whose training arguments differ.
-        aliases: Options with the names of fields that hold mappings, as users write them, by own names: they count
-            unless a mapping follows.
     """
 
     parser: ArgumentParser
@@ -66,7 +64,6 @@ class Command:
     recipe_class: type | None = None
     example: str = ""
     of_recipe: "Callable[[type], Command] | None" = None
-    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.parser.formatter_class = HelpFormatter
@@ -86,7 +83,6 @@ def recipe_command(
     usage: str,
     example: str,
     options: Mapping[str, Mapping[str, Any]],
-    aliases: Mapping[str, str] | None = None,
 ) -> Command:
     """Creates a command whose first argument is the path of a recipe.
 
@@ -97,7 +93,6 @@ def recipe_command(
         usage: Usage after `mixer NAME RECIPE.yaml`, without `[--FIELD VALUE ...]`.
         example: See `Command`.
         options: Arguments of `add_argument`, by option.
-        aliases: See `Command`.
     """
     name, own_usage = example.split()[1], usage
     usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
@@ -119,9 +114,9 @@ def recipe_command(
             return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:
-        return recipe_command(other, run, description, own_usage, example, options, aliases)
+        return recipe_command(other, run, description, own_usage, example, options)
 
-    return Command(parser, split, recipe_class, example, of_recipe, aliases or {})
+    return Command(parser, split, recipe_class, example, of_recipe)
 
 
 def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:

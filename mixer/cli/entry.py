@@ -9,7 +9,7 @@ With statuses other than 0 and 3, stdout has no JSON.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,6 @@ from mixer.cli.command import Command
 from mixer.cli.registry import WITH_RECIPE, command_names, load_command, summaries
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
-from mixer.recipe.early_names import check_names
 from mixer.recipe.fields import check_recipe, explain_parser_error, trainer_in
 from mixer.recipe.overriding import overriding
 from mixer.recipe.tiny import tiny
@@ -70,9 +69,7 @@ def _run(words: list[str]) -> int | None:
     try:
         if name in WITH_RECIPE:
             rest = _of_run(rest)
-            check_names(rest)
         loaded = load_command(name)
-        rest = _own_names(rest, loaded.aliases)
         with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
             command = _for_trainer(loaded, rest)
             command.parser.prog, recipe_class = title, command.recipe_class
@@ -110,17 +107,6 @@ def _for_trainer(command: Command, words: list[str]) -> Command:
     if for_trainer is None or trainer is None or command.of_recipe is None:
         return command
     return command.of_recipe(for_trainer(trainer))
-
-
-def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:
-    """Writes options by their own names, unless a mapping follows, which is a field's."""
-    renamed = []
-    for place, word in enumerate(words):
-        follows = "".join(words[place + 1 : place + 2])
-        option, equals, value = word.partition("=")
-        is_mapping = (value if equals else follows).lstrip().startswith("{")
-        renamed.append(word if is_mapping else aliases.get(option, option) + equals + value)
-    return renamed
 
 
 def _of_run(words: list[str]) -> list[str]:

@@ -1,18 +1,17 @@
 """Mixing policies: rules from observations to the mixture of the next step."""
 
 from mixer.policies.ado import ADO as ADO
-from mixer.policies.aioli import Aioli as Aioli
 from mixer.policies.balanced_pike import BalancedPiKE as BalancedPiKE
 from mixer.policies.coba import CoBa as CoBa
-from mixer.policies.contract import Decision as Decision
-from mixer.policies.contract import Mixture as Mixture
-from mixer.policies.contract import Observation as Observation
-from mixer.policies.contract import Policy as Policy
+from mixer.policies.contract import (
+    Decision as Decision,
+    Mixture as Mixture,
+    Observation as Observation,
+    Policy as Policy,
+)
 from mixer.policies.dga import DGA as DGA
 from mixer.policies.doge import DoGE as DoGE
-from mixer.policies.doremi import DoReMi as DoReMi
 from mixer.policies.dynamic_weight_average import DWA as DWA
-from mixer.policies.famo import FAMO as FAMO
 from mixer.policies.fixed import Fixed as Fixed
 from mixer.policies.function import Function as Function
 from mixer.policies.grad_norm import GradNorm as GradNorm
@@ -22,11 +21,9 @@ from mixer.policies.loss_change import LossChange as LossChange
 from mixer.policies.marginal_value import MarginalValue as MarginalValue
 from mixer.policies.objective import Objective as Objective
 from mixer.policies.odm import ODM as ODM
-from mixer.policies.op_mix import OPMix as OPMix
 from mixer.policies.pike import PiKE as PiKE
 from mixer.policies.proportional import Proportional as Proportional
-from mixer.policies.registry import as_policy as as_policy
-from mixer.policies.registry import policy_classes as policy_classes
+from mixer.policies.registry import as_policy as as_policy, policy_classes as policy_classes
 from mixer.policies.regularized_balance import RegularizedBalance as RegularizedBalance
 from mixer.policies.scheduled import Scheduled as Scheduled
 from mixer.policies.shared.static import StaticPolicy as StaticPolicy

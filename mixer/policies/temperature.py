@@ -36,8 +36,8 @@ class Temperature(StaticPolicy):
         if memories:
             raise ValueError(
                 f"{type(self).__name__} needs constant stream sizes, but {memories} are replay buffers. Set their "
-                f"share: mixing=ReplayRatio(0.1, policy={type(self).__name__}()), or give weights "
-                '(mixing={"math": 2, ...}).'
+                f"share: mixing=ReplayRatio(0.1, policy={type(self).__name__}()), or give the {len(mixture.names)} "
+                "streams weights in order, as in mixing=[3, 1]."
             )
         if unknown:
             raise ValueError(

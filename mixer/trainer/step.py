@@ -32,8 +32,7 @@ from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
-from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError
-from mixer.trainer.guard import WeightGuard
+from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError, WeightGuard
 from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.methods import MethodList
@@ -237,13 +236,7 @@ class StepRunner:
         add_terms = (lambda loss: methods.add_terms(trained, reader.output, loss)) if len(methods) else None
         with no_sync:
             result = train(methods.factor(micro.first_stream), add_terms)
-        is_checked = result.item_losses is not None and trained.num_items
-        done = replace(
-            trained,
-            row_losses=result.row_losses,
-            item_losses=result.item_losses,
-            loss_sum=self._micro.loss_sum_to_check(micro, result.loss) if is_checked else None,
-        )
+        done = replace(trained, row_losses=result.row_losses)
         is_first = methods.has_priority(micro)
         self._num_first -= is_first
         for hook in hooks:

@@ -4,8 +4,7 @@ import copy
 
 from mixer.utils.known_rules import known_rules
 from mixer.utils.registry import as_rule
-from replay.selection.base import Offers as Offers
-from replay.selection.base import Selection as Selection
+from replay.selection.base import Offers as Offers, Selection as Selection
 from replay.selection.class_balanced import ClassBalanced as ClassBalanced
 from replay.selection.herding import Herding as Herding
 from replay.selection.loss_aware import LossAware as LossAware

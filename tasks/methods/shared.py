@@ -154,6 +154,25 @@ class FrozenModel:
         return class_logits(output, len(trained.micro.stream_ids), asked_by)
 
 
+def last_linear(model: nn.Module, asked_by: str) -> nn.Linear:
+    """Returns the last linear layer, whose input `extract_features` takes for features.
+
+    Args:
+        model: The model.
+        asked_by: The method, for the error.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not layers:
+        raise ValueError(
+            f"{asked_by} goes by the input of the model's last linear layer, but {type(model).__name__} has none. Give "
+            "a classifier with an nn.Linear as its output layer."
+        )
+    return layers[-1]
+
+
 @contextmanager
 def outermost_mode(model: nn.Module, training: bool) -> Iterator[None]:
     """Sets the mode of the outermost module alone, which a masked head goes by, unlike dropout and its like."""

@@ -51,16 +51,14 @@ def test_one_process_trains_with_another_policy_and_model(tmp_path: Path) -> Non
         (["--streams.python.factory", "tasks.nowhere.f"], "streams.python.factory: 'tasks.nowhere.f' cannot be found"),
         (["--streams.python.arguments", '{"num_sample": 3}'], "streams.python.factory: tests.commands.recipes.tokens"),
         (["--batch_size", "LossChange", "--batch_size.maximum", "8", "--batch_size.minimum", "9"], "no batch size"),
-        (["--reference_model", "/nowhere/at/all", "--mixing", "DoReMi"], "reference_model: "),
+        (["--reference_model", "/nowhere/at/all"], "reference_model: "),
     ],
 )
 def test_wrong_input_names_the_field(tmp_path: Path, arguments: list[str], message: str, refused: Runs) -> None:
     assert message in refused("train", write_recipe(tmp_path), *arguments)
 
 
-def test_resume_auto_starts_anew_and_then_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Runs
-) -> None:
+def test_resume_auto_starts_anew_and_then_goes_on(tmp_path, capsys, refused) -> None:
     command = ["train", write_recipe(tmp_path), *SAVING, "2", "--training.save_total_limit", "2", "--resume"]
     assert "No valid checkpoint found in output directory" in refused(*command, "must")
     main([*command, "auto"])
@@ -101,16 +99,12 @@ def test_policies_and_schedules_are_listed(printed: Runs) -> None:
     rows = {row.pop("name"): row for row in listed}
     assert rows.keys() >= {*policy_classes(), "ReplayRatio", "ReplayBound", "NoiseScale"}
     assert all(set(row) == {"needs", "costs", "summary"} for row in listed)
-    assert (rows["Uniform"]["needs"], rows["DoReMi"]["needs"]) == ([], ["ExcessLoss"])
-    assert rows["FAMO"]["needs"] == ["Loss", "LossAfter"]
-    assert rows["FAMO"]["costs"] == "a second forward each step"
+    assert (rows["Uniform"]["needs"], rows["SkillIt"]["needs"]) == ([], ["EvaluationLoss"])
     for name in ("PiKE", "BalancedPiKE", "NoiseScale"):
         assert f"1 step in 20 takes {STEP_WITH_VARIANCES:.2f} times as long" in rows[name]["costs"]
 
 
-def test_a_page_without_its_libraries_or_of_no_run_is_refused(
-    tmp_path: Path, refused: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_without_its_libraries_or_of_no_run_is_refused(tmp_path, refused, monkeypatch) -> None:
     assert "is not the folder of a run" in refused("compare", tmp_path)
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert "pass the output folder of a run" in refused("report", folder).lower()

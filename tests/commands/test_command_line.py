@@ -77,9 +77,7 @@ def test_runs_without_evaluations_are_compared_by_their_losses_of_training(tmp_p
     assert re.search(r"average +│ +7\.167 → 1\.013", table)
 
 
-def test_a_command_may_have_a_status_and_one_that_fails_has_its_traceback(
-    monkeypatch: pytest.MonkeyPatch, commands: dict[str, Command], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_may_have_a_status_and_one_that_fails_has_its_traceback(monkeypatch, commands, capsys) -> None:
     def run(does: object) -> None:
         made = Command(commands["policies"].parser, does)  # type: ignore[arg-type]
         monkeypatch.setattr(cli, "load_command", lambda name: made)
@@ -121,9 +119,7 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     assert done.stdout.splitlines() == list(imported.values())
 
 
-def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(
-    capsys: pytest.CaptureFixture[str], refused: Runs
-) -> None:
+def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(capsys, refused) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     listed = capsys.readouterr().out

@@ -80,9 +80,7 @@ def test_the_recipe_of_intents_learns_from_text(tmp_path: Path, printed: Runs, r
     ("protocol", "num_tasks", "least"),
     [("online", 5, 0.35), ("repetition", 10, 0.45), ("blurry", 5, 0.3), ("gradual", 20, 0.3)],
 )
-def test_recipes_of_protocols_learn_in_one_pass(
-    protocol: str, num_tasks: int, least: float, tmp_path: Path, printed: Runs
-) -> None:
+def test_recipes_of_protocols_learn_in_one_pass(protocol, num_tasks, least, tmp_path, printed) -> None:
     recipe = ROOT / "recipes" / f"continual_{protocol}.yaml"
     assert "average accuracy" in printed("continual", recipe, "--training.output_dir", tmp_path / "run")
     scores = ScoreMatrix.from_file(tmp_path / "run" / "scores.json")
@@ -146,18 +144,15 @@ def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, re
         (["--seeds", "0"], "seeds must be how many"),
         (["--memory.factory", "builtins.dict"], "memory.factory: builtins.dict gives a dict, no ReplayBuffer"),
         (["--model.name_or_path", "bert"], "model: give a factory"),
+        (["--score", "method"], "score: method is for one method that predicts by itself"),
         (["--resume", "must"], "--resume must: there is no continual run"),
     ],
 )
-def test_wrong_input_ends_with_two_and_names_the_field(
-    arguments: list[str], message: str, tmp_path: Path, refused: Runs
-) -> None:
+def test_wrong_input_ends_with_two_and_names_the_field(arguments, message, tmp_path, refused) -> None:
     assert message in refused(*command(tmp_path / "run", *arguments))
 
 
-def test_a_missing_library_leaves_out_the_page_only(
-    tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_leaves_out_the_page_only(tmp_path, printed, monkeypatch) -> None:
     ScoreMatrix(["one"], path=tmp_path / "scores.json").record(1, {"one": 0.5})
     for name in [name for name in sys.modules if name.startswith(("plotly", "mixer.report", "tasks.report"))]:
         monkeypatch.delitem(sys.modules, name)

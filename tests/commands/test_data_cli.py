@@ -122,9 +122,7 @@ PAGE = (ROOT / "docs" / "data.md").read_text()
 
 
 @pytest.mark.full
-def test_the_recipe_of_the_page_trains_and_its_python_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_recipe_of_the_page_trains_and_its_python_runs(tmp_path, monkeypatch, printed, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     byte_level().save_pretrained("my-model")
     LlamaForCausalLM(LlamaConfig(**{**LLAMA, "max_position_embeddings": 128})).save_pretrained("my-model")

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 import mixer
 import replay
 import tasks
-from docs.site import notebooks, pictures, tables
+from docs.site import notebooks, pictures
 from mixer.cli.entry import main
 from mixer.policies.registry import built_in_policies
 from mixer.recipe.fields import check_fields
@@ -182,14 +182,6 @@ def test_a_notebook_runs_from_top_to_bottom_and_prints_what_its_page_shows(page:
             [float(text.replace(",", "")) for text in number.findall(one.output)] for one in (cell, shown)
         )
         assert found == pytest.approx(expected, rel=0.25, abs=0.15)
-
-
-def test_a_table_names_the_column_of_each_cell() -> None:
-    head = "<thead><tr><th>a</th><th><code>b</code></th></tr></thead>"
-    table = f"<table>{head}<tr class='item'><td>1</td><td>2</td></tr></table>"
-    named = tables.with_named_cells(f"<p>before</p>{table}")
-    assert named.count("data-column") == 2
-    assert '<td data-column="b">2</td>' in named
 
 
 @pytest.mark.full

@@ -67,9 +67,7 @@ def counts_in(folder: Path) -> Any:
     return Ledger(folder / "ledger").to_pandas().pivot(index="step", columns="stream", values="count")
 
 
-def test_the_recipe_replays_the_old_task_and_is_resumed_to_the_bit(
-    tmp_path: Path, printed: Runs, refused: Runs
-) -> None:
+def test_the_recipe_replays_the_old_task_and_is_resumed_to_the_bit(tmp_path, printed, refused) -> None:
     command = replay(tmp_path / "run", *SAVING, "3", "--mixing.init_args.ratio", "0.3")
     main(command)
     whole, weights = counts_in(tmp_path / "run"), (tmp_path / "run" / "model.safetensors").read_bytes()

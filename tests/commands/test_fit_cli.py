@@ -4,8 +4,6 @@ import json
 import shlex
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from mixer import Ledger, MixingTrainer, Objective
@@ -37,9 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [train(folder, f"python-{share}", share) for share in (0.1, 0.5, 0.9)]
 
 
-def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(
-    runs: list[str], tmp_path: Path, printed: Runs
-) -> None:
+def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(runs, tmp_path, printed) -> None:
     output = tmp_path / "the weights.json"  # with a blank, to be quoted
     shown = printed("fit", *runs, "--output", output)
     for words in ("python", "0.100 … 0.900", "best run", "prior", "Gain over the prior", "rank correlation"):
@@ -75,9 +71,7 @@ def test_options_reach_the_fit(runs: list[str], printed: Runs, tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
-    runs: list[str], refused: Runs, printed: Runs
-) -> None:
+def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(runs, refused, printed) -> None:
     folder = Path(runs[0]).parent
     short = train(folder, "short", 0.5, "--training.max_steps", "1")
     message = refused("fit", *runs, short)
@@ -101,22 +95,8 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(
         (["--output", "/proc/nowhere/weights.json"], "/proc/nowhere"),
     ],
 )
-def test_wrong_input_ends_with_two_and_names_the_option(
-    runs: list[str], arguments: list[str], message: str, refused: Runs
-) -> None:
+def test_wrong_input_ends_with_two_and_names_the_option(runs, arguments, message, refused) -> None:
     assert message in refused("fit", *runs, *arguments)
-
-
-def test_a_table_of_any_framework_is_fitted(tmp_path: Path, printed: Runs, refused: Runs, runs: list[str]) -> None:
-    # L = (a − 0.3)², and a metric 1 − L of which more is better: both are best at a = 0.3.
-    shares = np.linspace(0.0, 1.0, 9)
-    columns = {"share/a": shares, "share/b": 1 - shares, "loss/x": (shares - 0.3) ** 2}
-    pd.DataFrame(columns).to_csv(tmp_path / "runs.csv", index=False)
-    pd.DataFrame({**columns, "loss/x": 1 - columns["loss/x"]}).to_parquet(tmp_path / "runs.parquet")
-    for options in ([tmp_path / "runs.csv"], [tmp_path / "runs.parquet", "--greater_is_better"]):
-        document = json.loads(printed("fit", *options, "--json"))
-        assert document["weights"]["a"] == pytest.approx(0.3, abs=0.02)
-    assert "tables or folders" in refused("fit", tmp_path / "runs.csv", runs[0])
 
 
 def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -> None:
@@ -125,9 +105,7 @@ def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -
     assert "runs" in refused("fit")
 
 
-def test_runs_that_declared_a_metric_are_fitted_by_it(
-    tmp_path: Path, printed: Runs, refused: Runs, runs: list[str]
-) -> None:
+def test_runs_that_declared_a_metric_are_fitted_by_it(tmp_path, printed) -> None:
     folders = []
     for number, share in enumerate((0.1, 0.5, 0.9)):
         trainer = MixingTrainer(
@@ -146,4 +124,3 @@ def test_runs_that_declared_a_metric_are_fitted_by_it(
     found = {run["run"]: run["objective"] for run in document["mixtures"]}
     assert found == pytest.approx({"0": 0.84, "1": 1.0, "2": 0.84})
     assert "a=1" in printed("fit", *folders, "--objective", "a=1")
-    assert "--size" in refused("fit", *folders, "--size", "parameters")

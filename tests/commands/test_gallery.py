@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from examples.modalities import augmented, image_tasks
 from mixer import Ledger
@@ -22,9 +23,7 @@ FEW = ("modernbert_multi_task", "olmoe_pretraining", "wav2vec2_ctc")
 
 
 @pytest.mark.parametrize("name", some(NAMES, FEW))
-def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(tmp_path, monkeypatch, name) -> None:
     monkeypatch.chdir(ROOT)
     main(["train", f"recipes/models/{name}.yaml", "--tiny", "--training.output_dir", str(tmp_path)])
     rows = Ledger(tmp_path / "ledger").to_pandas()
@@ -39,9 +38,7 @@ def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(
     assert "/" in whole["model"]["name_or_path"]
 
 
-def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
     plus = '[{"class_path": "replay.DERPlusPlus", "init_args": {"second": "again"}}]'
@@ -49,6 +46,35 @@ def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(
     assert np.isfinite(ScoreMatrix.from_file(tmp_path / "run" / "scores.json").scores).all()
     rows = Ledger(tmp_path / "run" / "02-task_2" / "ledger").to_pandas()
     assert set(rows.query("count > 0")["stream"]) == {"task_2", "memory", "again"}
+
+
+def test_prompts_of_a_pre_trained_encoder_are_trained_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
+    method = '[{"class_path": "tasks.methods.CODAPrompt", "init_args": {"layers": [0, 1], "components": 2}}]'
+    main(["continual", *words, "--memory", "null", "--head", "masked", "--methods", method])
+    assert np.isfinite(ScoreMatrix.from_file(tmp_path / "run" / "scores.json").scores).all()
+    saved = load_file(tmp_path / "run" / "02-task_2" / "end" / "model.safetensors")
+    assert [saved[f"prompts.keys.{task}"].shape for task in range(2)] == [(2, 2, 32)] * 2
+
+
+@pytest.mark.parametrize("method", ["RanPAC", "SLCA"])
+def test_classes_of_pictures_are_told_apart_by_features_of_a_pre_trained_encoder(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    given = {"RanPAC": '{"num_projections": 50}', "SLCA": '{"num_samples": 4}'}[method]
+    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
+    words += ["--memory", "null", "--methods", f'[{{"class_path": "tasks.methods.{method}", "init_args": {given}}}]']
+    main(["continual", *words, "--training.max_steps", "1", *(["--score", "method"] if method == "RanPAC" else [])])
+    scores = ScoreMatrix.from_file(tmp_path / "run" / "scores.json")
+    assert scores.metric == "accuracy"
+    assert np.isfinite(scores.scores).all()
+    if method == "RanPAC":
+        assert scores.scores[0].tolist() == [0.0] * 2
+        assert scores.scores[1, 0] > 1 / 6
 
 
 def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -> None:
@@ -77,9 +103,7 @@ def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -
         (["recipes/models/none.yaml", "--tiny"], "there is no file"),
     ],
 )
-def test_what_has_no_miniature_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
-) -> None:
+def test_what_has_no_miniature_is_refused(monkeypatch, capsys, words, problem) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit) as ended:
         main(["train", *words])

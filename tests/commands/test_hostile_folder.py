@@ -1,7 +1,6 @@
 """A run's folder that somebody else wrote: nothing in it runs code, leaves the folder or breaks what shows it."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -18,7 +17,6 @@ import pytest
 import torch
 import yaml
 
-from mixer import Stream
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.runs import Run
@@ -29,9 +27,7 @@ from mixer.ledger.comparison import comparison_table
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import summarise
 from mixer.report import write_report
-from mixer.report.tables import write_tables
 from mixer.utils.console import console
-from tasks.task_folders import folder_of_task
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"
@@ -67,21 +63,13 @@ def _files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-# What is said of each file of a checkpoint that somebody put a pickle in place of; {} is the checkpoint's folder.
-WEIGHTS_ONLY = "Cannot resume: {}/%s cannot be read (UnpicklingError: Weights only"
-SAID = {
-    ("rng_state.pth", "torch"): WEIGHTS_ONLY % "rng_state.pth",
-    ("optimizer.pt", "torch"): WEIGHTS_ONLY % "optimizer.pt",
-    ("scheduler.pt", "pickle"): WEIGHTS_ONLY % "scheduler.pt",
-    ("model.safetensors", "torch"): "Cannot resume: {}/model.safetensors cannot be read (SafetensorError: ",
-    ("trainer_state.json", "pickle"): "Cannot resume: {}/trainer_state.json cannot be read (UnicodeDecodeError: ",
-    ("config.json", "pickle"): "Cannot resume: {}/config.json cannot be read (UnicodeDecodeError: ",
-    ("mixing.json", "pickle"): "Cannot resume from {}: mixing.json is torn",
-    ("complete.json", "pickle"): "Cannot resume from {}: complete.json is torn",
-    ("methods/memory/buffer.json", "pickle"): "Stream 'memory': {}/methods/memory/buffer.json is torn (",
-    ("methods/memory/buffer.npz", "objects"): "Stream 'memory': {}/methods/memory/buffer.npz is missing or torn (",
-    ("methods/memory/rows/rows.arrow", "pickle"): "Stream 'memory': {}/methods/memory/rows/rows.arrow is torn (",
+# Files of a checkpoint, and what somebody put in place of them.
+PUT_IN_PLACE = {
+    "torch": ["rng_state.pth", "optimizer.pt", "model.safetensors"],
+    "pickle": ["scheduler.pt", "trainer_state.json", "config.json", "mixing.json", "complete.json"],
+    "objects": ["methods/memory/buffer.npz"],
 }
+PUT_IN_PLACE["pickle"] += ["methods/memory/buffer.json", "methods/memory/rows/rows.arrow"]
 
 
 def _put_payload(path: Path, form: str, mark: Path) -> None:
@@ -99,33 +87,24 @@ def _unseal_buffer(checkpoint: Path) -> None:
     state.write_text(json.dumps({key: value for key, value in content.items() if key not in ("crc32", "digests")}))
 
 
-@pytest.mark.parametrize(("name", "form"), SAID)
-def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(
-    name: str, form: str, run: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "form"), [(name, form) for form, names in PUT_IN_PLACE.items() for name in names])
+def test_a_malicious_file_of_a_checkpoint_runs_nothing_and_is_named(name, form, run, tmp_path) -> None:
     mark = tmp_path / "mark"
     checkpoint = _checkpoint(run)
     _unseal_buffer(checkpoint)
     _put_payload(checkpoint / name, form, mark)
     if name != "complete.json":
         _checkpoint(run)
-    with pytest.raises(ValueError) as info:  # noqa: PT011  # its words are compared below
+    with pytest.raises(ValueError, match=re.escape(Path(name).name)) as info:
         make_trainer(run).train(resume_from_checkpoint=str(checkpoint))
-    assert str(info.value).startswith(SAID[name, form].format(checkpoint))
     assert str(info.value).isprintable()
     assert not mark.exists()
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("progress",), 5),
-        (("weights", "policy", "state", "policy", "num_observations"), [4, 0.5]),
-    ],
+    ("place", "value"), [(("progress",), 5), (("weights", "policy", "state", "policy", "num_observations"), [4, 0.5])]
 )
-def test_a_number_of_another_kind_in_the_mixture_is_refused_and_the_checkpoint_named(
-    place: tuple[str, ...], value: Any, run: Path
-) -> None:
+def test_a_number_of_another_kind_in_the_mixture_is_refused_and_the_checkpoint_named(place, value, run) -> None:
     path = run / f"checkpoint-{SAVED_STEP}" / "mixing.json"
     content = inner = json.loads(path.read_text())
     content.pop("crc32", None)
@@ -145,9 +124,7 @@ def test_training_arguments_of_a_checkpoint_are_not_read(run: Path, tmp_path: Pa
     assert not (tmp_path / "mark").exists()
 
 
-def test_what_a_ledger_or_a_recipe_describes_imports_nothing(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_ledger_or_a_recipe_describes_imports_nothing(run, tmp_path, monkeypatch) -> None:
     (tmp_path / "modules").mkdir()
     text = f"from pathlib import Path\nPath({str(tmp_path / 'mark')!r}).write_text('run')\nclass Policy: ...\n"
     (tmp_path / "modules" / "mark_when_imported.py").write_text(text)
@@ -194,7 +171,6 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "watch": lambda run, out: WatchedRun(run).read(),
     "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
     "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
-    "tables": lambda run, out: write_tables({"run": Ledger(run / "ledger")}, {}, out / "tables"),
     "fit": lambda run, out: Run(run, "run", "samples", "train"),
 }
 TABLES = ("clock", "decisions", "memories", "streams", "timings")
@@ -239,7 +215,7 @@ def named(tmp_path: Path) -> Path:
     shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
     numbers = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
     columns: dict[str, Any] = {**dict.fromkeys(shares, ones), **dict.fromkeys(numbers, n), "active": n.astype(bool)}
-    rates = ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm")
+    rates = ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm")
     for step in (1, 2, 3):
         ledger.record_streams(step, tuple(AWFUL), columns)
         clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
@@ -259,37 +235,6 @@ def test_the_terminal_shows_no_escapes_and_no_markup(named: Path) -> None:
     text = screen.file.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]evil[/bold]" in text
-
-
-def test_pages_and_tables_hold_names_as_text(named: Path, tmp_path: Path) -> None:
-    page = write_report([named], tmp_path / "report.html").read_text()
-    assert "<script>alert" not in page
-    assert "<img src=x" not in page
-    assert page.count("</script>") == page.count("<script")
-    paths = write_tables({name: Ledger(named / "ledger") for name in ("../../x", "a/b")}, {}, tmp_path / "tables")
-    assert {path.parent for path in paths} == {tmp_path / "tables"}
-    with next(path for path in paths if path.stem.endswith("streams")).open(newline="") as file:
-        cells = {row["stream"] for row in csv.DictReader(file)}
-    assert "'=HYPERLINK(1)" in cells
-    assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
-
-
-def test_a_described_policy_without_arguments_is_named(run: Path) -> None:
-    note = run / "ledger" / "ledger.json"
-    content = json.loads(note.read_text())
-    content["run"]["mixing"]["init_args"] = 0.5
-    note.write_text(json.dumps(content))
-    comparison_table([summarise(run)])
-
-
-def test_tasks_have_folders_in_the_run_and_streams_are_not_called_so(tmp_path: Path) -> None:
-    for place, name in enumerate(AWFUL):
-        folder = folder_of_task(tmp_path, place, name)
-        folder.mkdir()
-        assert folder.resolve().parent == tmp_path.resolve()
-    for name in ("a\nb", "\x1b[31m", "\u202eabc", "\x00", "\ud800"):
-        with pytest.raises(ValueError, match="name"):
-            Stream(name, range(3))
 
 
 # ---- Links in a run's folder that lead out of it ----
@@ -327,9 +272,7 @@ def test_a_link_in_place_of_a_file_is_not_followed(name: str, is_fresh: bool, ru
 
 @pytest.mark.parametrize("is_fresh", [True, False])
 @pytest.mark.parametrize("name", ["ledger", "ledger/streams", "checkpoint-8", "_run.lock"])
-def test_a_link_in_place_of_a_folder_or_the_lock_is_not_followed(
-    name: str, is_fresh: bool, run: Path, outside: Path
-) -> None:
+def test_a_link_in_place_of_a_folder_or_the_lock_is_not_followed(name, is_fresh, run, outside) -> None:
     target = outside / "precious" if name == "_run.lock" else outside
     if (run / name).is_dir():
         shutil.rmtree(run / name)

@@ -71,9 +71,7 @@ def test_one_document_says_everything(written: Path, as_json: Callable[..., Any]
     assert {"shared_samples", "no_evaluation"} <= {warning["kind"] for warning in document["warnings"]}
 
 
-def test_the_objective_is_shown_with_the_rows_that_judge(
-    written: Path, as_json: Callable[..., Any], printed: Runs
-) -> None:
+def test_the_objective_is_shown_with_the_rows_that_judge(written, as_json, printed) -> None:
     options = ("--streams.sums.validation", "8", "--objective", "sums", "--mixing", "MarginalValue")
     document = as_json(written, *options)
     size = document["streams"][0]["validation"]["size"]
@@ -94,9 +92,7 @@ def test_what_is_cut_off_is_counted_by_the_rows(written: Path, as_json: Callable
     assert sums["truncation"] == {"max_length": 16, "num_rows": 20, "num_cut": 5, **shares, **answers}
 
 
-def test_validation_rows_that_are_trained_on_end_a_strict_look(
-    written: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validation_rows_that_are_trained_on_end_a_strict_look(written, capsys) -> None:
     leak = {"path": str(written.parent / "sums*.jsonl")}
     options = ["--streams.sums.data", json.dumps(leak), "--streams.sums.validation", "6"]
     with pytest.raises(SystemExit) as ended:

@@ -15,7 +15,7 @@ from safetensors.torch import load, load_file
 from torch.utils.data import Dataset
 
 from mixer import Ledger
-from tests.commands.recipes import LLAMA, ROOT, Runs, on_a_rank, write_recipe
+from tests.commands.recipes import LLAMA, ROOT, on_a_rank, write_recipe
 from tests.helpers import Tokens
 from tests.ranks.launch import free_port
 from tests.ranks.warm import run_warm
@@ -111,20 +111,6 @@ def test_a_rank_that_is_killed_is_started_anew_and_the_run_goes_on(folder: Path,
     assert elastic.equals(whole)
 
 
-def _with_own_options(command: list[str], folder: Path) -> None:
-    options = (["--batch_size", "6"], ["--batch_size", "8", "--training.seed", "3"])
-    on_a_rank([*command, *options[int(os.environ["RANK"])]], folder)
-
-
-@pytest.mark.full
-def test_ranks_with_other_options_end_in_an_error_that_names_them(folder: Path) -> None:
-    codes, output = run_warm(folder, partial(_with_own_options, _command(folder, "different")[1:]))
-    assert codes == [2, 2], output
-    told = "on rank 1 batch_size is 8 instead of 6, training.seed is 3 instead of 42"
-    assert output.count(told) == 2, output
-    assert not (folder / "different").exists()
-
-
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
 RESTARTS = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_PORT": "1"}
 
@@ -139,9 +125,7 @@ CANNOT_MEET = {
 
 
 @pytest.mark.parametrize("name", CANNOT_MEET)
-def test_ranks_that_cannot_meet_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Runs, name: str
-) -> None:
+def test_ranks_that_cannot_meet_are_refused(tmp_path, monkeypatch, refused, name) -> None:
     variables, message = CANNOT_MEET[name]
     monkeypatch.delenv("MASTER_PORT", raising=False)
     for variable, value in variables.items():

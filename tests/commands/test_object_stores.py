@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from mixer.recipe.data import DataSource
-from tests.commands.recipes import NO_EVALUATION, SAVING, Runs, write_recipe
+from tests.commands.recipes import NO_EVALUATION, SAVING, write_recipe
 
 pytest.importorskip("s3fs", reason="data in an object store need s3fs")
 moto = pytest.importorskip("moto.server", reason="the S3 server of the tests is moto's: pip install 'moto[server]'")
@@ -75,9 +75,7 @@ def recipe(folder: Path, **data: Any) -> str:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_run_is_that_on_files_resumes_exactly_and_writes_no_credentials(
-    streaming: bool, store: Store, tmp_path: Path, printed: Runs, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_is_that_on_files_and_writes_no_credentials(streaming, store, tmp_path, printed, caplog) -> None:
     files = tmp_path / "files"
     files.mkdir()
     for shard, own in enumerate((store.rows[:12], store.rows[12:])):
@@ -98,9 +96,7 @@ def test_a_run_is_that_on_files_resumes_exactly_and_writes_no_credentials(
     assert copy == {"key": "***", "secret": "***", "client_kwargs": {"endpoint_url": "***", "region_name": "***"}}
 
 
-def test_errors_name_the_stream_the_path_and_the_keys_of_the_options_alone(
-    store: Store, tmp_path: Path, refused: Runs, printed: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_name_stream_path_and_the_keys_of_options_alone(store, tmp_path, refused, printed, capsys) -> None:
     path = "s3://the-one/text/rows-*.jsonl"
     said = refused("train", recipe(tmp_path, path=path, storage_options={**store.one, "secret": WRONG}))
     assert "streams.web.data" in said
@@ -122,9 +118,7 @@ def test_errors_name_the_stream_the_path_and_the_keys_of_the_options_alone(
             assert secret not in text
 
 
-def test_the_copy_of_a_recipe_wants_its_credentials_anew(
-    store: Store, tmp_path: Path, refused: Runs, printed: Runs
-) -> None:
+def test_the_copy_of_a_recipe_wants_its_credentials_anew(store, tmp_path, refused, printed) -> None:
     hidden = dict.fromkeys(store.one, "***")
     copy = recipe(tmp_path, path="s3://the-one/text", storage_options=hidden)
     assert "storage_options (key, secret, client_kwargs)" in refused("inspect", copy)

@@ -64,9 +64,7 @@ def test_a_run_goes_on_as_it_would_have_then(version: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["mixing.json", "complete.json", "methods/memory/buffer.json"])
 @pytest.mark.parametrize(("version", "message"), [(99, "upgrade"), (0, "an earlier version of")])
-def test_a_checkpoint_of_another_version_is_refused_as_that(
-    name: str, version: int, message: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_version_is_refused_as_that(name, version, message, tmp_path) -> None:
     shutil.copytree(FIXTURES / "0.1.0" / "run", tmp_path / "run")
     checkpoint = tmp_path / "run" / f"checkpoint-{SAVED_STEP}"
     _rewrite(checkpoint, name, version)

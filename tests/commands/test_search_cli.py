@@ -84,9 +84,7 @@ def test_runs_that_hardly_learn_are_too_short_to_tell() -> None:
     assert not Headroom.of([4.3, 4.3], 4.3, 3.2, np.log(77.0)).is_too_short  # what is clear is told
 
 
-def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(
-    tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(tmp_path, printed, monkeypatch) -> None:
     recipe, seen, train = write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"]), [], MixingTrainer.train
 
     def noted(self: MixingTrainer, *args: object, **kwargs: object) -> object:
@@ -119,9 +117,7 @@ def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(
     assert document["fit"]["weights"].keys() == {"python", "cpp"}
 
 
-def test_recipes_for_a_cluster_are_proposed_and_their_results_read_back(
-    tmp_path: Path, printed: Runs, refused: Runs
-) -> None:
+def test_recipes_for_a_cluster_are_proposed_and_their_results_read_back(tmp_path, printed, refused) -> None:
     recipe, folder = write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"]), tmp_path / "swarm"
     small = ["search", recipe, "--share", "0.25", "--most", "python=0.7"]
     assert "no folder of a run" in refused(*small, "--results", tmp_path)
@@ -150,9 +146,7 @@ def test_recipes_for_a_cluster_are_proposed_and_their_results_read_back(
         ),
     ],
 )
-def test_refusals(
-    fields: dict[str, object], share: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals(fields, share, said, tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["headroom", write_recipe(tmp_path, NO_EVALUATION, **fields), "--share", share])
     assert ended.value.code == 2
@@ -167,9 +161,7 @@ def test_refusals(
         (["--propose", "2", "--to", "swarm", "--most", "2"], "most: python must be in [0.0, 1.0]"),
     ],
 )
-def test_a_number_out_of_its_range_is_refused_before_a_run(
-    words: list[str], named: str, tmp_path: Path, refused: Runs
-) -> None:
+def test_a_number_out_of_its_range_is_refused_before_a_run(words, named, tmp_path, refused) -> None:
     assert named in refused("search", write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"]), *words)
 
 
@@ -192,9 +184,7 @@ def test_where_runs_are_of_the_fewest_steps_streams_keep_as_large_a_share(tmp_pa
         ),
     ],
 )
-def test_own_weights_are_those_that_the_recipe_starts_with(
-    mixing: object, expected: dict[str, float], tmp_path: Path, printed: Runs
-) -> None:
+def test_own_weights_are_those_that_the_recipe_starts_with(mixing, expected, tmp_path, printed) -> None:
     recipe = write_recipe(tmp_path, TRAINING, mixing=mixing, objective=["cpp"])
     words = ["search", recipe, "--propose", "1", "--to", tmp_path / "swarm", "--json"]
     (path,) = json.loads(printed(*words))["recipes"]

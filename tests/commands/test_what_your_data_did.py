@@ -40,9 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_commands_of_the_page_run_as_they_stand(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, printed: Runs, refused: Runs
-) -> None:
+def test_the_commands_of_the_page_run_as_they_stand(runs, monkeypatch, printed, refused) -> None:
     said = {}
     monkeypatch.chdir(runs)
     for command in COMMANDS:

@@ -27,9 +27,7 @@ trainer = MixingTrainer(model, args, train_dataset=sets, eval_dataset=sets, mixi
 
 
 @pytest.mark.full
-def test_a_notebook_shows_bars_tables_and_the_report_in_one_output_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_shows_bars_tables_and_the_report_in_one_output_each(tmp_path, monkeypatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel", reason="a kernel needs the package `ipykernel`")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))))

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from mixer import MixingTrainer
 from mixer.trainer.method import Method
-from tests.mixer.trainer.runs import logged as logged
-from tests.mixer.trainer.runs import make
+from tests.mixer.trainer.runs import logged as logged, make
 
 
 def points(num_samples: int, seed: int, label: int) -> list[dict[str, Tensor]]:

@@ -23,52 +23,18 @@ ROOT = Path(__file__).parents[2]
 PLUG_INS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"][
     "adaptive_mixer.policies"
 ]
-# Rooms from the ground up: a room imports rooms below it. A line of several has rooms that do not know each other.
+# Rooms from the ground up: a room imports rooms below it. Several between two bars do not know each other.
 ROOMS = {
-    "mixer": (
-        "utils",
-        "measurements",
-        "distributed schedules",
-        "policies",
-        "mixture",
-        "models",
-        "gradients",
-        "loading",
-        "ledger",
-        "report",
-        "run",
-        "checkpoint losses",
-        "measure",
-        "trainer",
-        "recipe",
-        "analysis",
-        "cli",
-    ),
-    "replay": (
-        "storage shared",
-        "selection retrieval policies",
-        "memory",
-        "feeding",
-        "second_draw",
-        "buffer",
-        "methods",
-    ),
-    "tasks": (
-        "sources mlp text_domains task_folders",
-        "task",
-        "heads sequences generation",
-        "score metrics",
-        "harness methods",
-        "report",
-        "continual",
-        "recipe",
-        "command",
-    ),
+    "mixer": "utils|measurements|distributed schedules|policies|mixture|models|gradients|loading|ledger|report|run"
+    "|checkpoint losses|measure|trainer|recipe|analysis|cli",
+    "replay": "storage shared|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
+    "tasks": "sources mlp text_domains task_folders|task|heads sequences generation|score metrics|harness methods"
+    "|report|continual|recipe|command",
 }
 LEVELS = {
     (package, room): (height, level)
     for height, (package, levels) in enumerate(ROOMS.items())
-    for level, rooms in enumerate(levels)
+    for level, rooms in enumerate(levels.split("|"))
     for room in rooms.split()
 }
 MODULES = sorted(

@@ -11,7 +11,7 @@ import torch
 
 from tests.helpers import weights_of
 from tests.mixer.checkpoint.test_resume import Instants, Killed
-from tests.ranks.warm import Results, launched, some
+from tests.ranks.warm import launched, some
 from tests.tasks.methods.test_language_methods import RUNS, build_named
 
 FEW = ("inf-lora", "o-lora", "pseudo-samples")
@@ -42,9 +42,7 @@ results = launched(*(partial(ended, name) for name in FEW), rare=[partial(ended,
 
 
 @pytest.mark.parametrize("name", some(RUNS, FEW))
-def test_two_ranks_end_alike_and_as_one_and_resumed_runs_as_whole_ones(
-    name: str, results: Results, tmp_path: Path
-) -> None:
+def test_two_ranks_end_alike_and_as_one_and_resumed_runs_as_whole_ones(name, results, tmp_path) -> None:
     first, second = (result[name] for result in results)
     assert first["weights"] == second["weights"] == first["resumed"] == second["resumed"]
     with mock.patch("tasks.methods.pseudo_samples._ROWS", 2):

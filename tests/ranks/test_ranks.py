@@ -142,9 +142,7 @@ results = launched(
 
 
 @pytest.mark.parametrize("name", some(MODEL_DATA, FEW))
-def test_gradients_and_ledger_of_two_ranks_are_those_of_one_process(
-    name: str, results: Results, tmp_path: Path
-) -> None:
+def test_gradients_and_ledger_of_two_ranks_are_those_of_one_process(name, results, tmp_path) -> None:
     single, both = mixture(name, tmp_path, 64), results[0][name]
     for result in results:
         assert result[name]["gradients"].abs().max() > 1e-3

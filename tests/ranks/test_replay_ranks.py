@@ -12,10 +12,9 @@ import torch
 from mixer import LossChange, MixingTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, build_model
-from tests.mixer.trainer.test_trainer_loading import Masked
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, on_ranks, some
-from tests.replay.buffers import STORAGES, Classes, InTurn, Watch, arrow, hexadecimal, make, memory_of, snapshot
+from tests.replay.buffers import STORAGES, Classes, InTurn, Masked, Watch, arrow, hexadecimal, make, memory_of, snapshot
 from tests.replay.test_feeding import _rows
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -135,20 +134,12 @@ def failures(folder: Path) -> list[str]:
     return [*messages, message_of(make(folder / "failing", named).train)]
 
 
-def by_hand(folder: Path) -> dict[str, Any]:
-    """A buffer on disk that every rank fills before there is a trainer."""
-    buffer = ReplayBuffer(12, storage=STORAGES["disk"](folder / "by-hand" / "rows"), is_online=False)
-    buffer.remember("old", Tokens(40, 7, length=8))
-    streams = {"new": Tokens(30, 1, length=8), "memory": buffer}
-    return train(make(folder / "by-hand", streams, watch := Watch()), watch)
-
-
 # Losses of the model differ in their last digits where batches are cut otherwise, so that near ties may differ.
 OF_THE_MODEL = ("losses", "adaptive")
 FEW = ("references", "disk")
 results = launched(
     *(*(partial(run, name) for name in FEW), failures),
-    rare=[*(partial(run, name) for name in RUNS if name not in FEW), iterables, by_hand],
+    rare=[*(partial(run, name) for name in RUNS if name not in FEW), iterables],
 )
 PARTS = ("buffer", "held", "counts", "weights")
 
@@ -158,9 +149,7 @@ def union(ends: Iterable[dict[str, Any]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", some(RUNS, FEW))
-def test_all_ranks_hold_the_same_buffer_and_see_the_batches_of_one_rank(
-    name: str, results: Results, tmp_path: Path
-) -> None:
+def test_all_ranks_hold_the_same_buffer_and_see_the_batches_of_one_rank(name, results, tmp_path) -> None:
     ends, alone = [result[name] for result in results], run(name, tmp_path)
     for part in PARTS:
         assert ends[0][part] == ends[1][part], part
@@ -201,13 +190,6 @@ def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: Result
         *failing, unlabelled = result["failures"]
         assert failing == [("RemoteError: rank 1 failed: ", "")[rank] + "OSError: disk on fire"] * 2
         assert unlabelled.startswith("ValueError: Stream 'memory': selection=ClassBalanced needs the 'label'")
-
-
-@pytest.mark.full
-def test_a_buffer_that_all_ranks_fill_by_hand_has_one_writer(results: Results) -> None:
-    first, second = (result["by_hand"] for result in results)
-    assert all(first[part] == second[part] for part in ("held", "weights"))
-    assert first["buffer"]["counts"][2] > 0
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.full)])

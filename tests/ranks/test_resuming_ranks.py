@@ -102,9 +102,7 @@ def test_errors_reach_all_ranks_and_all_choose_alike(results: Results) -> None:
     assert chosen == "checkpoint-10"
 
 
-def test_on_one_rank_the_saved_batch_size_goes_on_and_is_told(
-    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_one_rank_the_saved_batch_size_goes_on_and_is_told(results, tmp_path, monkeypatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(resume.logger, "warning", lambda text, *values: told.append(text % values))
     checkpoint = results[0]["on_two"]

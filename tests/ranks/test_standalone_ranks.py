@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from mixer import AdaptiveBatchSampler, MixingDataLoader
 from tests.helpers import weights_of
-from tests.ranks.warm import Results, launched, some
+from tests.ranks.warm import launched, some
 
 NUM_SAMPLES, NUM_EPOCHS = 21, 3
 
@@ -64,9 +64,7 @@ results = launched(partial(loop, "sampler"), partial(loop, "loader"), rare=[part
 
 
 @pytest.mark.parametrize("name", some(["sampler", "loader", "workers"], ["sampler", "loader"]))
-def test_ranks_see_every_sample_once_an_epoch_and_end_with_the_weights_of_one(
-    results: Results, name: str, tmp_path: Path
-) -> None:
+def test_ranks_see_every_sample_once_an_epoch_and_end_with_the_weights_of_one(results, name, tmp_path) -> None:
     for parts in zip(*(result[name]["seen"] for result in results), strict=True):
         assert sorted(itertools.chain(*parts)) == list(range(NUM_SAMPLES))
         assert all(parts)

@@ -13,7 +13,7 @@ from tests.ranks.warm import Results, launched, some
 from tests.tasks.methods.runs import CASES, build
 
 NAMES = tuple(CASES)
-FEW = ("OnlineEWC", "SI", "LwF by task", "ICaRL")
+FEW = ("OnlineEWC", "SI", "LwF by task", "ICaRL", "RanPAC", "SLCA")
 
 
 def ended(name: str, folder: Path) -> dict[str, Any]:

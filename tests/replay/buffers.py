@@ -17,6 +17,15 @@ from replay.retrieval import Retrieval
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
 
 
+class Masked(Tokens):
+    """Has one in five tokens masked, at random."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row = dict(super().__getitem__(index))
+        row["input_ids"] = torch.where(torch.rand(len(row["input_ids"])) < 0.2, 1, row["input_ids"])
+        return row
+
+
 class InTurn(Retrieval):
     """Replays every entry before any again: a retrieval that is told of draws, new entries and removed ones."""
 

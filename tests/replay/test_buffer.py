@@ -6,8 +6,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import replay.memory.memory
 from mixer.loading.reader import SampleError
@@ -369,9 +368,7 @@ def table(labels: list[Any]) -> datasets.Dataset:
         ([0, 1], "ClassBalanced", "memory", {0: 1, 1: 1}),
     ],
 )
-def test_classes_that_are_unknown_or_too_many_are_not_counted(
-    labels: list[Any], selection: str, storage: str, expected: dict[int, int]
-) -> None:
+def test_classes_that_are_unknown_or_too_many_are_not_counted(labels, selection, storage, expected) -> None:
     buffer = ReplayBuffer(len(labels), selection, storage)
     buffer.remember("data", table(labels))
     assert HeldClasses().count(buffer) == expected

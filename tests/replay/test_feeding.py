@@ -112,9 +112,7 @@ BALANCED = {"selection": "ClassBalanced"}
         (None, {}, {"selection": "LossAware"}, "selection=LossAware goes by the losses of samples, but the loss of"),
     ],
 )
-def test_what_is_not_known_of_samples_is_refused(
-    tmp_path: Path, model: str | None, streams: dict[str, Any], buffer: dict[str, Any], message: str
-) -> None:
+def test_what_is_not_known_of_samples_is_refused(tmp_path, model, streams, buffer, message) -> None:
     data = {"a": Tokens(20, 1, MODEL_DATA[model or "llama"]), **{name: each() for name, each in streams.items()}}
     options = {"model": build_model(model) if model else Opaque(), "mixing": ReplayRatio(0.3, "Uniform")}
     with pytest.raises(ValueError, match=message):

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer import Stream
 from mixer.mixture.planner import Planner
@@ -138,10 +137,7 @@ def test_where_the_buffer_stays_as_it_is_predictions_are_what_is_drawn(retrieval
     buffer = buffer_of(7, retrieval)
     cursor = buffer.new_cursor(0)
     cursor.advance(3)
-    for ahead in (
-        cursor.lookahead_copy(),
-        cursor.lookahead_copy(),
-    ):  # the second forecast differs
+    for ahead in (cursor.lookahead_copy(), cursor.lookahead_copy()):  # the second forecast differs
         spans = []
         for count in counts:
             start = ahead.advance(count)

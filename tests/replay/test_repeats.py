@@ -10,10 +10,8 @@ import pytest
 
 from replay import ReplayBuffer
 from replay.memory.entries import Entries
-from replay.memory.seen_rows import SeenRows
 from replay.selection import Ring
-from tests.mixer.trainer.test_trainer_loading import Masked
-from tests.replay.buffers import STORAGES, letters, train
+from tests.replay.buffers import STORAGES, letters
 from tests.replay.selection.offering import BY_TASK, MAKERS, chi_square_is_fine
 from tests.replay.test_buffer import contents, remember
 
@@ -42,18 +40,6 @@ def test_a_row_is_held_once_and_a_small_task_leaves_its_room(name: str, storage:
     assert len(buffer) == 100
     if name == "Ring":  # four classes of each task: those of the small one are below their share
         assert buffer.num_samples_by_source == {"a": 12, "bb": 88}
-
-
-@pytest.mark.parametrize(
-    ("selection", "storage"), [("Reservoir", "references"), ("LossAware", "memory"), (Ring(by="task"), "memory")]
-)
-def test_random_transforms_and_epochs_make_no_second_row(selection: Any, storage: str, tmp_path: Path) -> None:
-    buffer = ReplayBuffer(20, selection, storage, seed=0)
-    train(
-        tmp_path, {"a": Masked(7, 1, length=8), "b": Masked(50, 2, length=8), "memory": buffer}, mixing=[0.4, 0.4, 0.2]
-    )
-    addresses = buffer._entries["address"].tolist()
-    assert len(set(addresses)) == len(addresses) == 20
 
 
 def test_a_reservoir_is_even_over_distinct_rows_however_often_they_come() -> None:
@@ -114,15 +100,6 @@ def test_outputs_kept_of_a_row_are_those_of_the_last_time() -> None:
     assert len(buffer.rows._rows) == 4  # type: ignore[attr-defined]
 
 
-def test_room_that_was_made_is_filled_by_rows_that_come_again() -> None:
-    buffer, data = ReplayBuffer(20, seed=0), letters(40)
-    buffer.remember("a", data)
-    buffer.forget(buffer.entries["number"][:6].tolist())
-    for epoch in range(20):
-        buffer.remember("a", data, epochs_of(40, 1, epoch))
-    assert len(buffer) == len(set(contents(buffer))) == 20
-
-
 def test_entries_are_found_as_a_dict_would() -> None:
     random, entries, model = np.random.default_rng(0), Entries(5_000), {}
     for _ in range(15):
@@ -141,14 +118,3 @@ def test_entries_are_found_as_a_dict_would() -> None:
         by_address = {address: slot for slot, address in model.items()}
         expected = np.array([by_address.get(address, -1) for address in wanted.tolist()])
         np.testing.assert_array_equal(entries.find(wanted), expected)
-
-
-def test_seen_rows_are_what_a_set_would_hold() -> None:
-    random, seen, model = np.random.default_rng(1), SeenRows(), set[int]()
-    for size in (10, 1_000, 100_000):
-        where = (random.integers(0, 3, 500) << 40) | random.integers(0, size, 500)
-        where[::50] = -1
-        assert seen.has(where).tolist() == [address in model for address in where.tolist()]
-        seen.add(where)
-        model |= set(where[where >= 0].tolist())
-        assert SeenRows(seen.state_dict()).has(where).tolist() == (where >= 0).tolist()

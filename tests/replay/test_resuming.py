@@ -167,9 +167,7 @@ NO_MEMORY = {"has_memory": False, "mixing": lambda: "Uniform"}
         ({}, {"streams": lambda: {"a": Tokens(37, 9, length=8), "b": Tokens(30, 1, length=8)}}, "'a' has changed"),
     ],
 )
-def test_another_buffer_or_other_data_are_refused_unless_told_otherwise(
-    before: dict[str, Any], changes: dict[str, Any], message: str, copied: Any, tmp_path: Path
-) -> None:
+def test_another_buffer_or_other_data_are_refused_unless_told(before, changes, message, copied, tmp_path) -> None:
     if before:
         build(tmp_path, "references", **before).train()
     checkpoint = str(tmp_path / "checkpoint-6" if before else copied("references"))

@@ -12,8 +12,7 @@ from mixer import PiKE, Proportional, Stream, schedules
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from replay.shared.random_numbers import RandomNumbers
 from tests.helpers import Tokens
-from tests.mixer.trainer.test_trainer_loading import Masked
-from tests.replay.buffers import STORAGES, Columns, InTurn, Watch, arrow, hexadecimal, make, snapshot, train
+from tests.replay.buffers import STORAGES, Columns, InTurn, Masked, Watch, arrow, hexadecimal, make, snapshot, train
 
 
 def two() -> dict[str, Tokens]:
@@ -82,21 +81,6 @@ def test_the_buffer_holds_what_a_textbook_reservoir_of_the_trained_samples_holds
     assert counts_of(trainer)["memory"].sum() == buffer.num_drawn > 0
 
 
-def test_a_task_after_the_other_is_replayed_when_it_is_over(tmp_path: Path) -> None:
-    buffer, watch = ReplayBuffer(40, seed=0), Watch()
-    streams = [
-        Stream("memory", buffer, enters_at=0.25),
-        Stream("old", Tokens(30, 1, length=8), leaves_at=0.5),
-        Stream("new", Tokens(30, 2, length=8), enters_at=0.5),
-    ]
-    trainer = train(tmp_path, streams, watch, args={"max_steps": 16}, mixing=ReplayRatio(0.3, "Uniform"))
-    counts = counts_of(trainer)
-    assert not any([counts["old"].iloc[8:].any(), counts["new"].iloc[:8].any(), counts["memory"].iloc[:4].any()])
-    assert (counts["memory"].iloc[5:] == 3).all()
-    assert {address >> 40 for drawn in watch.drawn[12:] for address in drawn["memory"]} == {0, 1}
-    assert buffer.sources.names == ("old", "new")
-
-
 def test_a_run_ends_with_its_streams_though_the_memory_could_go_on(tmp_path: Path) -> None:
     ends = [Stream("a", two()["a"], max_epochs=1), Stream("b", two()["b"], max_epochs=2)]
     streams, policy = [*ends, Stream("memory", ReplayBuffer(30))], ReplayRatio(0.4, "Uniform", additional=True)
@@ -154,32 +138,6 @@ def test_a_random_transform_is_drawn_anew_from_a_reference_and_kept_in_contents(
     again = [ids in trained for stream_id, ids in rows if stream_id == 1]
     assert len(again) >= 10
     assert all(again) if storage != "references" else not all(again)
-
-
-@pytest.mark.parametrize(("storage", "kind"), [("references", "tokens"), ("disk", "arrow")])
-def test_what_the_first_run_saw_is_replayed_in_the_second(storage: str, kind: str, tmp_path: Path) -> None:
-    ends = []
-    for way in ("handed on", "saved"):
-        folder, old, new = tmp_path / way, DATA[kind]()["a"], DATA[kind]()["b"]
-        buffer = ReplayBuffer(30, storage=STORAGES[storage](folder / "rows"), seed=0)
-        first = train(folder / "first", {"old": old, "memory": buffer}, args={"max_steps": 5})
-        assert buffer.num_samples_by_source == {"old": 30}
-        drawn = buffer.num_drawn
-        if way == "saved":
-            buffer.save(folder / "saved")
-            buffer = ReplayBuffer(30, storage=STORAGES[storage](folder / "other"), seed=5)
-            buffer.load(folder / "saved")
-            if storage == "references":
-                buffer.remember("old", old, [])
-        watch, streams = Watch(), {"memory": buffer, "new": new}  # its rows are the first of a micro-batch
-        second = train(folder / "second", streams, watch, args={"max_steps": 5}, model=first.model)
-        assert watch.plans[0].counts.tolist() == [3, 7]
-        assert watch.plans[0].starts.tolist() == [drawn, 0]
-        assert buffer.sources.names == ("old", "new")
-        assert min(buffer.num_samples_by_source.values()) > 5
-        assert second.mixing.seen.tolist() == [sum(plan.counts[k] for plan in watch.plans) for k in (0, 1)]
-        ends.append((hexadecimal(second), snapshot(buffer)))
-    assert ends[0] == ends[1]
 
 
 def test_a_buffer_filled_by_hand_is_replayed_and_not_fed(tmp_path: Path) -> None:

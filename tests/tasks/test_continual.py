@@ -235,9 +235,7 @@ KILLS = [
 
 
 @pytest.mark.parametrize(("name", "place", "which"), KILLS)
-def test_a_run_killed_anywhere_ends_as_one_that_was_not(
-    name: str, place: str, which: int, whole: Whole, tmp_path: Path
-) -> None:
+def test_a_run_killed_anywhere_ends_as_one_that_was_not(name, place, which, whole, tmp_path) -> None:
     expected, end, instants = whole(name)
     kill(tmp_path, name, [number for number, found in enumerate(instants) if found == place][which])
     run = build(tmp_path, name, model_seed=7)
@@ -272,9 +270,7 @@ def test_a_finished_run_has_nothing_left_to_do(whole: Whole, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("torn", ["memory/buffer.npz", "."])
-def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(
-    torn: str, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(torn, whole, tmp_path, monkeypatch) -> None:
     _, end, instants = whole("reservoir, kept")
     kill(tmp_path, "reservoir, kept", instants.index("after end 2"))
     last, said = tmp_path / "run" / "02-task_2" / "end", list[str]()
@@ -498,6 +494,8 @@ def test_an_evaluation_that_fails_keeps_the_run_and_matrix(tmp_path: Path, monke
 USED = ReplayBuffer(3)
 USED.remember("task_1", data())
 NO_OPTIMIZER = (torch.optim.SGD([torch.zeros(1)], lr=0.1), None)
+NAMED_SO = TaskSequence((Task("memory", data(), data()),), "domain")
+GROWING = {"sequence": classes_in_turn("class"), "head": "growing"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "both"}, "optimizer must be 'fresh' or 'kept', got 'both'"),
     ({"second_draw": "again"}, "memory is None: give a ReplayBuffer"),
@@ -509,18 +507,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"score_samples": 0, "score_steps": 1}, "score_samples must be a whole number"),
     ({"held_out": {"task_1": data()}}, r"held_out has the names of tasks, \['task_1'\]"),
     ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
-    (
-        {"memory": ReplayBuffer(3), "sequence": TaskSequence((Task("memory", data(), data()),), "domain")},
-        r"A task is called 'memory'.*rename it",
-    ),
+    ({"memory": ReplayBuffer(3), "sequence": NAMED_SO}, r"A task is called 'memory'.*rename it"),
     ({"memory": ReplayBuffer(3), "mixing": ReplayBound()}, r"give held-out samples of \['task_1', 'task_2'\]"),
     ({"memory": ReplayBuffer(2), "mixing": ReplayBound()}, "2 places for 3 tasks"),
     ({"memory": ReplayBuffer(9, "LossAware"), "mixing": ReplayBound()}, r"selection=LossAware has no \['loss'\]"),
     ({"sequence": classes_in_turn("class")}, "the model has 3 outputs, but the tasks have classes up to 5: set its"),
-    (
-        {"sequence": classes_in_turn("class"), "head": "growing", "memory": ReplayBuffer(3), "methods": der()},
-        "a method keeps logits of earlier tasks",
-    ),
+    ({**GROWING, "memory": ReplayBuffer(3), "methods": der()}, "a method keeps logits of earlier tasks"),
     ({"methods": lambda: [OnlineEWC()]}, r"OnlineEWC needs in a task what it learnt .* Pass it in a list"),
     ({"methods": [ICaRL()]}, "ICaRL needs a memory of earlier classes"),
     ({"memory": ReplayBuffer(9), "mixing": ReplayBound(), "methods": der()}, "mixing makes a memory for each task"),
@@ -528,15 +520,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"held_out": {"general": (data(), data())}}, r"held_out\['general'\] must be a data set whose samples are dicts"),
     ({"score": nearest_mean(ReplayBuffer(3, "Ring"))}, "score goes by a memory that is not the run's own"),
     ({"held_out": {"general": nearest_mean(ReplayBuffer(3, "Ring"))}}, "score goes by a memory that is not the run's"),
-    (
-        {"held_out": {"general": Score(accuracy, names=frozenset({"other"}))}},
-        r"held_out\['general'\]: .* \['general'\]",
-    ),
+    ({"held_out": {"general": Score(accuracy, names=frozenset({"other"}))}}, r"held_out\['general'\]: .*'general'"),
     ({"scores_before": "no"}, "scores_before must be True or False"),
     ({"memroy": None}, "ContinualRun has no argument 'memroy'. Did you mean 'memory'"),
     ({"methods": DERPlusPlus()}, "methods must be a list of methods, got a single DERPlusPlus"),
     ({"memory": USED}, r"memory holds samples of the tasks \['task_1'\] .*Give each run a new"),
     ({"memory": ReplayBuffer(3), "mixing": ReplayRatio(0.5, {"nobody": 1.0})}, "nobody"),
+    ({"memory": ReplayBuffer(3), "mixing": "Proportional"}, r"\['memory'\] are replay buffers.*mixing=\[3, 1\]"),
     ({"methods": [DERPlusPlus()]}, r"DERPlusPlus\(memory='memory'\): there is no stream 'memory'"),
 ]
 
@@ -549,8 +539,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(options: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("mixing", "new", "replayed"),
-    [("Uniform", 12, 12), ([3, 1], 18, 6), (lambda step, weights: [0.25, 0.75], 6, 18)],
+    ("mixing", "new", "replayed"), [("Uniform", 12, 12), ([3, 1], 18, 6), (lambda step, weights: [0.25, 0.75], 6, 18)]
 )
 def test_mixing_is_given_as_to_the_trainer(mixing: Any, new: int, replayed: int, tmp_path: Path) -> None:
     memory = ReplayBuffer(6, seed=1)

@@ -9,10 +9,8 @@ import torch
 
 from replay import ReplayBuffer
 from tasks.continual.continual_checks import check_classes, check_engine, warn_of_same_rows
-from tasks.continual.copies import ModelCopies
 from tasks.task import Task, TaskSequence
 from tests.mixer.trainer.test_engines import trainer_with
-from tests.tasks.test_continual import new_model
 
 CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("zero3",), {}, "DeepSpeed ZeRO-3 has its weights in parts from the start. Use FSDP2, stage 2 or DDP"),
@@ -34,18 +32,6 @@ def test_what_an_engine_cannot_give_is_refused(engines: tuple[str, ...], wish: d
     for engine in ("fsdp2", "zero1", "zero2"):
         check_engine(trainer_with(engine), **plain)
     check_engine(trainer_with("ddp"), **{**plain, **wish})
-
-
-def test_a_copy_is_trained_with_an_engine_and_else_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
-    model, args = new_model(), SimpleNamespace(fsdp=None, deepspeed_plugin=None)
-
-    def is_copied(**changes: Any) -> bool:
-        return ModelCopies(SimpleNamespace(**{**vars(args), **changes})).new(model) is not model  # type: ignore[arg-type]
-
-    assert [is_copied(), is_copied(fsdp=True), is_copied(deepspeed_plugin=object())] == [False, True, True]
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as `accelerate launch` sets it
-    assert is_copied()
 
 
 def _sequence(*names: list[str], same: bool = False) -> TaskSequence:

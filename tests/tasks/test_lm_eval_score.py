@@ -98,9 +98,7 @@ def test_it_is_the_score_and_held_out_of_a_run(folder: Path, tmp_path: Path) -> 
         again.run(resume=True)
 
 
-def test_examples_are_drawn_anew_and_nothing_else_changes(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_are_drawn_anew_and_nothing_else_changes(folder, tmp_path, monkeypatch) -> None:
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager

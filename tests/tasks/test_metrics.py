@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tasks.metrics import metrics
@@ -89,10 +88,7 @@ def test_scores_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("after", [0, 4, -1])
 def test_there_must_be_such_a_task(after: int) -> None:
-    for measure, given_ in (
-        (metrics.forgetting, R),
-        (all_metrics, matrix_of(R)),
-    ):
+    for measure, given_ in ((metrics.forgetting, R), (all_metrics, matrix_of(R))):
         with pytest.raises(ValueError, match=f"from 1 to 3, but is {after}"):
             measure(given_, after)  # type: ignore[operator]
 

@@ -104,9 +104,7 @@ def test_a_memory_that_was_never_drawn_from_is_told(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("additional", [False, True])
-def test_new_samples_left_uncovered_are_told(
-    additional: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_new_samples_left_uncovered_are_told(additional, tmp_path, caplog) -> None:
     logging.getLogger("transformers").propagate = True
     mixing = ReplayRatio("tasks", additional=additional)
     changes = {"mixing": mixing, "sequence": sequence(), "num_labels": 2, "max_steps": -1, "num_train_epochs": 1}

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tests.tasks.scores import NAMES, NAN
@@ -62,9 +61,7 @@ def test_an_evaluation_that_failed_keeps_its_reason_until_its_row_is_recorded_ag
 
 @settings(max_examples=20)
 @given(data=st.data(), higher_is_better=st.booleans(), metric=st.text())
-def test_everything_comes_back_to_the_bit(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, higher_is_better: bool, metric: str
-) -> None:
+def test_everything_comes_back_to_the_bit(tmp_path_factory, data, higher_is_better, metric) -> None:
     names = data.draw(st.lists(st.text(), min_size=1, max_size=4, unique=True))
     path = tmp_path_factory.mktemp("run") / "scores.json"
     matrix = ScoreMatrix(names, higher_is_better, metric, path=path)

@@ -14,7 +14,6 @@ from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.findings import Finding, count
 from mixer.analysis.inspect.inspection import Batch, InspectedObjective, InspectedStream, Inspection
 from mixer.analysis.inspect.measures import Lengths, Limits, Measures, Truncation
-from mixer.analysis.inspect.model_losses import QUANTILES, SourceLosses
 from mixer.analysis.inspect.sample_reader import readable
 from mixer.mixture.stream import Stream
 from mixer.utils.text import listed, printable
@@ -34,9 +33,6 @@ def view_of(inspection: Inspection, findings: Sequence[Finding]) -> Group:
         parts += [_title("objective"), *_objective(inspection.objective)]
     parts += [_title("first step"), *_batch(inspection.batch)]
     parts += [_title("duplicates"), _overlaps(inspection.overlaps)]
-    if inspection.losses is not None:
-        parts += [_title("losses of the model"), _losses(inspection.losses)]
-        parts += [_title("near-duplicates"), _near(inspection.near_duplicates)]
     parts.append(_title(count(len(findings), "warning")))
     parts += [Text.assemble(("! ", "bold yellow"), printable(finding.sentence)) for finding in findings]
     parts.append(Text(f"\n{count(inspection.samples_read, 'sample')} read in {inspection.seconds:.1f} s.", "dim"))
@@ -201,23 +197,6 @@ def _overlaps(overlaps: Sequence[Overlap]) -> RenderableType:
         number = f"{least}{one.num_samples:,} of {one.num_read:,} {one.kind}"
         table.add_row(Text(own), Text(other), number, f"{least}{one.share:.1%}")
     return Group(table, *_more(len(overlaps) - _MOST_OVERLAPS))
-
-
-def _losses(losses: Sequence[SourceLosses]) -> Table:
-    figures = ("rows", "labels", "loss", "entropy", *(f"{share:.0%} of rows up to" for share in QUANTILES))
-    table = _table("source", *figures, numbers=figures)
-    for one in losses:
-        values = (one.loss, one.entropy, *(one.row_losses.get(share) for share in QUANTILES))
-        shown = ("-" if value is None else f"{value:.4f}" for value in values)
-        name = f"{printable(one.source)}{' (validation)' if one.is_validation else ''}"
-        table.add_row(Text(name), f"{one.num_rows:,}", f"{one.num_labels:,}", *shown)
-    return table
-
-
-def _near(overlaps: Sequence[Overlap] | None) -> RenderableType:
-    if overlaps is None:
-        return Text("Not looked for: pip install 'adaptive-mixer[duplicates]', which needs datasketch.")
-    return _overlaps(overlaps)
 
 
 def _more(number: int, noun: str = "") -> list[Text]:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -11,8 +11,6 @@ import numpy as np
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.measures import Limits, Measures, truncation_of
-from mixer.analysis.inspect.model_losses import MOST_ROWS, Source, losses_of, sources_of
-from mixer.analysis.inspect.near_duplicates import can_find, find_near, units_of
 from mixer.analysis.inspect.sample_reader import SampleReading, readable
 from mixer.loading.loaded_step import MicroBatch
 from mixer.models.heads import tasks_of
@@ -117,7 +115,6 @@ class Inspection(Result):
         task: The model's task.
         num_samples: Maximum number of samples to read of a stream, and of its data for evaluation.
         seed: Seed of their draw.
-        has_losses: Whether to measure the losses of the trainer's model, which then has weights.
 
     Attributes:
         task: The model's task.
@@ -129,8 +126,6 @@ class Inspection(Result):
         seconds: Duration of reading and comparing them.
         batch: The first step.
         samples_read: Number of samples that were read.
-        losses: Losses of the model by source; `None` if they were not asked for.
-        near_duplicates: The near-duplicates; `None` if they were not asked for, or datasketch is not installed.
     """
 
     def __init__(
@@ -140,7 +135,6 @@ class Inspection(Result):
         task: str,
         num_samples: int,
         seed: int,
-        has_losses: bool = False,
     ):
         started = time.perf_counter()
         self.task = task
@@ -153,10 +147,6 @@ class Inspection(Result):
             self.streams.append(InspectedStream(trainer, one, limits, num_samples, seed))
             parts += _parts(one, self.streams[-1], num_samples, seed)
         self.overlaps = find_overlaps(parts)
-        sources = sources_of(trainer, streams) if has_losses else []
-        self.losses = losses_of(trainer, sources, min(num_samples, MOST_ROWS), seed) if has_losses else None
-        near = [_near_part(one, streams.get(one.name), num_samples, seed) for one in sources]
-        self.near_duplicates = find_near(near) if has_losses and can_find() else None
         self.seconds = time.perf_counter() - started
         self.batch = first_batch(trainer)
         self.samples_read = sum(
@@ -164,24 +154,19 @@ class Inspection(Result):
         )
 
 
-def inspect_recipe(recipe: Recipe, num_samples: int, seed: int, model: str | None = None) -> Inspection:
+def inspect_recipe(recipe: Recipe, num_samples: int, seed: int) -> Inspection:
     """Inspects the data of a recipe.
 
     Args:
-        recipe: The recipe. Without `model`, the weights of its own are neither created nor loaded.
+        recipe: The recipe; the weights of its model are neither created nor loaded.
         num_samples: See `Inspection`.
         seed: See `Inspection`.
-        model: Folder or name on the hub of the model whose losses to measure; an empty text for the recipe's own.
 
     Raises:
         ValueError: If the recipe cannot be trained; the message names the field.
     """
-    if model is not None and recipe.trainer in ("dpo", "reward"):
-        raise ValueError(f"--model: rows of trainer {recipe.trainer} are pairs of answers, without a loss of labels.")
-    if model:
-        recipe.model = replace(recipe.model, name_or_path=model, config={})
-    built = recipe.build_parts(has_weights=model is not None)
-    return Inspection(built.trainer, built.streams, recipe.model.task, num_samples, seed, model is not None)
+    built = recipe.build_parts(has_weights=False)
+    return Inspection(built.trainer, built.streams, recipe.model.task, num_samples, seed)
 
 
 def _objective(trainer: MixingMixin) -> InspectedObjective | None:
@@ -222,16 +207,6 @@ def _parts(one: BuiltStream, inspected: InspectedStream, num_samples: int, seed:
             digests = np.array([digest(content) for content in contents], np.uint64)
             parts.append(Part(one.stream.name, held, "rows", digests, reading.is_whole))
     return parts
-
-
-def _near_part(source: Source, one: BuiltStream | None, num_samples: int, seed: int) -> Part:
-    columns = one.format.columns if one is not None and one.format is not None and one.format.packs else None
-    rows: Any = source.dataset
-    if one is not None and columns is not None:
-        rows = one.evaluation_rows if source.is_validation else one.rows
-    reading, kind = SampleReading(rows, num_samples, seed), "samples" if columns is None else "rows"
-    units = [units_of(sample if columns is None else [sample[name] for name in columns]) for _, sample in reading]
-    return Part(source.name, source.is_validation, kind, units, reading.is_whole)
 
 
 def first_batch(trainer: MixingMixin) -> Batch:

@@ -2,20 +2,9 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
-from benchmarks.__main__ import listing, main
 from benchmarks.commands import COMMANDS
 
 ROOT = Path(__file__).parents[3]
-
-
-def test_the_listing_has_a_line_for_each_benchmark_under_its_room() -> None:
-    lines = listing().splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(COMMANDS)
-    rooms = [line for line in lines if not line.startswith("  ")]
-    assert len(rooms) == len(set(rooms)) == 8
-    assert all((ROOT / "benchmarks" / room / "__init__.py").exists() for room in rooms)
 
 
 def test_the_documents_name_benchmarks_that_there_are() -> None:
@@ -36,12 +25,6 @@ def test_the_page_of_the_benchmarks_has_a_row_for_each_with_its_minutes() -> Non
     assert list(rows) == list(COMMANDS)
     for name, command in COMMANDS.items():
         assert rows[name].split()[:1] == ([] if command.minutes is None else [str(command.minutes)]), name
-
-
-def test_a_name_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["overheads"])
-    assert "invalid choice: 'overheads'" in capsys.readouterr().err
 
 
 def test_every_benchmark_can_be_imported() -> None:

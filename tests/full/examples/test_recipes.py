@@ -71,11 +71,6 @@ def test_a_twentieth_is_replayed(world: Path, train: Train) -> None:
     assert _counts(world) == {"new": 20 * 19, "old": 20}
 
 
-def test_nothing_is_replayed_as_the_recipe_says(world: Path, train: Train) -> None:
-    train("continued_pretraining", mixing='{"new": 1, "old": 0}', training__max_steps=2, **NOT_EVALUATED)
-    assert _counts(world) == {"new": 40, "old": 0}
-
-
 def test_the_batch_size_follows_the_tokens(world: Path, train: Train) -> None:
     ramp = '{"class_path": "Ramp", "init_args": {"initial": 4, "final": 16, "over": 10000, "unit": "tokens"}}'
     train("batch_size_ramp", batch_size=ramp, budget='{"tokens": 20000}', **NOT_EVALUATED)

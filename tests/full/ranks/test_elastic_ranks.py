@@ -10,7 +10,6 @@ import torch
 
 from mixer import Ledger, MixingTrainer, Stream
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
-from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, on_ranks
 
 
@@ -65,34 +64,7 @@ def rows(folder: Path) -> list[torch.Tensor]:
     return ends
 
 
-def _failing_rows(shards: list[tuple[int, int]]) -> Iterator[dict[str, list[int]]]:
-    for row in _shard_rows(shards):
-        if row["input_ids"][:2] == [2, 9]:
-            raise OSError("line cut")
-        yield row
-
-
-def _no_idea(step: int, weights: Any) -> Any:
-    if step == 2 and torch.distributed.get_rank() == 1:
-        raise ValueError("no idea")
-    return weights
-
-
-def failures(folder: Path) -> list[str]:
-    """What the ranks say where one of them fails while they talk to each other about rows and tokens."""
-    messages = []
-    shards = {"shards": [(0, 40), (1, 40)]}
-    for generator, mixing, max_tokens in ((_failing_rows, "Uniform", 40), (_shard_rows, _no_idea, None)):
-        rows = datasets.IterableDataset.from_generator(generator, gen_kwargs=shards)
-        streams = {"rows": rows, "map": Tokens(30, 1)}
-        args = arguments(folder / "failures", max_steps=12, per_device_train_batch_size=3)
-        rules = {"mixing": mixing, "batch_size": 8, "max_tokens_per_micro_batch": max_tokens}
-        trainer = mixing_trainer(MixingTrainer, build_model("llama"), args, None, streams, **rules)
-        messages.append(message_of(trainer.train))
-    return messages
-
-
-results = launched(two, rows, failures)
+results = launched(two, rows)
 
 
 def test_two_ranks_then_one_then_four_give_the_run_of_one(results: Results) -> None:
@@ -117,11 +89,3 @@ def test_rows_left_on_one_rank_are_given_on_both(results: Results) -> None:
 def test_rows_go_on_to_the_bit(results: Results) -> None:
     for end in (end for result in results for end in result["rows"]):
         assert torch.equal(end, results[0]["rows"][0])
-
-
-def test_one_rank_that_fails_among_rows_and_tokens_ends_both(results: Results) -> None:
-    told = ["SampleError: Stream 'rows': row 8 of shard 1 could not be read: OSError: line cut"]
-    told += ["ValueError: no idea"]
-    for message, first, second in zip(told, *(result["failures"] for result in results), strict=True):
-        assert first.startswith(f"RemoteError: rank 1 failed: {message}")
-        assert second.startswith(message)

@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem, read_state
-from mixer.utils.files import at_once, read_json, synced_later, write_json
+from mixer.utils.files import read_json, synced_later, write_json
 
 
 class TestWrite:
@@ -24,9 +23,7 @@ class TestWrite:
         assert found["value"].hex() == value.hex()
         assert [path.name for path in folder.iterdir()] == [STATE_FILE]
 
-    def test_what_cannot_be_written_leaves_the_old_file_whole(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_cannot_be_written_leaves_the_old_file_whole(self, tmp_path, monkeypatch) -> None:
         def crash(descriptor: int) -> None:
             raise OSError("no space left on device")
 
@@ -44,9 +41,7 @@ class TestWrite:
         assert read_state(tmp_path) == {"step": 2}
 
 
-def test_what_was_not_synced_is_synced_before_the_checkpoint_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_synced_is_synced_before_the_checkpoint_counts(tmp_path, monkeypatch) -> None:
     synced: list[str] = []
 
     def note(path: Path) -> None:
@@ -65,19 +60,6 @@ def test_what_was_not_synced_is_synced_before_the_checkpoint_counts(
     assert sorted(synced) == sorted([".", "end", "end/deep", "end after", *files])
 
 
-def test_work_at_once_is_done_for_all_before_the_first_error_is_raised() -> None:
-    done: list[int] = []
-
-    def work(number: int) -> None:
-        if number % 2:
-            raise ValueError(f"{number} is odd")
-        done.append(number)
-
-    with pytest.raises(ValueError, match="1 is odd"):
-        at_once(work, range(20))
-    assert sorted(done) == [*range(0, 20, 2)]
-
-
 class TestRead:
     def test_a_file_that_is_missing_or_torn_at_any_length_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match=rf"{STATE_FILE}.*save_only_model=True.*without resume"):
@@ -94,9 +76,7 @@ class TestRead:
 
 
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_told_or_changes_nothing(
-    tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
-) -> None:
+def test_a_flipped_bit_is_told_or_changes_nothing(tmp_path_factory, place, bit) -> None:
     path = tmp_path_factory.getbasetemp() / "sealed.json"
     content = {"step": 12, "weights": [0.25, 1e-17], "é": "a b", "done": True}
     write_json(path, content, sealed=True)
@@ -133,16 +113,6 @@ class TestDigests:
             changed[place] ^= 1
             (checkpoint / name).write_bytes(changed)
             assert find_problem(checkpoint) == f"{name} is damaged: its content has changed"
-
-    def test_a_changed_word_of_the_marker_is_found_and_one_of_an_older_version_is_known(self, tmp_path: Path) -> None:
-        checkpoint = self._checkpoint(tmp_path)
-        checkpoint_files.annotate(checkpoint, superseded=True)
-        text = (checkpoint / MARKER_FILE).read_text()
-        (checkpoint / MARKER_FILE).write_text(text.replace("superseded", "supersedes"))
-        assert str(find_problem(checkpoint)).startswith(f"{MARKER_FILE} is torn")
-        sizes = {"format": 1, "files": {STATE_FILE: (checkpoint / STATE_FILE).stat().st_size}}
-        (checkpoint / MARKER_FILE).write_text(json.dumps(sizes))
-        assert find_problem(checkpoint) is None
 
 
 def test_a_checkpoint_that_is_a_link_is_abandoned_without_what_it_points_to(tmp_path: Path) -> None:

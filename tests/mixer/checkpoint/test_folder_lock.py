@@ -88,9 +88,7 @@ def test_a_folder_that_cannot_be_written_is_refused_early(tmp_path: Path, monkey
         FolderLock(tmp_path / "file" / "run").acquire()
 
 
-def test_a_file_system_without_locks_is_said_and_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_system_without_locks_is_said_and_gone_on_with(tmp_path, monkeypatch, caplog) -> None:
     monkeypatch.setattr("fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
     FolderLock(tmp_path).acquire()
     assert "has no locks" in caplog.text

@@ -42,9 +42,7 @@ MORE = {"train_dataset": {**STREAMS, "c": Tokens(20, 3)}}
         ({"batch_size": 4}, r"batch_size was 6 .* is 4 now.* set allow_inexact=True", [6, 6, 6, 4, 4, 4], [15, 15]),
     ],
 )
-def test_a_run_takes_up_one_stream_more_or_another_size(
-    checkpoint: Path, changes: dict[str, Any], message: str, totals: list[int], seen: list[int]
-) -> None:
+def test_a_run_takes_up_one_stream_more_or_another_size(checkpoint, changes, message, totals, seen) -> None:
     with pytest.raises(ValueError, match=message):
         _train(checkpoint.parent, checkpoint, **changes)
     rows = _train(checkpoint.parent, checkpoint, allow_inexact=True, **changes).ledger.to_pandas()
@@ -58,9 +56,7 @@ def test_a_run_that_fits_is_resumed_exactly_even_if_it_need_not_be(checkpoint: P
     assert torch.equal(weights_of(resumed.model), weights_of(unbroken.model))
 
 
-def test_weights_that_were_saved_again_in_shards_are_taken_if_told_to(
-    checkpoint: Path, caplog: pytest.LogCaptureFixture, unbroken: MixingTrainer
-) -> None:
+def test_weights_that_were_saved_again_in_shards_are_taken_if_told_to(checkpoint, caplog, unbroken) -> None:
     model = LlamaForCausalLM.from_pretrained(checkpoint)
     model.config.made_of = "shards"  # another size than the run's own
     (checkpoint / "model.safetensors").unlink()

@@ -11,12 +11,10 @@ from mixer import LossChange, MixingTrainer
 from mixer.analysis.explain.explanation import explain
 from mixer.cli.entry import main
 from mixer.report.contents import read_report
-from tests.helpers import Tokens
-from tests.mixer.trainer.runs import make, train
+from tests.mixer.trainer.runs import make
 
 ENDS = [3, 4, 6, 8, 9, 11]  # at multiples of 3, in checkpoints, at the end
 OPTIONS: dict[str, Any] = {"max_steps": 11, "save_strategy": "steps", "save_steps": 4, "logging_steps": 2}
-SUMS = ["count", "items", "tokens"]
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +38,6 @@ def build(folder: Path, interval_steps: int | None) -> MixingTrainer:
 
 def folder_of(trainer: MixingTrainer) -> Path:
     return Path(str(trainer.args.output_dir))
-
-
-def test_rows_add_up_to_every_step_and_keep_the_last_decision(every: MixingTrainer, intervals: MixingTrainer) -> None:
-    assert intervals.ledger.clock().equals(every.ledger.clock())
-    rows, found = every.ledger.to_pandas(), intervals.ledger.to_pandas()
-    assert found["step"].tolist() == np.repeat(ENDS, 3).tolist()
-    part = np.searchsorted(ENDS, rows["step"])
-    summed = rows.assign(loss=rows["loss"].fillna(0.0) * rows["items"]).groupby([part, "stream"])[[*SUMS, "loss"]].sum()
-    assert found[SUMS].to_numpy().tolist() == summed[SUMS].to_numpy().tolist()
-    assert (found["loss"].fillna(0.0) * found["items"]).tolist() == pytest.approx(summed["loss"].tolist())
-    states = ["stream", "seen", "unique", "coverage", "epoch", "owed", "active"]
-    ends = rows[rows["step"].isin(ENDS)][states].reset_index(drop=True)
-    assert found[states].equals(ends)
-    decisions = every.ledger.decisions()
-    last = decisions.groupby(np.searchsorted(ENDS, decisions["step"]).tolist())["step"].transform("max")
-    kept = decisions[(decisions["step"] == last) | (decisions["step"] == 0)].reset_index(drop=True)
-    assert 0 < len(kept) < len(decisions)
-    assert intervals.ledger.decisions().astype({"values": str}).equals(kept.astype({"values": str}))
 
 
 @pytest.mark.parametrize("step", [4, 8])
@@ -89,9 +69,7 @@ def test_an_error_leaves_the_steps_of_the_interval_in_progress(tmp_path: Path) -
     assert (rows["step"].tolist(), rows["count"].sum()) == ([2] * 3, 12)
 
 
-def test_reports_and_comparisons_say_so_and_count_the_same(
-    every: MixingTrainer, intervals: MixingTrainer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_and_comparisons_say_so_and_count_the_same(every, intervals, capsys) -> None:
     folders = [folder_of(every), folder_of(intervals)]
     report = read_report(folders)
     first, second = report.runs
@@ -116,13 +94,3 @@ def test_an_explanation_is_of_the_interval_that_a_step_is_in(every: MixingTraine
     assert "over the steps 5 to 6" in explanation.notes[0]
     with pytest.raises(ValueError, match=r"the steps in the ledger of .*, 1 to 11, got 12"):
         explain(folder_of(intervals), 12)
-
-
-def test_with_257_streams_the_log_says_how_long_rows_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    streams = {f"stream {number}": Tokens(2, number) for number in range(257)}
-    trainer = train(tmp_path, train_dataset=streams, max_steps=4, batch_size=4)
-    messages = [one.message for one in caplog.records if "ledger_interval_steps=1" in one.message]
-    assert len(messages) == 1
-    assert "a row covers 3 steps" in messages[0]
-    rows = trainer.ledger.to_pandas()
-    assert rows.groupby("step")["count"].sum().to_dict() == {3: 12, 4: 4}

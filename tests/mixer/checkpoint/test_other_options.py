@@ -62,19 +62,6 @@ def test_another_total_batch_size_is_refused_with_its_parts(tmp_path: Path, chec
     assert trainer.ledger.to_pandas().groupby("step")["count"].sum().tolist() == [total]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
-        {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "batch_size": 16},
-    ],
-)
-def test_the_same_total_batch_size_goes_on(tmp_path: Path, checkpoint: Path, changes: Any, told: list[str]) -> None:
-    trainer = resumed(tmp_path, checkpoint, max_steps=2, **changes)
-    assert trainer.mixing.batch_size == trainer.mixing.initial_batch_size == 16
-    assert told == []
-
-
 def test_a_size_of_the_constructor_that_is_left_out_is_missed(tmp_path: Path) -> None:
     train(tmp_path, **{**SAVED, "gradient_accumulation_steps": 1, "batch_size": 12})
     with pytest.raises(ValueError, match=r"batch_size was 12 .* is 8 now"):
@@ -106,9 +93,7 @@ def _part(line: str, begins: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "value"), KEPT)
-def test_what_the_optimizer_holds_goes_on(
-    tmp_path: Path, checkpoint: Path, told: list[str], name: str, value: Any
-) -> None:
+def test_what_the_optimizer_holds_goes_on(tmp_path, checkpoint, told, name, value) -> None:
     trainer = resumed(tmp_path, checkpoint, **{name: value})
     group = trainer.optimizer.param_groups[0]
     assert (group["lr"], group["weight_decay"], group["betas"][0], group["eps"]) == (0.1, 0.0, 0.9, 1e-8)
@@ -118,9 +103,7 @@ def test_what_the_optimizer_holds_goes_on(
 
 
 @pytest.mark.parametrize(("name", "changes"), TAKEN)
-def test_what_takes_effect_is_told(
-    tmp_path: Path, checkpoint: Path, told: list[str], name: str, changes: dict[str, Any]
-) -> None:
+def test_what_takes_effect_is_told(tmp_path, checkpoint, told, name, changes) -> None:
     resumed(tmp_path, checkpoint, **changes)
     (line,) = told
     assert f" {name} (" in _part(line, "These take effect")

@@ -17,7 +17,7 @@ from mixer.ledger.append_table import Table
 from mixer.ledger.ledger import Ledger
 from mixer.trainer import save
 from mixer.utils.files import WriteError, warn_of_unsynced_folders
-from tests.mixer.checkpoint.test_resume import FULL, Whole, _names, assert_same, build, go_on
+from tests.mixer.checkpoint.test_resume import FULL, _names, assert_same, build, go_on
 
 
 def _full(*_: Any, **__: Any) -> None:
@@ -35,9 +35,7 @@ def _full(*_: Any, **__: Any) -> None:
         (checkpoint_files, "write_json", "the list of its files"),
     ],
 )
-def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
-    owner: Any, name: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole
-) -> None:
+def test_a_checkpoint_without_room_ends_the_run_losing_nothing(owner, name, part, tmp_path, monkeypatch, whole) -> None:
     expected, write = whole("steps")[0], getattr(owner, name)
 
     def second_is_full(*args: Any, **kwargs: Any) -> Any:
@@ -57,9 +55,7 @@ def test_a_checkpoint_that_finds_no_room_ends_the_run_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize(("step", "table"), [(6, "streams"), pytest.param(10, "timings", marks=FULL)])
-def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
-    step: int, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole
-) -> None:
+def test_a_ledger_without_room_ends_the_run_losing_nothing(step, table, tmp_path, monkeypatch, whole) -> None:
     expected, flush, minutes = whole("steps")[0], Table._flush, iter(range(0, 10**9, 60))
 
     def full(self: Table) -> None:
@@ -76,9 +72,7 @@ def test_a_ledger_that_finds_no_room_ends_the_run_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize(("step", "left"), [(4, []), (5, ["checkpoint-4"])])
-def test_no_checkpoint_lacks_what_a_failed_policy_decides(
-    tmp_path: Path, step: int, left: list[str], whole: Whole
-) -> None:
+def test_no_checkpoint_lacks_what_a_failed_policy_decides(tmp_path, step, left, whole) -> None:
     def failing(folder: Path, **changes: Any) -> Any:
         trainer = build(folder, **changes)
         control = trainer._parts.plan.policy

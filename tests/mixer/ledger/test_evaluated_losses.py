@@ -92,9 +92,7 @@ def _train(folder: Path, resumed_from: str | None = None, **options: Any) -> Any
 
 
 @pytest.mark.parametrize("weights", [None, {"a": 1.0, "b": 3.0, "held out": 0.0}])
-def test_it_is_the_same_wherever_it_stands(
-    tmp_path: Path, weights: dict[str, float] | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_the_same_wherever_it_stands(tmp_path, weights, capsys) -> None:
     from mixer.analysis.watch.gathered import WatchedRun
     from mixer.analysis.watch.view import as_document
     from mixer.report.contents import read_report

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.ledger.append_table import Table
 from mixer.utils.files import WriteError
@@ -79,9 +78,7 @@ class TestRead:
         actions=st.lists(st.sampled_from(["append", "flush", "seal", "close", "read", "reopen"]), max_size=25),
         rows_per_part=st.sampled_from([1, 4, 1_000]),
     )
-    def test_any_course_of_events_keeps_every_row_once(
-        self, tmp_path_factory: pytest.TempPathFactory, actions: list[str], rows_per_part: int
-    ) -> None:
+    def test_any_course_of_events_keeps_every_row_once(self, tmp_path_factory, actions, rows_per_part) -> None:
         folder = tmp_path_factory.mktemp("table")
         table, step = make_table(folder, rows_per_part), 0
         for action in actions:
@@ -107,9 +104,7 @@ class TestLists:
         ),
         ending=st.sampled_from(["flush", "seal"]),
     )
-    def test_lists_of_any_length_and_nan_come_back_as_they_were(
-        self, tmp_path_factory: pytest.TempPathFactory, pieces: list[list[list[float]]], ending: str
-    ) -> None:
+    def test_lists_of_any_length_and_nan_come_back_as_they_were(self, tmp_path_factory, pieces, ending) -> None:
         folder = tmp_path_factory.mktemp("table")
         table = Table(folder, LISTS, flush_interval_seconds=NEVER)
         for step, piece in enumerate(pieces):
@@ -118,15 +113,6 @@ class TestLists:
         read = Table(folder, LISTS).read()
         assert (read.schema, read.column("row").null_count) == (LISTS, 0)
         np.testing.assert_equal(read.column("row").to_pylist(), [row for piece in pieces for row in piece])
-
-    def test_a_tail_is_sealed_and_truncated_with_its_lists(self, tmp_path: Path) -> None:
-        table = Table(tmp_path, LISTS)
-        for step in (1, 2, 3):
-            table.append({"step": [step], "row": [[step / 3, np.nan]]})
-            table.seal() if step == 2 else table.flush()
-        table.truncate(2)
-        table.append({"step": [3], "row": np.array([[7.0]])})
-        np.testing.assert_equal(table.read()["row"].to_pylist(), [[1 / 3, np.nan], [2 / 3, np.nan], [7.0]])
 
 
 class TestOtherProcess:

@@ -12,7 +12,6 @@ from transformers import default_data_collator
 from mixer.loading.arrow import ArrowRows
 from mixer.loading.reader import StreamReader
 from mixer.mixture.cursors import StreamShare
-from tests.mixer.loaders import batches_of, contents, make_loader
 
 NUMBERS = ("int8", "int32", "int64", "uint16", "uint32", "float16", "float32", "float64")
 FORMATS = (None, "numpy", "torch")
@@ -97,14 +96,3 @@ def test_rows_that_need_the_data_set_or_its_samples_are_left_to_them() -> None:
     dataset.set_transform(lambda batch: {"z": batch["x"]})  # after the reader was made
     assert reader.stack([first], allows_lists=True) is None
     assert reader.read([both]) == [{"z": 1}, {"z": 2}]
-
-
-@pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("how", [None, "torch"])
-def test_a_run_has_the_same_batches_read_by_columns_or_by_samples(how: str | None, num_workers: int) -> None:
-    parts = [numbers_of("int32", 0, length).select_columns(["even", "number"]) for length in (20, 11, 6)]
-    options = {"datasets": [part.with_format(how) for part in parts], "collator": default_data_collator}
-    by_columns = make_loader(num_workers, stack_columns=dict, stacks_lists=True, **options)
-    expected = [contents(batch) for batch in batches_of(make_loader(**options))]
-    assert [contents(batch) for batch in batches_of(by_columns)] == expected

@@ -1,22 +1,18 @@
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.utils.data import DataLoader, TensorDataset
+from hypothesis import given, settings, strategies as st
 
 from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
 from mixer.loading.batch_report import make_report
 from mixer.measurements import Loss, MeanLoss
 from mixer.mixture.clock import Budget
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
-from tests.mixer.loaders import quick_and_full
 from tests.mixer.loading.rows_on_ranks import Rows
 
 
@@ -94,33 +90,6 @@ def test_scaled_losses_average_to_that_of_the_whole_batch_and_padding_counts_for
     assert batches == ([40], [40], [40])
     assert sorted(sampler.loss_scale for sampler in samplers) == [0.0, 0.0, 3.0]
     assert not hasattr(samplers[0], "batch_size")  # which accelerate would take for that of all batches
-
-
-def test_an_epoch_that_was_left_is_gone_on_with() -> None:
-    sampler = AdaptiveBatchSampler(10, 3)
-    first = next(iter(sampler))
-    assert sorted([*first, *itertools.chain(*sampler)]) == list(range(10))
-    assert sampler.epoch == 1
-
-
-@pytest.mark.parametrize(("stop", "drop_last"), [(1, False), (4, True), (5, False), (11, True)])
-def test_resumed_in_the_middle_it_gives_what_the_uninterrupted_one_gives(stop: int, drop_last: bool) -> None:
-    def build() -> AdaptiveBatchSampler:
-        policy = LossChange(num_warmup_observations=1)
-        data = {"a": range(13), "b": range(9)}
-        return AdaptiveBatchSampler(data, lambda step, size: 4 + step // 3, mixing=policy, drop_last=drop_last)
-
-    def run(sampler: AdaptiveBatchSampler, num_batches: int) -> Iterator[list[int]]:
-        for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(sampler)), num_batches):
-            yield batch
-            step = sampler.mixing.clock.step
-            sampler.observe({"a": 3.0 / (1 + step), "b": 2.0 + math.sin(step)})
-
-    whole = list(run(build(), 20))
-    interrupted, resumed = build(), build()
-    start = list(run(interrupted, stop))
-    resumed.load_state_dict(json.loads(json.dumps(interrupted.state_dict())))
-    assert start + list(run(resumed, 20 - stop)) == whole
 
 
 def test_a_state_fits_another_number_of_ranks_but_no_other_data() -> None:
@@ -224,12 +193,3 @@ def test_bad_input_is_refused(data: Any, options: dict[str, Any], error: type[Ex
     for size in (0, 1, 2.0):
         with pytest.raises((ValueError, TypeError), match="set_batch_size"):
             AdaptiveBatchSampler(10, 4, world_size=2, rank=0).set_batch_size(size)
-
-
-@pytest.mark.parametrize("num_workers", quick_and_full([0], [2]))
-def test_a_data_loader_takes_it(num_workers: int) -> None:
-    sampler = AdaptiveBatchSampler(64, lambda step, batch_size: 4 + step // 4)
-    loader = DataLoader(TensorDataset(torch.arange(64)), batch_sampler=sampler, num_workers=num_workers)
-    batches = [rows.tolist() for _ in range(3) for (rows,) in loader]
-    assert [len(batch) for batch in batches[:5]] == [4, 4, 4, 4, 5]
-    assert sorted(itertools.chain(*batches)) == sorted([*range(64)] * 3)

@@ -1,7 +1,6 @@
 """The moment at which the learning rate begins to fall, by hand from each schedule's formula."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,9 +21,7 @@ from mixer.loading.learning_rate import decay_step
         ("cosine_with_restarts", 0, {"num_cycles": 2}, None),
     ],
 )
-def test_of_the_arguments(
-    kind: str, warmup: float, options: dict[str, Any], expected: int | None, tmp_path: Path
-) -> None:
+def test_of_the_arguments(kind, warmup, options, expected, tmp_path) -> None:
     args = TrainingArguments(str(tmp_path), lr_scheduler_type=kind, warmup_steps=warmup, lr_scheduler_kwargs=options)
     if expected is not None:
         assert decay_step(args, None, 20) == expected

@@ -5,8 +5,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions, split_by_tokens

@@ -61,9 +61,7 @@ def iter_only() -> Any:
         ({"six": 1.5, "two": 0.5}, [TWO, SIX], False, [0.5, 1.5]),
     ],
 )
-def test_units_are_those_asked_for_and_by_default_where_tasks_differ(
-    given: Any, streams: list[Stream], has_heads: bool, expected: list[float] | None
-) -> None:
+def test_units_are_those_asked_for_and_by_default_where_tasks_differ(given, streams, has_heads, expected) -> None:
     found = new_loss_units(given, GroupDRO(), streams, has_heads)
     assert (found is None) == (expected is None)
     if found is not None:
@@ -103,7 +101,7 @@ def test_first_losses_are_units_from_the_first_on_and_after_a_resume() -> None:
 
 def test_policies_say_what_they_compare() -> None:
     comparing = {name for name, kind in mixer.policies.policy_classes().items() if kind.compares_losses}
-    assert comparing == {"GroupDRO", "LossChange", "BalancedPiKE", "ODM", "ADO", "SkillIt", "Aioli"}
+    assert comparing == {"GroupDRO", "LossChange", "BalancedPiKE", "ODM", "ADO", "SkillIt"}
     assert OverfitGuard(LossChange()).compares_losses
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from mixer.loading.transport import Packed, pack, pack_columns, stack_rows
@@ -131,14 +130,6 @@ def test_what_cannot_be_sent_is_found_at_once() -> None:
         for rows in ([broken, 1], [{"x": torch.ones(1), "y": broken}]):
             with pytest.raises((TypeError, AttributeError, pickle.PicklingError), match="pickle"):
                 pack(rows)
-
-
-@pytest.mark.parametrize("is_ragged", [False, True])
-def test_a_column_of_tensors_crosses_as_one(is_ragged: bool) -> None:
-    lengths = range(50) if is_ragged else [50] * 50
-    column = pack([{"x": torch.ones(length)} for length in lengths]).columns["x"]
-    content = column if isinstance(column, tuple) else [column]
-    assert sum(isinstance(part, Tensor | np.ndarray) for part in content) == 1
 
 
 def test_what_is_sent_is_a_copy_and_a_small_piece_does_not_carry_the_whole_along() -> None:

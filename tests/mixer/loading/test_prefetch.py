@@ -2,8 +2,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer import Fixed, Uniform
 from mixer.loading.reader import SampleError
@@ -51,19 +50,6 @@ class TestSamples:
             assert sum(ahead.hits_and_misses) == sum(len(m.stream_ids) for m in mine.micro_batches if not m.is_padding)
             assert plain.hits_and_misses == (0, 0)
 
-    def test_weights_set_by_hand_rule_at_once_and_a_step_can_be_loaded_anew_by_stream(self) -> None:
-        found = []
-        for num_workers in (2, 0):
-            loader, batches = make_loader(num_workers), []
-            for batch in batches_of(loader, 8):
-                batches.append(contents(batch))
-                if len(batches) == 3:
-                    loader.mixing.set_weights({"s0": 0, "s1": 0, "s2": 1})
-            loader.by_stream = True
-            found.append([*batches, contents(loader.load(batch.plan))])
-            assert loader.hits_and_misses == (0, 9 if num_workers else 0)
-        assert found[0] == found[1]
-
 
 class TestHits:
     @pytest.mark.parametrize(
@@ -77,17 +63,6 @@ class TestHits:
             first, *others = hits_and_misses(loader)
             assert first[0] == 0
             assert [misses for _, misses in others] == [0] * len(others)
-
-    def test_workers_begin_anew_with_each_epoch_or_with_weights_that_change_a_little_nearly_all_hit(self) -> None:
-        found = hits_and_misses(make_loader(2, policy=Uniform()))
-        assert [hits == 0 for hits, _ in found] == [step % 5 == 0 for step in range(20)]
-        assert all(misses == 0 for hits, misses in found if hits)
-        options = {"batch_size": 60, "num_epochs": 1, "collator": stacking_collator, "persistent_workers": True}
-        loader, found = make_loader(2, 1, 3, [Numbers(k, 500) for k in range(3)], Uniform(), **options), []
-        for step, _ in enumerate(batches_of(loader)):
-            found.append(loader.hits_and_misses)
-            loader.mixing.set_weights([1.0, 1.2, 1.5 + 0.001 * step])
-        assert sum(misses for _, misses in found[2:]) <= 0.1 * sum(map(sum, found[2:]))
 
 
 class TestWork:

@@ -8,8 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from mixer.loading.reader import SampleError, StreamReader, collates_without_randomness, reads_without_randomness
@@ -149,12 +148,6 @@ class TestPlainSamples:
         assert [int(sample) for sample in read(dataset, [2, 3, 9]).values()] == [6, 9, 7]
         assert calls == [[6, 9, 7]]
 
-    def test_the_generators_are_not_even_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(RandomState, "capture", lambda: pytest.fail("looked at"))
-        for dataset in (list(range(20)), ROWS):
-            assert len(read(dataset, range(10))) == 10
-        monkeypatch.undo()
-
     def test_data_sets_and_collators_that_draw_nothing_are_told_apart(self) -> None:
         from transformers import DataCollatorForLanguageModeling, default_data_collator
 
@@ -193,21 +186,6 @@ class TestFailures:
     def test_of_plain_samples_and_whole_batches_too(self, dataset: Any, message: str) -> None:
         with pytest.raises(SampleError, match=f"'s': {message}"):
             read(dataset, [1, 9])
-
-
-def test_the_place_is_where_a_reader_is() -> None:
-    places: list[list[int]] = []
-
-    def look(index: Any) -> Any:
-        places.append(place.tolist())
-        return index
-
-    reader = StreamReader(["a", "b"], [Data(look), Calls(look)], [1, 2])
-    reader.place = place = np.zeros(2, dtype=np.int64)
-    reader.read([share_of(0, [1, 2]), share_of(1, [1, 2])])
-    assert places == [[0, 3], [0, 6], [1, -1]]
-    assert reader.describe_place(0, 6) == "stream 'a', sample 6"
-    assert reader.describe_place(1, -1) == "stream 'b', several samples"
 
 
 class Columns(Data):

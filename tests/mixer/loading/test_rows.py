@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, load_dataset
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
 
 from mixer.loading.iterable.shards import _GIVES_BUFFER_OF_ONE
@@ -289,9 +288,7 @@ class TestResuming:
             (lambda: Stateful({1, 2}), NUM_ROWS, ["TypeError", "'x'.* 31 rows", "TypeError"]),  # its state is no JSON
         ],
     )
-    def test_a_data_set_without_a_state_is_read_again_and_says_so_before(
-        self, make_dataset: Any, num_read: int, words: list[str], caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_without_a_state_it_is_read_again_and_says_so_before(self, make_dataset, num_read, words, caplog) -> None:
         old, dataset = make(make_dataset()), make_dataset()
         take(old, 31)
         new = make(dataset)
@@ -301,27 +298,6 @@ class TestResuming:
         assert all(map(re.search, words, caplog.messages))
         assert comparable(rest(new)) == comparable(rest(old))
         assert dataset.num_read == num_read
-
-    @pytest.mark.parametrize(
-        ("name", "num_workers"),
-        quick_and_full([("noisy map", 0), ("shuffled", 0), ("plain", 0)], [("noisy map", 2), ("stateful", 2)]),
-    )
-    def test_however_rows_are_taken_and_whenever_it_stops_none_is_lost_or_repeated(self, name, num_workers) -> None:
-        source, whole = (make(EXACT[name](), num_workers=num_workers) for _ in range(2))
-        rows = []
-        for size in (4, 3, 8, 1):
-            rows += take(source, size)
-            random.seed(size)
-            source.fill(size + 3)
-            source.stop()
-        assert comparable(rows + rest(source)) == comparable(rest(whole))
-
-    @pytest.mark.full
-    def test_a_shuffle_buffer_is_not_lost_when_workers_stop(self) -> None:
-        source = make(hugging_face().shuffle(seed=3, buffer_size=10), num_workers=1)
-        rows = take(source, 8)
-        source.stop()
-        assert sorted(numbers(rows + rest(source))) == list(range(NUM_ROWS))
 
 
 class TestRefusals:
@@ -390,9 +366,7 @@ class TestPasses:
         ("name", "num_workers"),
         quick_and_full([("generator", 0), ("stateful", 0), ("plain", 0)], [("generator", 2), ("plain", 2)]),
     )
-    def test_after_an_early_end_the_next_is_whole(
-        self, name: str, num_workers: int, children: Callable[[], list[int]]
-    ) -> None:
+    def test_after_an_early_end_the_next_is_whole(self, name, num_workers, children) -> None:
         source = make(EXACT[name](), num_workers=num_workers)
         take(source, 6)
         workers = children()
@@ -403,21 +377,6 @@ class TestPasses:
         assert sorted(numbers(rest(source))) == list(range(NUM_ROWS))
         assert children() == workers
         assert len(workers) == num_workers
-
-    @pytest.mark.parametrize("num_workers", WORKERS)
-    def test_a_row_can_be_looked_at_without_being_taken_and_of_an_empty_pass_there_is_none(self, num_workers) -> None:
-        source, empty = make(Plain(), num_workers=num_workers), make([], num_workers=num_workers)
-        assert source.peek() is None
-        source.fill(3)
-        for _ in range(2):
-            row = source.peek()
-            assert source.take(1) == [row]
-        rows = rest(source)
-        assert source.peek() == rows[-1]
-        for _ in range(2):
-            empty.fill(1)
-            assert (empty.remaining, empty.peek()) == (0, None)
-            empty.end_pass()
 
     @pytest.mark.parametrize("num_workers", WORKERS)
     def test_no_more_is_held_than_was_asked_for(self, num_workers: int) -> None:

@@ -76,9 +76,7 @@ def test_a_flat_file_is_trained_on_and_resumed(tmp_path: Path) -> None:
         (lambda path: _cut(path.with_suffix(".idx"), 60), {}, "tokens.idx"),
     ],
 )
-def test_files_and_arguments_that_do_not_fit_are_refused(
-    damage: Any, options: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_files_and_arguments_that_do_not_fit_are_refused(damage, options, named, tmp_path) -> None:
     path = megatron(tmp_path)
     damage(path)
     with pytest.raises((ValueError, FileNotFoundError), match=named):

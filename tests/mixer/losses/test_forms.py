@@ -11,10 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from mixer import GradNorm, GroupDRO, Head, MixingTrainer, Policy, Probing, Stream
+from mixer import GradNorm, GroupDRO, MixingTrainer, Policy, Probing, Stream
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
 from tests.mixer.forms import (
-    HEADS,
     KINDS,
     NAMES,
     assert_by_hand,
@@ -24,7 +23,6 @@ from tests.mixer.forms import (
     means_by_hand,
     multi_task,
     shares_by_hand,
-    task_data,
     task_streams,
     trained,
     watched,
@@ -39,9 +37,7 @@ from tests.mixer.forms import (
         (1, "Uniform", {"stars": 0.0, "flags": 2.0}),
     ],
 )
-def test_heads_count_by_samples_and_loss_weights(
-    tmp_path: Path, micro: int, mixing: Any, weights: dict[str, float]
-) -> None:
+def test_heads_count_by_samples_and_loss_weights(tmp_path, micro, mixing, weights) -> None:
     streams = task_streams(**{name: {"loss_weight": weight} for name, weight in weights.items()})
     trainer = trained(tmp_path, multi_task(), streams, micro, mixing=mixing)
     by_id = {NAMES.index(name): weight for name, weight in weights.items()}
@@ -161,9 +157,7 @@ def test_values_that_are_not_known_count_for_nothing(tmp_path: Path, micro: int)
         ({"data_collator": lambda samples: samples}, None),
     ],
 )
-def test_an_error_of_a_loss_or_collator_names_the_stream(
-    tmp_path: Path, own: dict[str, Any], message: str | None
-) -> None:
+def test_an_error_of_a_loss_or_collator_names_the_stream(tmp_path, own, message) -> None:
     with pytest.raises(TypeError, match=message) as caught:
         trained(tmp_path, multi_task(), task_streams(["topic", "stars"], stars=own))
     assert any("'stars'" in note for note in caught.value.__notes__)
@@ -239,24 +233,3 @@ def test_smoothing_is_that_of_each_head(tmp_path: Path) -> None:
     names, args = ["topic", "tags"], {"label_smoothing_factor": 0.2}
     trainer = trained(tmp_path, multi_task(), task_streams(names), 2, args=args)
     assert_by_hand(trainer, names, tolerance=1e-6, loss_sum=smoothed)
-
-
-def _mean_of_tokens(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    return F.cross_entropy(outputs.logits.reshape(-1, 3), labels.reshape(-1))
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
-def test_a_run_goes_on_to_the_bit(tmp_path: Path, workers: int) -> None:
-    args = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch"}
-    args["dataloader_num_workers"] = workers
-    ends = []
-    for resume in (None, str(tmp_path / "checkpoint-3")):
-        heads = {name: Head(**{**head.to_dict(), "dropout": 0.2}) for name, head in HEADS.items()}
-        streams = task_streams(topic={"loss_weight": 2.0}, tags={"compute_loss_func": _mean_of_tokens})
-        sets = {name: task_data(name, 4, 5) for name in NAMES}
-        options: dict[str, Any] = {"mixing": "LossChange", "eval_dataset": sets, "args": args}
-        trainer = watched(tmp_path, multi_task(heads, torch.float32), streams, 3, 16, **options)
-        trainer.train(resume_from_checkpoint=resume)
-        ends.append((weights_of(trainer.model), [entry["loss"] for entry in logged(trainer)]))
-    assert torch.equal(ends[0][0], ends[1][0])
-    assert ends[0][1] == ends[1][1]

@@ -46,9 +46,7 @@ def _train(folder: Path, *bad: int, model: Any = None, own: Any = None, **option
 
 @pytest.mark.parametrize("nonfinite", ["warn", "skip"])
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
-def test_a_step_is_skipped_and_named_with_its_streams(
-    nonfinite: str, max_grad_norm: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_step_is_skipped_and_named_with_its_streams(nonfinite, max_grad_norm, tmp_path, caplog) -> None:
     options = {"max_grad_norm": max_grad_norm, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
     trainer = _train(tmp_path, 5, own={"nonfinite": nonfinite}, **options)
     norms = logged(trainer, "grad_norm")

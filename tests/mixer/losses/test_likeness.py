@@ -7,8 +7,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 from transformers import TrainerCallback, default_data_collator
 
@@ -155,9 +154,7 @@ FRESH = {"data_collator": _taking_labels_out, "args": {"remove_unused_columns": 
         ([OWN, OTHER], {"data_collator": _pairs}, False),
     ],
 )
-def test_streams_that_differ_have_micro_batches_of_their_own(
-    tmp_path: Path, streams: list[Any], options: dict[str, Any], are_alike: bool
-) -> None:
+def test_streams_that_differ_have_micro_batches_of_their_own(tmp_path, streams, options, are_alike) -> None:
     found = _micro_batches(tmp_path, dict(zip("ab", streams, strict=True)), **options)
     assert found == ([{0, 1}] if are_alike else [{0}, {1}]) * 2
 

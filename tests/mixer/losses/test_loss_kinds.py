@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import nn
 from transformers import BertLMHeadModel, Trainer
 
@@ -56,15 +55,6 @@ def test_means_over_items_and_rows_are_one_where_rows_are_equally_long(rows: lis
 
 def _labels(inputs: Any) -> torch.Tensor:
     return inputs["labels"].ne(-100).sum(dim=1)
-
-
-def test_rows_are_tried_in_halves_of_different_length() -> None:
-    batch = padded(_ROWS)
-    whole, fewer, more = rows_to_try(batch, 13, _labels) or ({}, {}, {})
-    assert [len(part["labels"]) for part in (whole, fewer, more)] == [8, 4, 4]
-    assert _labels(fewer).max() <= _labels(more).min()
-    assert sorted(_labels(batch).tolist())[:4] == sorted(_labels(fewer).tolist())
-    assert rows_to_try(batch, 12, _labels) is None  # packed: rows are not samples
 
 
 def test_one_row_is_tried_twice_with_other_labels() -> None:

@@ -52,9 +52,7 @@ def _weights(kind: Any, folder: Path, model: nn.Module, data: Any = _ROWS, colla
 
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("shows_logits", [True, False])
-def test_a_model_of_one_row_trains_as_by_the_trainer(
-    shows_logits: bool, accumulation: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_of_one_row_trains_as_by_the_trainer(shows_logits, accumulation, tmp_path, caplog) -> None:
     options = {"gradient_accumulation_steps": accumulation}
     plain = _weights(Trainer, tmp_path / "plain", _OneRow(shows_logits), **options)
     own = _weights(MixingTrainer, tmp_path / "own", _OneRow(shows_logits), **options)

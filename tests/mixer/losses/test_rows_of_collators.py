@@ -68,9 +68,7 @@ def _told(caplog: pytest.LogCaptureFixture, collator: Collator) -> list[str]:
 
 @pytest.mark.parametrize("model", ["bert-classifier", "bert-tokens", "bert-regression", "llama"])
 @pytest.mark.parametrize(("collator", "num_rows"), [(without_marked, 11), (marked_twice, 17)])
-def test_the_gradient_is_that_of_all_rows_together(
-    tmp_path: Path, model: str, collator: Collator, num_rows: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_gradient_is_that_of_all_rows_together(tmp_path, model, collator, num_rows, caplog) -> None:
     trainer, gradients = trained(tmp_path, collator, model, max_steps=1)
     plain = build_model(model)
     rows = [row for stream in trainer.streams for row in stream.dataset.rows]

@@ -129,9 +129,7 @@ def loss_of_items(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) 
 
 
 @pytest.mark.parametrize(("loss", "limit"), [(None, 23), (loss_of_rows, None), (loss_of_items, 23)])  # rows: 12 tokens
-def test_rows_go_in_micro_batches_of_the_run_to_the_same_gradient(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: Any, limit: int | None
-) -> None:
+def test_rows_go_in_micro_batches_of_the_run_to_the_same_gradient(tmp_path, monkeypatch, loss, limit) -> None:
     own = (
         None
         if loss is None
@@ -172,9 +170,7 @@ def test_checkpointing_stays_on_and_dropout_off(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_a_model_that_checkpoints_itself_is_kept_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on: bool
-) -> None:
+def test_a_model_that_checkpoints_itself_is_kept_too(tmp_path, monkeypatch, is_on) -> None:
     torch.manual_seed(0)
     model = Held(is_on)
     statistics = [buffer.clone() for buffer in model.buffers()]
@@ -185,9 +181,7 @@ def test_a_model_that_checkpoints_itself_is_kept_too(
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
 
 
-def test_rows_are_halved_without_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_are_halved_without_memory(tmp_path, monkeypatch, caplog) -> None:
     runs = []
     for name, fails_from in (("fits", 1_000), ("halved", 3)):
         args = {"per_device_train_batch_size": 4, "max_steps": 4}

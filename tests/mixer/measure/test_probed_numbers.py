@@ -145,9 +145,7 @@ def test_packed_rows(tmp_path: Path) -> None:
         ({"batch_size": 3}, "a stream needs two samples in a step; raise the batch size"),
     ],
 )
-def test_who_needs_a_variance_that_a_step_does_not_show_is_told_once(
-    changes: dict[str, Any], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_needs_a_variance_that_a_step_does_not_show_is_told_once(changes, message, tmp_path, caplog) -> None:
     build(tmp_path, **{"probe": SKETCH, "mixing": PiKE(1), **changes}).train()
     assert caplog.text.count("The gradient variance of these streams is unknown: a, b, c.") == 1
     assert message in caplog.text

@@ -4,14 +4,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from mixer import BalancedPiKE, Floor, MixingTrainer, PiKE, Probing, Uniform, schedules
+from mixer import BalancedPiKE, Floor, PiKE, Probing, Uniform, schedules
 from mixer.run.probing import resolve_probing
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
+from tests.helpers import Tokens, build_model, three_streams, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
 
 
@@ -25,9 +24,7 @@ from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of,
         ({"mixing": Uniform()}, []),  # with a word that nobody asks it
     ],
 )
-def test_steps_are_probed_after_which_somebody_wants_to_know(
-    changes: dict[str, Any], expected: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_steps_are_probed_after_which_somebody_wants_to_know(changes, expected, tmp_path, caplog) -> None:
     options = {"probe": Probing(), "args": {"max_steps": 4}, "epoch_size": 999, **changes}
     trainer = build(tmp_path, **options)
     trainer.train()
@@ -99,21 +96,6 @@ def test_an_error_in_a_probed_step_leaves_the_model_as_it_was(place: str, tmp_pa
     assert trainer._parts.probe._present is None
     run = train(trainer)
     assert_found(trainer.ledger.gradients(), run.expected)
-
-
-def test_a_second_run_probes_its_own_model(tmp_path: Path) -> None:
-    args = arguments(tmp_path, per_device_train_batch_size=16)
-    options = {"train_dataset": three_streams(), "mixing": PiKE(1), "batch_size": 12}
-    trainer = mixing_trainer(MixingTrainer, args=args, model_init=lambda: build_model("llama"), **options)
-    trainer.train()
-    first, old = trainer.ledger.gradients(), trainer.model
-    run = train(trainer)
-    assert trainer.model is not old
-    assert not trainer._parts.probe._probes  # nothing holds on to it, or to its sketches
-    assert is_untouched(old)
-    assert_found(trainer.ledger.gradients(), run.expected)
-    found = trainer.ledger.gradients()["squared_norm"]
-    np.testing.assert_allclose(first["squared_norm"], found, rtol=1e-5)
 
 
 def test_the_batch_grows_by_the_noise_of_the_streams(tmp_path: Path) -> None:

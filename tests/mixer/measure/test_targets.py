@@ -80,9 +80,7 @@ def by_autograd(
         ("adamw_torch", "optimizer", "adam", [[0.75, 0.25]]),  # one gradient for both
     ],
 )
-def test_alignment_is_that_of_whole_gradients(
-    tmp_path: Path, optim: str, metric: str, name: str, weights: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_alignment_is_that_of_whole_gradients(tmp_path, optim, metric, name, weights, monkeypatch) -> None:
     expected, measure = [], TargetProbe._measure
     monkeypatch.setattr("mixer.measure.target_gradients._FALL", 1e-4)  # the limit of a short step
 
@@ -157,7 +155,6 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
         (mixer.Fixed(), {"objective": Objective(["outside"], steering_sets=OWN)}, {}, {}),
         (mixer.TargetLoss({"a": 1.0, "b": 1.0, "c": 1.0}), {"args": {"eval_strategy": "epoch"}}, {}, {}),
         (MarginalValue(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
-        (mixer.OPMix(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
         (
             MarginalValue(),
             {"objective": Objective(["outside"], steering_share=0.0, steering_sets=OWN)},
@@ -168,14 +165,7 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
         (Uniform(), {"objective": Objective(["outside"], steering_share=0.25)}, {}, {"outside": 10}),
     ],
 )
-def test_rows_are_set_aside_and_told_only_where_they_steer_or_are_asked_for(
-    tmp_path: Path,
-    policy: Any,
-    changes: dict[str, Any],
-    steering: dict[str, int],
-    taken: dict[str, int],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_rows_are_set_aside_and_told_only_where_they_steer(tmp_path, policy, changes, steering, taken, caplog) -> None:
     trainer = build(tmp_path, policy, **{"eval_dataset": OUTSIDE, "objective": ["outside", "a"], **changes})
     left = {name: len(OUTSIDE[name]) - number for name, number in taken.items()}
     assert {name: len(rows) for name, rows in trainer._parts.plan.steering.rows.items()} == steering
@@ -251,9 +241,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str,
         build(tmp_path, policy, **options)
 
 
-def test_a_target_without_labels_is_refused_and_a_lacking_metric_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_target_without_labels_is_refused_and_a_lacking_metric_told(tmp_path, caplog) -> None:
     args, model = arguments(tmp_path, max_steps=2, eval_strategy="epoch"), build_model("llama")
     unlabelled = [{"input_ids": torch.arange(4)} for _ in range(8)]
     with pytest.raises(ValueError, match=r"The target 't' of the objective has no loss: .* needs labels for its loss"):
@@ -297,9 +285,7 @@ class _Counting(Tagger):
 
 
 @pytest.mark.parametrize("objective", [["outside", "a"], Objective(["outside", "a"], kind="worst")])
-def test_the_cost_of_measuring_is_told_before_the_run(
-    tmp_path: Path, objective: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_cost_of_measuring_is_told_before_the_run(tmp_path, objective, caplog) -> None:
     model, data = _Counting(), {"a": Tokens(20, 1, KIND), "b": Tokens(10, 2, KIND), "c": Tokens(6, 3, KIND)}
     train(tmp_path, MarginalValue(), model=model, objective=objective, train_dataset=data, args={"max_steps": 16})
     [told] = re.findall(r"for the objective takes about ([\d.]+) % of the work", caplog.text)

@@ -107,9 +107,7 @@ TWENTY = [{"max_samples": 20}] * 2
         (TWENTY, {"num_train_epochs": 2}, {}, "num_train_epochs=2 and the amounts of the streams, 40 samples together"),
     ],
 )
-def test_amounts_that_do_not_add_up_are_refused(
-    tmp_path: Path, fields: Any, args: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
+def test_amounts_that_do_not_add_up_are_refused(tmp_path, fields, args, options, message) -> None:
     def make() -> MixingTrainer:
         streams = [Stream(name, Tokens(40, 1), **own) for name, own in zip("ab", fields, strict=True)]
         return _trainer(tmp_path, streams, args, **options)

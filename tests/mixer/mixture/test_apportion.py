@@ -3,8 +3,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import mixer.mixture.apportion
 from mixer.mixture.apportion import apportion
@@ -75,9 +74,7 @@ class TestTooManyDue:
         most_due=st.sampled_from([1.0, 3.5, 40.0]),
         is_coarse=st.booleans(),
     )
-    def test_as_many_wait_as_if_samples_were_taken_away_singly(
-        self, seed: int, num_streams: int, share_due: float, most_due: float, is_coarse: bool
-    ) -> None:
+    def test_as_many_wait_as_if_taken_singly(self, seed, num_streams, share_due, most_due, is_coarse) -> None:
         random = np.random.default_rng(seed)
         deficit = random.uniform(0.5, most_due, num_streams) * (random.random(num_streams) < share_due)
         deficit = np.round(deficit * 4) / 4 if is_coarse else deficit  # ties, too
@@ -118,9 +115,7 @@ class TestCounts:
             ([0.5, 0.5, 0.0], 2, [0.1, -0.5, 0.4], [1, 1, 0], [0.3, -0.3, 0.0]),
         ],
     )
-    def test_who_comes_first(
-        self, shares: list[float], total: int, deficit: list[float], expected: list[int], left: list[float]
-    ) -> None:
+    def test_who_comes_first(self, shares, total, deficit, expected, left) -> None:
         arrays = np.array(shares), np.array(deficit)
         counts, found = apportion(arrays[0], total, arrays[1])
         assert counts.tolist() == expected

@@ -149,9 +149,7 @@ def test_a_size_by_hand_of_one_sample_and_a_small_factor_come_back() -> None:
         ),
     ],
 )
-def test_another_schedule_or_version_is_refused_or_begins(
-    schedule: Schedule, changes: dict[str, Any], message: str
-) -> None:
+def test_another_schedule_or_version_is_refused_or_begins(schedule, changes, message) -> None:
     size, state = BatchSize(schedule, 8), {**BatchSize(LossChange(maximum=64), 8).state_dict(), **changes}
     with pytest.raises(ValueError, match=message):
         size.load_state_dict(state)

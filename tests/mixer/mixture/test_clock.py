@@ -2,8 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.mixture.clock import Budget, Clock
 
@@ -62,9 +61,7 @@ class TestEpoch:
             (64, 10, 3, 0, [10, 10, 10]),
         ],
     )
-    def test_the_last_step_is_the_remainder(
-        self, batch_size: int, epoch_size: int, num_epochs: int, drop_unit: int, expected: list[int]
-    ) -> None:
+    def test_the_last_step_is_the_remainder(self, batch_size, epoch_size, num_epochs, drop_unit, expected) -> None:
         clock = Clock(batch_size, epoch_size, Budget(epochs=num_epochs), drop_unit)
         assert totals_of(clock, clock.max_steps) == expected
         assert clock.dropped_samples == epoch_size - sum(expected) // num_epochs
@@ -75,9 +72,7 @@ class TestEpoch:
         num_epochs=st.integers(1, 4),
         drop_unit=st.integers(0, 20),
     )
-    def test_the_steps_of_an_epoch_sum_to_it(
-        self, batch_size: int, epoch_size: int, num_epochs: int, drop_unit: int
-    ) -> None:
+    def test_the_steps_of_an_epoch_sum_to_it(self, batch_size, epoch_size, num_epochs, drop_unit) -> None:
         clock = Clock(batch_size, epoch_size, Budget(epochs=num_epochs), min(drop_unit, epoch_size))
         for _ in range(num_epochs):
             totals = totals_of(clock, clock.steps_per_epoch)

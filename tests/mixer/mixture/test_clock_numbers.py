@@ -46,9 +46,7 @@ class TestDropping:
     @pytest.mark.parametrize(
         ("is_constant", "epoch_size", "drop_unit", "needed"), [(False, 3, 1, 4), (True, 3, 5, 5), (True, 5, 6, 6)]
     )
-    def test_what_would_leave_nothing_is_refused_with_its_numbers(
-        self, is_constant: bool, epoch_size: int, drop_unit: int, needed: int
-    ) -> None:
+    def test_what_would_leave_nothing_is_refused(self, is_constant, epoch_size, drop_unit, needed) -> None:
         with pytest.raises(
             ValueError, match=r"dataloader_drop_last drops everything: an epoch has \d samples"
         ) as error:

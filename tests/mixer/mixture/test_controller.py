@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.measurements import EvaluationLoss, Loss
 from mixer.mixture.clock import Budget, Clock
@@ -290,9 +289,7 @@ class TestResume:
     @pytest.mark.parametrize("drawing", ["exact", "multinomial"])
     @settings(max_examples=10)
     @given(step=st.integers(0, 30), manual=st.booleans(), evaluation=st.sampled_from([None, 1.5, math.nan, -math.inf]))
-    def test_saved_at_any_step_it_goes_on_alike(
-        self, make_policy: Callable[[], Policy], drawing: str, step: int, manual: bool, evaluation: float | None
-    ) -> None:
+    def test_saved_at_any_step_it_goes_on_alike(self, make_policy, drawing, step, manual, evaluation) -> None:
         mixing, resumed = make_mixing(make_policy(), drawing=drawing), make_mixing(make_policy(), drawing=drawing)
         for _ in range(step):
             one_step(mixing)
@@ -316,9 +313,7 @@ class TestResume:
             (None, {"batch_size": 9}, "batch_size was 8 .* is 9 now"),
         ],
     )
-    def test_another_run_is_refused_and_the_difference_named(
-        self, saved: Policy | None, other: dict[str, Any], message: str
-    ) -> None:
+    def test_another_run_is_refused_and_the_difference_named(self, saved, other, message) -> None:
         with pytest.raises(ValueError, match=message):
             make_mixing(**other).load_state_dict(make_mixing(saved).state_dict())
 

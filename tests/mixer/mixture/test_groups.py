@@ -2,8 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.mixture.groups import Grouping, Groups
 from mixer.mixture.stream import Stream
@@ -54,9 +53,7 @@ def marginals(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         ("xyz", {"x": 8, "y": 1, "z": 1}, {"x": 0.5}, [1, 1, 1], [0.5, 0.25, 0.25]),
     ],
 )
-def test_shares_of_one_grouping(
-    groups: str, weights: dict[str, float], caps: dict[str, float], shares: list[float], expected: list[float]
-) -> None:
+def test_shares_of_one_grouping(groups, weights, caps, shares, expected) -> None:
     fitted = Groups(flat_streams(groups), [Grouping("g", weights, max_shares=caps)]).fit(shares_of(shares))
     np.testing.assert_allclose(fitted, expected)
 
@@ -67,9 +64,7 @@ class TestWeights:
         languages=st.lists(positive, min_size=2, max_size=2),
         domains=st.lists(positive, min_size=3, max_size=3),
     )
-    def test_two_groupings_hold_together(
-        self, weights: list[float], languages: list[float], domains: list[float]
-    ) -> None:
+    def test_two_groupings_hold_together(self, weights, languages, domains) -> None:
         groupings = [
             Grouping("language", dict(zip(LANGUAGES, languages, strict=True))),
             Grouping("domain", dict(zip(DOMAINS, domains, strict=True))),
@@ -124,9 +119,7 @@ class TestEpochs:
             ("xx", 1, [2.0, np.inf], [1, 1], [5, 5], [2.0, 8.0]),
         ],
     )
-    def test_what_is_left_is_split_by_shares(
-        self, groups: str, epochs: float, available: Any, shares: Any, seen: Any, expected: list[float]
-    ) -> None:
+    def test_what_is_left_is_split_by_shares(self, groups, epochs, available, shares, seen, expected) -> None:
         grouped = Groups(flat_streams(groups), [Grouping("g", max_epochs={"x": epochs})])
         assert grouped.limit(np.array(available), shares_of(shares), np.array(seen)).tolist() == expected
 

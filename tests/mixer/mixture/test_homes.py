@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.mixture.step_plan import StepPlan, rank_samples
 from tests.mixer.plans import Key, all_samples, make_plan, samples_of

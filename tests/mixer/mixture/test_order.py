@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.mixture import permutation as order
 from mixer.mixture.permutation import Permutation, PermutationBlock, mix_bits
@@ -54,9 +53,7 @@ class TestExactCoverage:
         shuffle=st.booleans(),
         data=st.data(),
     )
-    def test_positions_undoes_the_order(
-        self, length: int, seed: int, epochs: list[int], shuffle: bool, data: st.DataObject
-    ) -> None:
+    def test_positions_undoes_the_order(self, length, seed, epochs, shuffle, data) -> None:
         order = Permutation([9, length], [1, seed], [True, shuffle])
         positions = [epoch * length + data.draw(st.integers(0, length - 1)) for epoch in epochs]
         rows = order.map_positions(np.ones(len(positions), dtype=np.int64), positions)

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.mixture.groups import Grouping
 from mixer.mixture.permutation import Order
@@ -63,9 +62,7 @@ class TestExhaustion:
             ((5, 6), (1, 1), [1, 1], 40, [5, 6]),  # all run out: the last step is smaller
         ],
     )
-    def test_streams_that_run_out_in_a_step_leave_the_rest_to_the_others(
-        self, lengths: Any, max_epochs: Any, weights: list[float], total: int, expected: list[int]
-    ) -> None:
+    def test_streams_that_run_out_leave_the_rest_to_others(self, lengths, max_epochs, weights, total, expected) -> None:
         streams = [
             Stream(f"s{k}", range(length), max_epochs=most)
             for k, (length, most) in enumerate(zip(lengths, max_epochs, strict=True))
@@ -80,9 +77,7 @@ class TestExhaustion:
         total=st.integers(1, 20),
         drawing=st.sampled_from(["exact", "multinomial"]),
     )
-    def test_every_stream_gives_exactly_its_samples(
-        self, lengths: list[int], epochs: float, total: int, drawing: Any
-    ) -> None:
+    def test_every_stream_gives_exactly_its_samples(self, lengths, epochs, total, drawing) -> None:
         streams = make_streams(*lengths, max_epochs=epochs)
         planner = Planner(streams, seed=1, drawing=drawing)
         given_so_far, whole = 0, sum(stream.end for stream in streams)

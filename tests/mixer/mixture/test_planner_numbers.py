@@ -32,9 +32,7 @@ class TestLossWeights:
             ([1.0, 0.5], [3.0, 4.0], [3.0, 2.0]),
         ],
     )
-    def test_the_policys_factors_are_multiplied_by_the_streams_own(
-        self, own: list[float], factors: list[float] | None, expected: list[float] | None
-    ) -> None:
+    def test_the_policys_factors_are_multiplied_by_the_streams_own(self, own, factors, expected) -> None:
         planner = Planner([Stream(f"s{k}", range(3), loss_weight=weight) for k, weight in enumerate(own)], seed=0)
         found = planner.weigh_losses(None if factors is None else np.array(factors))
         assert (None if found is None else found.tolist()) == expected

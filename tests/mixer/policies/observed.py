@@ -10,7 +10,7 @@ from mixer.policies import Decision, Mixture, Observation, Policy
 from tests.mixer.kinds import parted
 
 NAN = float("nan")
-ARRAYS = ("weights", "shares", "losses", "evaluation_losses", "excess_losses", "losses_after")
+ARRAYS = ("weights", "shares", "losses", "evaluation_losses")
 
 
 def mixture(weights: Sequence[float], sizes: Sequence[int] | None = None) -> Mixture:
@@ -39,11 +39,7 @@ def observe(
 
 
 def measured(
-    squared_norm: Sequence[float],
-    variance: Sequence[float],
-    counts: Sequence[int],
-    gram: Any = None,
-    **seen: Any,
+    squared_norm: Sequence[float], variance: Sequence[float], counts: Sequence[int], gram: Any = None, **seen: Any
 ) -> Observation:
     """A step whose gradients have these statistics; without products they are at right angles to each other."""
     number = np.array(counts, dtype=np.int64)

@@ -80,9 +80,7 @@ def test_credit_follows_what_was_drawn_by_weights_or_by_counts(form: str, credit
 
 @pytest.mark.parametrize("form", ["paper", "code"])
 class TestBoth:
-    def test_fits_come_when_they_are_due_and_losses_of_the_first_steps_are_ignored(
-        self, form: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_fits_come_when_they_are_due_and_losses_of_the_first_steps_are_ignored(self, form, monkeypatch) -> None:
         due: list[int] = []
         policy = started(form, num_warmup_steps=10, refit_steps=7, num_ignored_steps=2)
         for step in range(1, 30):
@@ -97,12 +95,3 @@ class TestBoth:
             decision = policy.update(observe(step, [NAN, *losses_at(step)]))
         assert policy.laws["a"] is None
         assert decision.weights[0] == pytest.approx(0.2)
-
-    def test_a_stream_that_left_waits_with_its_own_weight_and_credit(self, form: str) -> None:
-        policy = started(form, num_warmup_steps=20)
-        follow(policy, 30)
-        credit = policy.state_dict()["credit"][1]
-        for step in range(31, 60):
-            decision = policy.update(observe(step, [1.5, NAN], [8, 0], weights=OWN, shares=[1.0, 0.0]))
-        assert decision.weights.tolist() == pytest.approx(OWN)
-        assert policy.state_dict()["credit"][1] == credit

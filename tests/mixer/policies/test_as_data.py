@@ -32,9 +32,7 @@ def test_arguments_are_named_however_they_were_given_also_of_copies() -> None:
     assert as_data(Ramp(64, over=1e6, initial=8))["init_args"] == {"final": 64, "over": 1e6, "initial": 8}
 
 
-def test_numbers_of_numpy_and_those_that_json_has_not_are_kept_and_what_is_changed_afterwards_is_as_it_was_given() -> (
-    None
-):
+def test_numbers_of_numpy_and_those_that_json_has_not_are_kept_as_they_were_given() -> None:
     data = as_data({"a": np.float64(0.5), "b": np.arange(3), "c": (1, "x", None)})
     assert json.loads(json.dumps(data)) == {"a": 0.5, "b": [0, 1, 2], "c": [1, "x", None]}
     given = [-math.inf, np.array([math.nan, 1.0])]

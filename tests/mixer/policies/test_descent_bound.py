@@ -2,8 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.measurements.gradients import alignment_of, conflict_of
 from mixer.policies.shared.descent_bound import best_weights, bound_factors, minimise_on_simplex

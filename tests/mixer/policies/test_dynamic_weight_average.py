@@ -3,7 +3,7 @@ import math
 import numpy as np
 
 from mixer.policies import DWA, Decision
-from tests.mixer.policies.observed import led, mixture, observe
+from tests.mixer.policies.observed import led, observe
 
 # Means of the windows: (3, 2), then (1.5, 2): ratios (1/2, 1).
 ROWS = [[4.0, 2.0], [2.0, 2.0], [2.0, 1.0], [1.0, 3.0]]
@@ -20,17 +20,6 @@ def test_by_hand() -> None:
     decided = [first / (first + second), second / (first + second)]  # after two windows, until the next one is over
     expected = [*[OWN] * 4, decided, decided]
     np.testing.assert_allclose([decision.weights for decision in decisions], expected, rtol=1e-12)
-
-
-def test_resumed_in_the_midst_of_a_window_with_shorter_ones_it_closes_that_window() -> None:
-    policy, resumed = DWA(2.0, 4), DWA(2.0, 2)
-    run(policy, [*ROWS, *ROWS[:3]])
-    resumed.start(mixture(OWN))
-    resumed.load_state_dict(policy.state_dict())
-    closed = resumed.update(observe(8, ROWS[3]))
-    np.testing.assert_array_equal(closed.weights, policy.update(observe(8, ROWS[3])).weights)
-    resumed.update(observe(9, [9.0, 1.0]))
-    assert not np.allclose(resumed.update(observe(10, [9.0, 1.0])).weights, closed.weights)
 
 
 def test_gaps_are_left_out_of_the_means() -> None:

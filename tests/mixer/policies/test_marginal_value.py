@@ -89,13 +89,6 @@ def test_a_change_that_noise_does_not_explain_counts_half_until_it_is_confirmed(
     np.testing.assert_allclose(policy.scores, [0.0, 1.0, 0.5], atol=0.15)
 
 
-def test_noisy_measurements_are_averaged() -> None:
-    random, policy = np.random.default_rng(0), MarginalValue(drift=0.0)
-    seen = [measurement(np.array([1.0, 0.2, 0.2]) + 0.3 * random.standard_normal(3), 0.3) for _ in range(200)]
-    decided(policy, *seen)
-    assert policy.scores[0] - policy.scores[1:].mean() == pytest.approx(0.8 / 1.05, abs=0.15)
-
-
 def test_streams_within_two_standard_errors_share_their_score() -> None:
     assert pooled(np.array([0.9, 0.1, 1.0, 0.15]), 0.01).tolist() == pytest.approx([0.95, 0.125, 0.95, 0.125])
     assert pooled(np.array([0.9, 0.1]), 0.0).tolist() == [0.9, 0.1]

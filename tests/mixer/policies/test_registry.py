@@ -8,8 +8,7 @@ import pytest
 
 from mixer.policies import Fixed, Function, LossChange, Proportional, Uniform, WarmUp
 from mixer.policies.registry import as_policy, built_in_policies, policy_classes
-from mixer.utils import entry_points as plugins
-from mixer.utils import known_rules
+from mixer.utils import entry_points as plugins, known_rules
 from tests.mixer.policies.observed import mixture
 
 

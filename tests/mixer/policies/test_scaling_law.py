@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.policies.shared.scaling_law import EXPONENTS, ScalingLaw, fit_scaling_law
 

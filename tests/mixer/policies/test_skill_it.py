@@ -40,8 +40,7 @@ def test_by_itself_each_stream_is_weighed_by_its_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by_name", "graph"),
-    [({"a": {"b": 0.5}}, GRAPH), ({"b": {"b": 0.0}, "a": {"a": 2.0}}, [[2.0, 0.0], [0.0, 0.0]])],
+    ("by_name", "graph"), [({"a": {"b": 0.5}}, GRAPH), ({"b": {"b": 0.0}, "a": {"a": 2.0}}, [[2.0, 0.0], [0.0, 0.0]])]
 )
 def test_a_graph_by_name_has_ones_on_its_diagonal(by_name: Any, graph: Any) -> None:
     found, expected = (run(SkillIt(given), [[1.0, 3.0]])[-1].weights for given in (by_name, graph))

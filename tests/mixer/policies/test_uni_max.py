@@ -2,8 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from mixer.policies import UniMax
 from tests.mixer.policies.observed import mixture, observe
@@ -36,9 +35,7 @@ many_sizes = st.lists(st.integers(1, 10**9), min_size=2, max_size=40)
 
 
 @given(sizes=many_sizes, max_epochs=st.floats(0.1, 100), part=st.floats(1e-3, 1.0))
-def test_none_is_passed_too_often_and_those_below_their_cap_are_even(
-    sizes: list[int], max_epochs: float, part: float
-) -> None:
+def test_none_is_passed_too_often_and_those_below_their_cap_are_even(sizes, max_epochs, part) -> None:
     caps = max_epochs * np.array(sizes)
     budget = max(1.0, part * caps.sum())
     assume(budget <= caps.sum())

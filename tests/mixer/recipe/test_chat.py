@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 
-from mixer.recipe.data import Chat, DataSource, Format, Prompt, Text, formatted
+from mixer.recipe.data import Chat, DataSource, Format, formatted
 from tests.mixer.recipe.small_tokenizers import CHATML, byte_level
 
 _CALLS = "{% for call in message.tool_calls or [] %}<call>{{ (call.function or call) | tojson }}</call>{% endfor %}"
@@ -188,27 +188,6 @@ class TestColumns:
             made([row], CHATML)
         assert made([row], CHATML, ignored_columns=[name]) == made([{"messages": TALK}], CHATML)
 
-    @pytest.mark.parametrize(
-        ("chosen", "name"),
-        [
-            (Prompt("{q}", "{a}"), "system"),
-            (Prompt("{q}", "{a}"), "tools"),
-            (Prompt("{q}", "{a}"), "weight"),
-            (Text("a", max_length=4), "weight"),
-        ],
-    )
-    def test_other_formats_refuse_them_too(self, chosen: Any, name: str) -> None:
-        row = {"q": "one", "a": "two"}
-        with pytest.raises(ValueError, match=f"{type(chosen).__name__} .*{name!r}"):
-            made([{**row, name: "x"}], CHATML, chosen)
-        lenient = type(chosen)(**{**vars(chosen), "ignored_columns": [name]})
-        assert made([{**row, name: "x"}], CHATML, lenient) == made([row], CHATML, chosen)
-
-    def test_a_prompt_may_name_them(self) -> None:
-        rows = [{"system": "s", "q": "one", "a": "two"}]
-        (sample,) = made(rows, CHATML, Prompt("{system}{q}", "{a}"))
-        assert byte_level().decode(sample["input_ids"]) == "sonetwo<|endoftext|>"
-
 
 class TestTurns:
     @pytest.mark.parametrize("template", [CHATML, LLAMA3, QWEN3, MARKED])
@@ -236,14 +215,6 @@ class TestTurns:
     def test_other_weights_are_refused(self, mark: Any) -> None:
         with pytest.raises(ValueError, match=f"'messages' has a turn with {next(iter(mark))}="):
             made([{"messages": [TALK[0], {**TALK[1], **mark}]}], CHATML)
-
-    @pytest.mark.parametrize("template", [CHATML, LLAMA3, QWEN3, MARKED, TOOLS])
-    def test_only_the_assistant_is_learned(self, template: str) -> None:
-        messages = [{"role": "system", "content": "no"}, *TALK, {"role": "user", "content": "yes"}]
-        (sample,) = made([{"messages": messages}], template)
-        assert sample["input_ids"] == rendered(template, messages)
-        end = {LLAMA3: "<|eot_id|>", MARKED: "<|im_end|>"}.get(template, "<|im_end|>\n")
-        assert learned(sample) == [f"no{end}", f"yes{end}"]
 
     def test_reasoning_that_the_template_drops_is_not_learned(self) -> None:
         messages = [TALK[0], {**TALK[1], "reasoning_content": "r1"}, TALK[2], {**TALK[3], "reasoning_content": "r2"}]
@@ -320,7 +291,3 @@ class TestOlderRoles:
         rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": "weather(a)"}]
         with pytest.raises(ValueError, match="'conversations'"):
             made([{"conversations": rows}], TOOLS, column="conversations")
-
-    def test_calls_that_the_template_does_not_read_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="does not read tool_calls"):
-            made([{"messages": CALLED}], CHATML)

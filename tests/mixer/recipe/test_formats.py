@@ -6,8 +6,7 @@ from unittest import mock
 import datasets
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.recipe.data import Chat, Format, Labelled, Prompt, Text, formatted
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
@@ -74,19 +73,6 @@ def test_a_prompt_of_a_model_with_an_encoder_stands_on_its_own_side() -> None:
         made([{"q": "good", "a": "bad"}], Prompt("{q}", "{a}", train_on_prompt=True), WORDS, "seq2seq-lm")
 
 
-def test_rows_of_which_no_label_is_left_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
-    rows = [{"q": "abcdef", "a": "x"}, {"q": "a", "a": "b"}, {"q": "aaaa", "a": "y"}]
-    assert [learned(sample) for sample in made(rows, Prompt("{q}", "{a}", 4))] == ["b<|endoftext|>"]
-    assert said == [
-        "streams.s: 2 of 3 rows are left out: they have no token, or no label to learn within max_length."
-        " The answer of 2 of them is cut off: raise max_length, or shorten the prompts."
-    ]
-    with pytest.raises(ValueError, match=r"streams\.s: Prompt leaves nothing of 1 rows"):
-        made(rows[:1], Prompt("{q}", "{a}", 4))
-
-
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}{% if not add_generation_prompt %}.{% endif %}"
 
 
@@ -103,9 +89,7 @@ PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}{% if not
         (Prompt("{q}", "{w}", 3), "seq2seq-lm", WORDS, 0, 1),
     ],
 )
-def test_answers_that_are_cut_off_are_told_at_each_start(
-    chosen: Format, task: str, tokenizer: Any, num_wholly: int, num_partly: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_are_cut_off_are_told(chosen, task, tokenizer, num_wholly, num_partly, monkeypatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
     rows: list[dict[str, Any]] = [
@@ -195,9 +179,7 @@ STRICT = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('users begin'
         (Chat(), BYTES, "hello", "has a str where a conversation is expected"),
     ],
 )
-def test_conversations_that_cannot_be_told_apart_are_refused(
-    chat: Chat, tokenizer: Any, rows: Any, message: str
-) -> None:
+def test_conversations_that_cannot_be_told_apart_are_refused(chat, tokenizer, rows, message) -> None:
     with pytest.raises(ValueError, match=message):
         made([{"messages": rows}], chat, tokenizer)
 
@@ -242,9 +224,7 @@ def test_rows_without_a_text_have_no_class_to_learn() -> None:
         (Labelled(), "encoder", [{"text": "a", "label": ["x"]}], r"is expected: a word or a number\. \(row 0"),
     ],
 )
-def test_rows_that_do_not_fit_name_stream_and_column(
-    chosen: Format, task: str, rows: list[dict[str, Any]], message: str
-) -> None:
+def test_rows_that_do_not_fit_name_stream_and_column(chosen, task, rows, message) -> None:
     with pytest.raises(ValueError, match=message):
         made(rows, chosen, BYTES, task)
 
@@ -261,9 +241,7 @@ def test_rows_that_do_not_fit_name_stream_and_column(
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_row_that_cannot_be_read_is_named(
-    chosen: Format, column: str, good: Any, bad: Any, message: str, streaming: bool
-) -> None:
+def test_a_row_that_cannot_be_read_is_named(chosen, column, good, bad, message, streaming) -> None:
     rows = datasets.Dataset.from_list([{column: value, "text": "a"} for value in (good, good, bad, bad)])
     with pytest.raises(ValueError, match=rf"^streams\.s: {type(chosen).__name__}: .*{message}.* \(row 2, counted"):
         list(formatted(rows.to_iterable_dataset() if streaming else rows, chosen, BYTES, chosen.tasks[0], "streams.s"))

@@ -1,6 +1,5 @@
 """What is given anew on the command line, or in a second recipe, starts from its defaults."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,9 +55,7 @@ def parser() -> ArgumentParser:
     ],
 )
 @pytest.mark.parametrize("is_file", [False, True])
-def test_nothing_of_a_former_value_is_kept(
-    options: dict[str, str], expected: dict[str, Any], is_file: bool, parser: ArgumentParser, tmp_path: Path
-) -> None:
+def test_nothing_of_a_former_value_is_kept(options, expected, is_file, parser, tmp_path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text(yaml.safe_dump(BASE))
     words = [word for option, value in options.items() for word in (f"--{option}", value)]

@@ -121,9 +121,7 @@ def refused(source: DataSource) -> str:
     return str(caught.value)
 
 
-def test_what_is_not_there_is_named_with_where_it_was_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in ("data/rows.jsonl.gz", "data/deep/rows", "rows"):
         told = refused(DataSource(path))

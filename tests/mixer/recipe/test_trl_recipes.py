@@ -16,7 +16,7 @@ from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, S
 from mixer.cli.command import build_recipe
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.recipe_files import filled_in
-from tests.helpers import GradientRecorder, plain_options, weights_of
+from tests.helpers import GradientRecorder, plain_options
 from tests.mixer.recipe.small_tokenizers import byte_level
 from tests.mixer.recipe.test_chat import MARKED
 from tests.ranks.warm import some
@@ -183,28 +183,6 @@ def test_preferences_become_what_trl_takes(shape: Rows, tmp_path: Path, base: Pa
         stock = alone(trainer, config, base, tmp_path / name, taken)
         for column in ("chosen_ids", "rejected_ids"):
             assert list(ours.streams[0].dataset[column]) == list(stock.train_dataset[column])
-
-
-@pytest.mark.full
-def test_packed_shares_of_tokens_and_a_resumed_run(tmp_path: Path, base: Path) -> None:
-    def run(folder: str, **changes: Any) -> Any:
-        (tmp_path / folder).mkdir()
-        rows = {name: TAKEN[name][0] * 8 for name in ("chat", "alpaca")}
-        options = {"assistant_only_loss": True, "packing": True, "save_strategy": "steps", "save_steps": 3, **changes}
-        content = recipe(tmp_path / folder, base, "sft", rows, max_steps=6, per_device_train_batch_size=2, **options)
-        for stream in content["streams"].values():
-            stream["validation"] = 4
-        mixing = {"class_path": "Fixed", "init_args": {"weights": {"chat": 3, "alpaca": 1}, "unit": "tokens"}}
-        return built({**content, "mixing": mixing, "batch_size": 4, "objective": "alpaca"})
-
-    whole, parts = run("whole", eval_strategy="steps", eval_steps=3), run("parts", eval_strategy="steps", eval_steps=3)
-    whole.train()
-    parts.train(resume_from_checkpoint=str(tmp_path / "whole" / "run" / "checkpoint-3"))
-    assert torch.equal(weights_of(whole.model), weights_of(parts.model))
-    tokens = whole.ledger.to_pandas().groupby("stream")["tokens"].sum()
-    longest = max(len(row) for stream in whole.streams for row in stream.dataset["input_ids"])
-    assert abs(tokens["chat"] - 3 * tokens["alpaca"]) <= 4 * longest  # to a sample
-    assert {"eval_chat_loss", "eval_alpaca_loss"} <= {key for entry in whole.state.log_history for key in entry}
 
 
 def test_adapters_and_a_template_by_path(tmp_path: Path, base: Path) -> None:

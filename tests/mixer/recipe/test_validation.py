@@ -3,8 +3,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.recipe.data import Validation
 from mixer.recipe.data.validation import hold_out

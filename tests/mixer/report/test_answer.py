@@ -141,7 +141,7 @@ def test_a_lead_has_a_reason_a_price_and_commands_that_come_next(tmp_path: Path)
     ]
     assert found.best_first == ["auto", "uniform"]
     assert difference_cells(found.differences, ["auto", "uniform"])[1][0] == [
-        *("math", "validation loss", "2.000 (-0.500)", "2.500"),
+        *("math", "validation loss", "2.000 (-0.500)", "2.500")
     ]
 
 

@@ -1,6 +1,5 @@
 """Losses that end with what is no number, wherever a report tells the last ones."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +11,7 @@ from mixer.ledger.comparison import comparison_table, metrics_table
 from mixer.ledger.summary import summarise
 from mixer.policies.objective import Objective
 from mixer.report.clocked import not_finite_since
-from mixer.report.tables import stream_cells, stream_figures
-from mixer.utils.console import print_json
 from tests.mixer.report.ledgers import write_run
-from tests.mixer.report.runs import calm_run
 
 
 def test_the_worst_is_what_is_no_number(tmp_path: Path) -> None:
@@ -66,25 +62,3 @@ def test_since_when_losses_are_not_finite(values: list[float], items: list[int],
     assert not_finite_since(rows) == since
     if all(items):
         assert not_finite_since(rows.drop(columns="items")) == since
-
-
-def test_the_tables_say_so(capsys: pytest.CaptureFixture[str]) -> None:
-    run = calm_run()
-    run.streams["code"].loc[99:, "loss"] = np.nan
-    run.evaluations["code"].loc[3:, "loss"] = np.nan
-    figures = stream_figures(run).set_index("stream")
-    assert np.isnan(figures.loc["code", "training_loss"])
-    assert figures["training_not_finite_since"].fillna(-1).tolist() == [-1, 100, -1]
-    heads, cells = stream_cells(run)
-    row = dict(zip(heads, cells[1], strict=True))
-    assert row["Training loss"] == ""
-    assert row["Training not finite since"] == "step 100"
-    assert row["Validation not finite since"] == "step 120"
-    assert not any("finite" in head for head in stream_cells(calm_run())[0])
-    print_json(stream_figures(run))
-    written = json.loads(capsys.readouterr().out)
-    assert [row["training_not_finite_since"] for row in written] == [None, 100, None]
-    assert '"samples": 2400,' in json.dumps(written)
-    run.evaluations["held out"] = run.evaluations["math"]  # no stream: whole numbers stay whole beside it
-    assert stream_figures(run)["samples"].tolist()[:3] == [2400, 2400, 2400]
-    assert stream_cells(run)[1][-1][1] == ""

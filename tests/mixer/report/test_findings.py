@@ -7,7 +7,6 @@ import pytest
 
 from mixer.policies.objective import Objective
 from mixer.report.findings import Finding, findings_of
-from mixer.report.findings.finding import combined
 from mixer.report.run import Run
 from tests.mixer.report.runs import BATCH_SIZE, NUM_STEPS, calm_run, cosines
 
@@ -155,14 +154,6 @@ def test_time_that_is_lost(run: Run, kind: str, columns: dict[str, float], text:
     assert text in only(run).text
     runs = [run, calm_run(seed=1), replace(run, name="other")]
     assert [one.run for one in findings_of(runs)] == ["run", "other"]
-
-
-def test_the_worst_streams_are_named_and_the_others_counted() -> None:
-    told = {(str(number),): f"of {number}" for number in range(5)}
-    assert combined("kind", "run", "So: ", told).text == "So: of 0; of 1; of 2; 2 more."
-    told.popitem()
-    found = combined("kind", "run", "So: ", told)
-    assert (found.text, found.streams) == ("So: of 0; of 1; of 2; of 3.", ("0", "1", "2", "3"))
 
 
 def test_a_run_of_one_step_has_no_problems(run: Run) -> None:

@@ -102,9 +102,7 @@ def test_times_are_stacked_by_what_they_went_into(runs: list[Run]) -> None:
 
 
 @pytest.mark.parametrize(("num_steps", "measure_every", "most"), [(1, 1, 20), (400, 3, 61)])
-def test_every_plot_draws_short_and_long_runs_with_no_more_points_than_it_may(
-    tmp_path: Path, num_steps: int, measure_every: int, most: int
-) -> None:
+def test_every_plot_draws_no_more_points_than_it_may(tmp_path, num_steps, measure_every, most) -> None:
     run = made_run(tmp_path / "run", num_steps=num_steps, measure_every=measure_every)
     for plot in PLOTS:
         drawn = plot([run], most)

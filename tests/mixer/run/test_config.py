@@ -94,9 +94,7 @@ def test_a_run_is_the_same_wherever_its_options_are_given(tmp_path: Path, budget
         ({"steering_share": 0.5}, {}, "steering_share=0.5 sets no rows aside without objective"),
     ],
 )
-def test_an_option_that_is_given_twice_with_different_values_is_refused(
-    tmp_path: Path, config: dict[str, Any], own: dict[str, Any], names: str
-) -> None:
+def test_an_option_that_is_given_twice_with_different_values_is_refused(tmp_path, config, own, names) -> None:
     options = {"train_dataset": three_streams(), "eval_dataset": {"a": Tokens(8, 4), "b": Tokens(8, 5)}, **own}
     with pytest.raises(ValueError, match=names):
         MixingTrainer(build_model("llama"), arguments(tmp_path, **config), **options)
@@ -110,9 +108,7 @@ def test_an_option_that_is_given_twice_with_different_values_is_refused(
         ({"budget_tokens": 1.5}, "budget_tokens must be a whole number"),
     ],
 )
-def test_a_wrong_number_is_refused_by_the_name_of_its_option(
-    tmp_path: Path, config: dict[str, Any], message: str
-) -> None:
+def test_a_wrong_number_is_refused_by_the_name_of_its_option(tmp_path, config, message) -> None:
     options = {"train_dataset": three_streams(), "eval_dataset": {"a": Tokens(8, 4), "b": Tokens(8, 5)}}
     with pytest.raises((ValueError, TypeError), match=message):
         MixingTrainer(build_model("llama"), arguments(tmp_path, **config), **options)
@@ -145,9 +141,7 @@ def test_what_is_no_argument_of_the_trainer_any_more_says_where_it_is(tmp_path: 
         (TypeError, {"handle_signals": "no"}, "handle_signals must be True or False"),
     ],
 )
-def test_a_value_that_no_option_takes_is_refused_by_the_config(
-    tmp_path: Path, error: type[Exception], options: dict[str, Any], message: str
-) -> None:
+def test_a_value_that_no_option_takes_is_refused_by_the_config(tmp_path, error, options, message) -> None:
     with pytest.raises(error, match=message):
         MixingConfig(str(tmp_path), **QUIET, **options)
 

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import transformers
-from transformers import Trainer
-from transformers import trainer as trainer_module
+from transformers import Trainer, trainer as trainer_module
 
 from mixer import MixingTrainer
 from mixer.run import hf_compat

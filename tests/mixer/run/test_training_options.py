@@ -101,9 +101,7 @@ def test_every_option_that_is_refused_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("name", "own", "more", "prepare"), CASES)
-def test_what_is_refused_is_refused_at_construction(
-    name: str, own: dict[str, Any], more: dict[str, Any], prepare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_is_refused_at_construction(name, own, more, prepare, tmp_path, monkeypatch) -> None:
     if not {name, *own} <= set(option_names()):
         pytest.skip("not in this version of transformers")
     fields = {"train_dataset": three_streams(), "trainer_class": MixingTrainer, **more}
@@ -158,9 +156,7 @@ class Unlabelled(Tokens):
 
 
 @pytest.mark.parametrize("size", ["2", "1", "", "two"])
-def test_processes_that_would_train_alone_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
+def test_processes_that_would_train_alone_are_refused(tmp_path, monkeypatch, size) -> None:
     args = arguments(tmp_path)  # before: of a launch that it knows of it would wait for the other rank
     monkeypatch.setenv("WORLD_SIZE", size)
     refused = pytest.raises(ValueError, match=r"WORLD_SIZE=2, but the training arguments see one rank: .* use_cpu=True")
@@ -224,9 +220,7 @@ def test_a_function_that_takes_something_else_is_refused(function: Any, goes: bo
 
 
 @pytest.mark.parametrize(("batch_size", "is_told"), [(6, True), (7, False)])
-def test_a_batch_smaller_than_the_number_of_streams_is_told_once(
-    tmp_path: Path, batch_size: int, is_told: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_smaller_than_the_number_of_streams_is_told_once(tmp_path, batch_size, is_told, caplog) -> None:
     data = {f"s{number}": _rows() for number in range(7)}
     trainer = _trainer(tmp_path, data, {"max_steps": 3}, batch_size=batch_size)
     told = _told(caplog)

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer import schedules
 from mixer.measurements import GradientNoise, GradientNorm, LearningRate, MeanLoss, Noise, Rates, names_of
@@ -114,9 +113,7 @@ def test_every_schedule_stands_under_the_contract() -> None:
 @every_schedule
 @settings(max_examples=20)
 @given(course=courses, cut=st.integers(0, NUM_STEPS))
-def test_whatever_is_shown_sizes_are_within_the_bounds_and_a_saved_run_goes_on_alike(
-    make: Callable[..., Schedule], course: list[Shown], cut: int
-) -> None:
+def test_whatever_is_shown_sizes_are_within_the_bounds_and_a_saved_run_goes_on_alike(make, course, cut) -> None:
     whole = [*usual(8), *course, *usual(), *course]
     run = Run(make(**BOUNDS)).follow(whole[:cut])
     resumed = run.resumed_by(make(**BOUNDS), initial=INITIAL * (1 + cut % 2))  # also with another default size

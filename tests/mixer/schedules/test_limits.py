@@ -2,8 +2,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.schedules import Constant, Limits
 from mixer.schedules.limits import LARGEST

@@ -217,9 +217,7 @@ REFUSED: list[tuple[Callable[..., Schedule], Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("make", "given", "error", "message"), REFUSED)
-def test_arguments_that_cannot_be_are_refused(
-    make: Callable[..., Schedule], given: Any, error: type[Exception], message: str
-) -> None:
+def test_arguments_that_cannot_be_are_refused(make, given, error, message) -> None:
     with pytest.raises(error, match=message):
         make(**given) if isinstance(given, dict) else make(*given)
 

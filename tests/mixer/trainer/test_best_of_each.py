@@ -12,9 +12,7 @@ from mixer.report.run import read_run
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 
 
-def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(tmp_path, caplog) -> None:
     kind, rates = "sequence-classification", {"optim": "adamw_torch", "learning_rate": 0.01}
     args = arguments(tmp_path, max_steps=40, eval_strategy="steps", eval_steps=5, **rates)
     sets = {"small": Tokens(16, 7, kind), "large": Tokens(32, 8, kind)}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from torch.utils.data import IterableDataset
 from transformers import TrainerCallback, default_data_collator
 
@@ -179,25 +178,3 @@ def test_what_cannot_be_known_is_told(run: tuple[str, Exposure, Seen]) -> None:
         assert own["position"].tolist() == list(range(len(own)))
         with pytest.raises(ValueError, match="'c' is iterable"):
             next(exposure.never("c"))
-
-
-def test_a_billion_rows_cost_no_memory(tmp_path: Path) -> None:
-    class Huge(Tokens):
-        def __len__(self) -> int:
-            return 10**9
-
-        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-            seen.append(int(index))
-            return super().__getitem__(0)
-
-    seen: list[int] = []
-    args = arguments(tmp_path, max_steps=2, per_device_train_batch_size=3)
-    trainer = MixingTrainer(build_model("llama"), args, train_dataset={"web": Huge(1, 0), "a": Tokens(5, 1)})
-    seen.clear()
-    trainer.train()
-    exposure = Exposure(tmp_path)
-    drawn = [row for step in (1, 2) for row in exposure.at(step).query("stream == 'web'")["row"].tolist()]
-    assert sorted(drawn) == sorted(seen)
-    assert exposure.of("web", seen[-1:])["step"].tolist() == [2]
-    missing = next(exposure.never("web"))
-    assert missing.tolist() == sorted(set(range(missing[-1] + 1)) - set(seen))

@@ -1,6 +1,5 @@
 """Errors of other ranks, told by notes that outlive the store they were left in; two ranks in one process' stead."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ from torch.distributed import HashStore
 
 from mixer.distributed.collectives import RemoteError
 from mixer.trainer import failures as notes
-from mixer.trainer.failures import Listener, explain_error, find_missing_ranks, leave_note, read_note, remove_note
+from mixer.trainer.failures import explain_error, find_missing_ranks, leave_note, read_note, remove_note
 
 
 class Ranks:
@@ -35,42 +34,6 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
         monkeypatch.setattr(notes, name, value)
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     return found
-
-
-def test_a_note_that_was_heard_outlives_its_store(ranks: Ranks) -> None:
-    with Listener() as listener:
-        leave_note("rank 0 failed")
-        while not notes._heard:
-            pass
-        ranks.store = None
-        assert read_note() == "rank 0 failed"
-    assert not listener._thread.is_alive()
-
-
-def test_a_note_that_was_heard_outlives_its_store_in_the_next_call(ranks: Ranks) -> None:
-    notes._heard[:] = ["rank 0 failed"]
-    ranks.rank, ranks.store = 1, None
-    remove_note()
-    assert read_note() == "rank 0 failed"
-
-
-def test_the_rank_that_keeps_the_store_stays_for_a_slow_one(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notes, "_POLLS_TO_ANSWER", 1)
-    answer = threading.Timer(0.3, ranks.store.set, (notes._here(1), ""))
-    answer.start()
-    notes.wait_until_note_is_read()
-    assert notes._is_set(notes._here(1))
-    answer.join()
-
-
-def test_a_rank_removes_its_own_note_alone(ranks: Ranks) -> None:
-    leave_note("rank 0 failed")
-    ranks.rank = 1
-    remove_note()
-    assert read_note() == "rank 0 failed"
-    ranks.rank = 0
-    remove_note()
-    assert read_note() is None
 
 
 def test_nobody_waits_for_a_note_that_is_removed_while_it_is_read(ranks: Ranks) -> None:
@@ -105,9 +68,7 @@ def test_who_does_not_answer_is_gone(ranks: Ranks, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("message", ["Timed out waiting 5000ms for recv", "Application timeout caused pair closure"])
-def test_a_rank_that_does_not_come_in_time_is_told_but_an_error_of_ones_own_speaks_for_itself(
-    message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_does_not_come_in_time_is_told_and_an_error_of_ones_own_is_not(message, monkeypatch) -> None:
     monkeypatch.setattr(notes, "_SECONDS_TO_BE_TOLD", 0.0)
     error = explain_error(RuntimeError(message), "in step 3", 1, 2, 5.0)
     assert isinstance(error, TimeoutError)

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from mixer.distributed.gradient_sync import buckets
 from mixer.loading.micro_batch_caps import MicroBatchCap, Size, SucceededSizes, is_out_of_memory
 from mixer.models.side_state import Snapshot
 
@@ -55,13 +54,6 @@ def test_what_counts_as_out_of_memory() -> None:
         assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
     assert not is_out_of_memory(ValueError("out of memory."))
-
-
-def test_gradients_travel_in_buckets_of_one_type() -> None:
-    single, half = torch.zeros(4), torch.zeros(4, dtype=torch.bfloat16)
-    found = list(buckets([single, half, single, single, single, half, half, single], most_bytes=32))
-    assert [len(bucket) for bucket in found] == [2, 2, 3, 1]
-    assert all(len({gradient.dtype for gradient in bucket}) == 1 for bucket in found)
 
 
 class _Counting(torch.nn.Module):

@@ -66,9 +66,7 @@ def column(trainer: MixingTrainer, name: str) -> list[Any]:
 
 class TestLearningRate:
     @pytest.mark.parametrize(("kind", "options", "warmup"), BY_STEPS)
-    def test_it_is_that_of_the_trainer_where_the_size_stays_and_depends_on_the_data_where_it_grows(
-        self, tmp_path: Path, kind: str, options: dict[str, Any], warmup: float
-    ) -> None:
+    def test_it_is_the_trainers_and_goes_by_data_where_the_size_grows(self, tmp_path, kind, options, warmup) -> None:
         changes = {"lr_scheduler_type": kind, "lr_scheduler_kwargs": options, "warmup_steps": warmup}
         stock = Rates()
         args = arguments(tmp_path / "stock", max_steps=12, per_device_train_batch_size=4, **changes)
@@ -97,9 +95,7 @@ class TestLearningRate:
         assert [entry["learning_rate"] for entry in logs] == rates.rates
         assert [entry.get("learning_rate_factor", 1.0) for entry in logs] == pytest.approx(factors)
 
-    def test_a_table_of_whole_steps_is_looked_up_and_a_schedule_that_can_only_step_is_refused(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_table_of_whole_steps_is_looked_up_and_a_schedule_that_can_only_step_is_refused(self, tmp_path) -> None:
         def stepping(kind: Any, *by: Any, **options: Any) -> MixingTrainer:
             model = build_model("llama")
             optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -165,9 +161,7 @@ class TestByHand:
             (None, {8: 9}, {"dataloader_drop_last": True}, [4] * 8 + [9] * 4),  # a rest that became too small
         ],
     )
-    def test_it_rules_the_next_step(
-        self, tmp_path: Path, own: Any, sizes: Any, changes: dict[str, Any], totals: list[int]
-    ) -> None:
+    def test_it_rules_the_next_step(self, tmp_path, own, sizes, changes, totals) -> None:
         class Setting(TrainerCallback):
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 if state.global_step in sizes:

@@ -2,16 +2,12 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from transformers import PrinterCallback, TrainerCallback
 
 from mixer.ledger.progress.bar import MixturePrinter
-from mixer.ledger.progress.callback import ProgressLine
-from mixer.ledger.progress.log_text import LogText
 from tests.helpers import Tokens, three_streams
 from tests.mixer.trainer.runs import make, train
 
@@ -57,9 +53,7 @@ class _Keep(TrainerCallback):
         self.kept.append(sorted(logs))
 
 
-def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_style(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_style(tmp_path, capsys) -> None:
     callbacks = {"line": _Keep(), "dict": _Keep()}
     for style, callback in callbacks.items():
         trainer = make(tmp_path / style, train_dataset=Tokens(20, 1), logging_style=style)
@@ -72,32 +66,6 @@ def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_sty
             trainer.remove_callback(PrinterCallback)  # ours too
             assert not any(isinstance(one, MixturePrinter) for one in trainer.callback_handler.callbacks)
     assert callbacks["line"].kept == callbacks["dict"].kept
-
-
-def test_entries_of_others_stand_on_the_line_and_many_streams_are_cut_short() -> None:
-    names = [f"s{number}" for number in range(40)]
-    clock = SimpleNamespace(is_step_based=True, num_samples=80, progress=0.5)
-    mixing: Any = SimpleNamespace(names=names, seen=np.arange(40), clock=clock)
-    text = LogText(lambda: mixing, ProgressLine(lambda: mixing), lambda: ())
-    state = SimpleNamespace(global_step=5, max_steps=10)
-    logs = {
-        "loss": 2.0,
-        "loss/s1": 2.5,
-        "count/s1": 4,
-        "rewards/margins": 0.25,
-        "num_tokens": 51_200.0,
-        "grad_norm": 1.0,
-    }
-    assert text.of(logs, state) == "step  5/10  loss 2.000  rewards/margins 0.250  num tokens 51,200"
-    assert text.of({"num_tokens": 218.0}, state) == "step  5/10  num tokens 218"
-    assert text.of({"aux_loss": 0.01}, state) == "step  5/10  aux loss 0.01"
-    rows = text.of({"eval_loss": 1.0}, state).splitlines()
-    assert rows[-1] == "  and 28 more"
-    assert len(rows) == 1 + 1 + 12 + 1
-    by_set = LogText(lambda: mixing, ProgressLine(lambda: mixing), lambda: ("s1",))
-    by_set.of({"eval_s1_loss": 1.5, "eval_entropy": 0.75, "eval_num_tokens": 218.0}, state)  # as TRL logs a set
-    heads = by_set.of({"eval_loss": 1.0}, state).splitlines()[1]
-    assert heads.split("  ")[-3:] == ["eval loss", "eval entropy", "eval num tokens"]
 
 
 def test_an_unknown_style_is_refused(tmp_path: Path) -> None:

@@ -5,15 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch.utils.data import Dataset
 
 from mixer import Budget, Fixed, MixingTrainer, Stream, schedules
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.runs import RecordedRuns
-from mixer.analysis.watch.gathered import WatchedRun
-from mixer.analysis.watch.view import as_document, view
-from mixer.ledger.comparison import comparison
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
 from tests.helpers import arguments, build_model
@@ -119,24 +115,14 @@ def test_a_resumed_run_counts_on_to_the_bit(run: MixingTrainer, tmp_path: Path) 
     assert resumed.ledger.to_pandas().query("step > 25").reset_index(drop=True).equals(rows)
 
 
-def test_whoever_looks_at_the_run_sees_its_unit(run: MixingTrainer) -> None:
+def test_a_report_an_explanation_and_a_fit_go_by_labels(run: MixingTrainer) -> None:
     folder = Path(str(run.args.output_dir))
-    summary = summarise(folder)
-    assert summary.streams["label_share"].to_dict() == ASKED
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    watched = WatchedRun(folder)
-    watched.read()
-    console.print(comparison([summary]), view(watched, 140, 40))
-    text = console.export_text()
-    assert all(part in text for part in ("of labels", "labels: Fixed (labels)"))
-    assert {one["stream"]: one["label_share"] for one in as_document(watched)["streams"]} == ASKED
-    report = read_report([folder])
-    assert report.tables()["by_stream"].set_index("stream")["label_share"].to_dict() == ASKED
-    explained = explain(folder, 30)
+    assert summarise(folder).streams["label_share"].to_dict() == ASKED
+    assert read_report([folder]).tables()["by_stream"].set_index("stream")["label_share"].to_dict() == ASKED
     labels, seen = (run.ledger.to_pandas().query("step < 30").groupby("stream")[name] for name in ("labels", "count"))
-    assert explained.weights["labels_per_sample"].to_dict() == pytest.approx((labels.sum() / seen.sum()).to_dict())
-    fitted = RecordedRuns([folder], "labels", "train")
-    assert fitted.mixtures.tolist() == [run.mixing.num_labels.tolist()]
+    found = explain(folder, 30).weights["labels_per_sample"].to_dict()
+    assert found == pytest.approx((labels.sum() / seen.sum()).to_dict())
+    assert RecordedRuns([folder], "labels", "train").mixtures.tolist() == [run.mixing.num_labels.tolist()]
 
 
 def test_a_budget_and_a_schedule_in_labels_count_them(tmp_path: Path) -> None:

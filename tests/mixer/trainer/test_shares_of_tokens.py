@@ -82,9 +82,7 @@ def test_a_log_entry_has_the_asked_share_and_the_tokens(runs: dict[str, MixingTr
     assert not [key for one in runs["samples"].state.log_history for key in one if key.startswith("tokens/")]
 
 
-def test_a_summary_and_a_view_have_shares_of_tokens_and_runs_that_differ_are_told(
-    runs: dict[str, MixingTrainer],
-) -> None:
+def test_a_summary_and_a_view_have_shares_of_tokens_and_runs_that_differ_are_told(runs) -> None:
     by_tokens, by_samples = (summarise(_folder(runs[unit])) for unit in ("tokens", "samples"))
     assert by_tokens.streams["token_share"].to_dict() == pytest.approx(_by_hand(runs["tokens"]))
     assert by_samples.streams["token_share"].to_dict() == pytest.approx(_by_hand(runs["samples"]))

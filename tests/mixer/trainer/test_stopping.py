@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from mixer.checkpoint.checkpoint_files import find_problem, list_checkpoints
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
-from tests.mixer.checkpoint.test_resume import Whole, assert_same, build, go_on
+from tests.mixer.checkpoint.test_resume import assert_same, build, go_on
 from tests.ranks.warm import some
 
 
@@ -53,9 +53,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", some(CASES, ("in a step", "while a checkpoint is written", "at an epoch's end")))
-def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(
-    case: str, tmp_path: Path, whole: Whole
-) -> None:
+def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(case, tmp_path, whole) -> None:
     name, event, step, last = CASES[case]
     options = {"save_strategy": "best", "metric_for_best_model": "loss"} if name == "best" else {}
     trainer = build(tmp_path, name, [SignalAt(event, step)], **options)
@@ -86,18 +84,14 @@ SIGINT, SIGUSR1, ALL = signal.SIGINT, signal.SIGUSR1, [f"checkpoint-{step}" for 
         (("train_end", 10), "steps", RunTerminated, "arrived after the run had finished, at step 10", ALL, "finished"),
     ],
 )
-def test_what_is_saved_and_said(
-    at: Any, strategy: str, error: Any, message: str, left: list[str], note: str, tmp_path: Path
-) -> None:
+def test_what_is_saved_and_said(at, strategy, error, message, left, note, tmp_path) -> None:
     with pytest.raises(error, match=message):
         build(tmp_path, callbacks=[SignalAt(*at)], save_strategy=strategy).train()
     assert [path.name for path in list_checkpoints(tmp_path)] == left
     assert read_note(tmp_path)["ended"] == note
 
 
-def test_a_second_interrupt_ends_the_run_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_interrupt_ends_the_run_at_once(tmp_path, monkeypatch, capsys) -> None:
     hours = iter(range(0, 10**9, 3600))
     monkeypatch.setattr("mixer.distributed.signals.time", type("Clock", (), {"monotonic": lambda: next(hours)}))
     with pytest.raises(KeyboardInterrupt) as end:

@@ -148,11 +148,6 @@ def test_tokens_and_items_are_counted_without_padding(tmp_path: Path, mode: str)
     assert trainer.state.total_flos > 0
 
 
-def test_weights_of_a_function_rule_the_next_step(tmp_path: Path) -> None:
-    trainer = train(tmp_path, mixing=lambda step, weights: np.eye(3)[step])
-    assert trainer.ledger.to_pandas()["count"].tolist() == [8, 0, 0, 0, 8, 0, 0, 0, 8]
-
-
 def test_exhausted_streams_end_the_run(tmp_path: Path) -> None:
     streams = [Stream("once", Tokens(10, 1), max_epochs=1), Stream("twice", Tokens(6, 2), max_epochs=2)]
     options = {"max_steps": 100, "eval_strategy": "steps", "eval_steps": 100, "save_strategy": "steps"}
@@ -164,9 +159,7 @@ def test_exhausted_streams_end_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("own", "weights"), [(None, [1, 1, 1]), ({"c": 5, "b": 0, "a": 1}, [1, 0, 5])])
-def test_evaluation_gives_the_mean_whatever_the_mixture_and_the_worst(
-    tmp_path: Path, own: Any, weights: list[float]
-) -> None:
+def test_evaluation_gives_the_mean_whatever_the_mixture_and_the_worst(tmp_path, own, weights) -> None:
     sets = {name: Tokens(4, seed) for seed, name in enumerate("abc")}
     trainer = make(tmp_path, mixing=mixer.Fixed({"a": 2, "b": 1, "c": 1}), eval_dataset=sets, eval_weights=own)
     metrics = trainer.evaluate()

@@ -55,12 +55,3 @@ def test_commands_notice_another_package(monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(SystemExit):
         main(["--help"])
     assert f"Python finds 'mixer' at {mixer.__file__}" in capsys.readouterr().err
-
-
-@pytest.mark.full
-def test_a_recipe_s_function_in_a_hidden_package_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "tasks.py").touch()
-    code = "from mixer.recipe.streams import call_by_name; call_by_name('streams.a.factory', 'tasks.mlp.mlp', {})"
-    last = _python(tmp_path, code).stderr.splitlines()[-1]
-    assert "streams.a.factory: 'tasks.mlp.mlp' cannot be found" in last
-    assert f"Python finds 'tasks' at {tmp_path / 'tasks.py'}" in last

@@ -1,8 +1,6 @@
 """Schedules, selections and retrievals of other packages; policies are in tests/mixer/policies/test_registry.py."""
 
-from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from typing import Any
 
 import pytest
 
@@ -34,9 +32,7 @@ class Even(Uniform):
         ("selections", Newest, lambda name: ReplayBuffer(3, name).selection),
     ],
 )
-def test_a_rule_of_another_package_is_known_by_name_through_an_entry_point(
-    kinds: str, rule: type, convert: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_of_another_package_is_known_by_name_through_an_entry_point(kinds, rule, convert, monkeypatch) -> None:
     entries = {f"adaptive_mixer.{kinds}": [EntryPoint("any", f"{__name__}:{rule.__name__}", "")]}
     monkeypatch.setattr(entry_points, "entry_points", lambda group: entries.get(group, []))
     known_rules._plugged_in.cache_clear()

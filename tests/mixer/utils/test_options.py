@@ -29,9 +29,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
         (TypeError, {"train_dataset": 3}, "needs __len__ and __getitem__, or __iter__ alone"),
     ],
 )
-def test_what_does_not_fit_is_refused_at_construction(
-    tmp_path: Path, error: type[Exception], changes: dict[str, Any], message: str
-) -> None:
+def test_what_does_not_fit_is_refused_at_construction(tmp_path, error, changes, message) -> None:
     with pytest.raises(error, match=message):
         _trainer(tmp_path, **changes)
 

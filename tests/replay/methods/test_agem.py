@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from replay import ReplayBuffer
 from replay.methods import AGEM

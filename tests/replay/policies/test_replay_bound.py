@@ -56,9 +56,7 @@ def test_a_jump_moves_by_as_much_as_is_allowed_at_once_and_unknown_losses_not_at
 @pytest.mark.parametrize("slope", [0.06, 0.08, 0.12])
 @pytest.mark.parametrize("level", [-0.05, 0.0, 0.1])
 @pytest.mark.parametrize("max_rise", [0.02, 0.05, 0.1])
-def test_the_loss_ends_at_the_bound_where_it_follows_the_odds(
-    lift: float, slope: float, level: float, max_rise: float
-) -> None:
+def test_the_loss_ends_at_the_bound_where_it_follows_the_odds(lift, slope, level, max_rise) -> None:
     policy, names = ReplayBound(max_rise, old=["a"], minimum=1e-3, maximum=0.99), MIXED
     decision, rise = policy.start(names), 0.0
     for number in range(101):

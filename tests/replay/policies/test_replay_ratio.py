@@ -2,8 +2,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mixer.policies import Fixed, LossChange, Mixture, Scheduled
 from replay.policies import ReplayRatio

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from replay import ReplayBuffer
 from replay.selection import LossAware, Offers, Reservoir, Ring, as_selection

@@ -3,8 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from replay.selection import ClassBalanced, LossAware, Offers, Reservoir, Ring
 from tests.replay.selection.offering import Slots, chi_square_is_fine

@@ -3,19 +3,17 @@ import os
 import random
 import signal
 import time
-import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.loading.reader import SampleError
 from replay import OnDisk, ReplayBuffer
-from replay.storage import DiskRows, Row, disk_rows
+from replay.storage import DiskRows
 from replay.storage.row_file import RowFile
 from tests.replay.storage.test_rows import row, same
 
@@ -56,21 +54,6 @@ def test_leftovers_of_a_crash_are_removed(tmp_path):
     assert names(tmp_path) == ["notes.txt", "rows-000000000000-8.arrow"]
 
 
-def test_files_are_the_same_whoever_writes_them_and_whether_or_not_it_is_saved(tmp_path):
-    folders = [tmp_path / "a", tmp_path / "b", tmp_path / "shared"]
-    all_rows = [DiskRows(folder, rows_per_segment=5) for folder in (*folders, folders[2])]
-    for start in range(0, 60, 4):
-        for rows in all_rows:
-            rows.append([row(number) for number in range(start, start + 4)])
-            rows.drop(np.array([number for number in range(start) if number % 7 > start % 5]))
-        all_rows[1].save(tmp_path / f"saved-{start}")
-    contents = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
-    assert contents[0] == contents[1] == contents[2]
-    live = [number for number in range(60) if not any(number < s and number % 7 > s % 5 for s in range(0, 60, 4))]
-    for rows in all_rows:
-        check(rows, live)
-
-
 @pytest.mark.parametrize("num_links", [2, 1])
 def test_a_checkpoint_is_linked_or_copied_and_outlives_compaction_and_erasure(tmp_path, monkeypatch, num_links):
     def refuse(*_):
@@ -96,37 +79,6 @@ def test_a_checkpoint_is_linked_or_copied_and_outlives_compaction_and_erasure(tm
         assert set(names(tmp_path / folder)) == {name for name in before if name.startswith("rows-")}
 
 
-def test_a_row_is_copied_a_bounded_number_of_times(tmp_path, monkeypatch):
-    written, write = 0, disk_rows.write_rows
-
-    def count(path, rows):
-        nonlocal written
-        write(path, rows)
-        written += len(RowFile(path).numbers)
-
-    monkeypatch.setattr(disk_rows, "write_rows", count)
-    rows, generator = DiskRows(tmp_path, rows_per_segment=16), np.random.default_rng(0)
-    live = rows.append([Row(number) for number in range(200)])
-    for number in range(200, 2000):  # a reservoir: the older a row, the rarer
-        slot = int(generator.integers(number)) if number > 700 else int(generator.integers(200))
-        if slot < 200:
-            rows.drop(live[[slot]])
-            live[slot] = rows.append([Row(number)])[0]
-    assert written <= rows.next_number + 2 * (rows.next_number - 200)
-    assert sum(len(RowFile(path).numbers) for path in tmp_path.iterdir()) < 3 * 200
-
-
-def test_a_segment_ends_at_its_largest_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_rows, "_BYTES_PER_SEGMENT", 10_000)
-    rows = DiskRows(tmp_path)
-    rows.append([Row(bytes(4_000))] * 7)
-    assert len(names(tmp_path)) == 2
-    rows.drop(np.array([0, 1, 3, 4]))
-    rows.erase(np.array([0]))
-    assert names(tmp_path) == ["rows-000000000000-1.arrow", "rows-000000000003-1.arrow"]
-    assert [len(back.sample) for back in rows.read(np.array([2, 5, 6]))] == [4_000] * 3
-
-
 def test_a_torn_or_missing_file_is_named_when_it_is_read(tmp_path):
     rows = filled(tmp_path, 16)
     path = tmp_path / names(tmp_path)[0]
@@ -139,18 +91,6 @@ def test_a_torn_or_missing_file_is_named_when_it_is_read(tmp_path):
     for call in (lambda: rows.read(np.array([3])), lambda: rows.drop(np.arange(6))):
         with pytest.raises(ValueError, match="holds row"):
             call()
-
-
-def test_memory_does_not_grow_with_the_rows(tmp_path):
-    rows, sizes = DiskRows(tmp_path, rows_per_segment=200), []
-    tracemalloc.start()
-    for _ in range(9):
-        numbers = rows.append([Row(bytes(500))] * 200)
-        rows.read(numbers)
-        rows.drop(numbers[::3])
-        sizes.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
-    assert sizes[-1] - sizes[3] < 200_000  # bytes; 1,000 rows are 500,000
 
 
 def append(rows: DiskRows, count: int) -> None:

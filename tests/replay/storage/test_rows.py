@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from replay.storage import DiskRows, MemoryRows, OnDisk, Row, Rows, as_storage

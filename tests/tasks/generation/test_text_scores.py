@@ -4,8 +4,7 @@ import functools
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tasks.generation import TEXT_SCORES, edit_similarity, exact_match, rouge_l, score_texts, token_f1
 

@@ -15,7 +15,7 @@ from mixer.distributed.collectives import RankSync
 from mixer.trainer.method import RunContext
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
-from tasks.methods import CLSER, ERACE, SI, ICaRL, LwF, OnlineEWC, nearest_mean
+from tasks.methods import CLSER, ERACE, SI, SLCA, ICaRL, LwF, OnlineEWC, RanPAC, nearest_mean, slow_encoder
 from tasks.score import Score
 from tasks.sequences import by_class
 from tasks.sources import Arrays
@@ -33,7 +33,13 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "ERACE": lambda: {"methods": [ERACE()], "memory": ReplayBuffer(12)},
     "CLSER": lambda: with_copies(CLSER(2.0, decay=0.6, stable_rate=0.4)),
     "ICaRL": lambda: with_nearest_mean(ICaRL()),
+    "RanPAC": lambda: with_projections(RanPAC(20, trains_first=True)),
+    "SLCA": lambda: {"methods": [SLCA(8, 2)], "trainer_class": slow_encoder(0.1)},
 }
+
+
+def with_projections(method: RanPAC) -> dict[str, Any]:
+    return {"methods": [method], "score": Score(method.score, metric="accuracy")}
 
 
 def with_nearest_mean(method: Any, capacity: int = 12) -> dict[str, Any]:

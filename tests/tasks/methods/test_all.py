@@ -10,7 +10,7 @@ import torch
 from mixer import MixingTrainer
 from replay import ReplayBuffer, ReplayRatio
 from tasks.continual.continual import ContinualRun
-from tasks.methods import ERACE, SI, ICaRL, LwF, OnlineEWC, nearest_mean
+from tasks.methods import ERACE, SI, SLCA, ICaRL, LwF, OnlineEWC, RanPAC, nearest_mean, slow_encoder
 from tasks.metrics import all_metrics
 from tasks.mlp import mlp
 from tasks.sequences import by_class, permuted
@@ -20,7 +20,7 @@ from tests.ranks.warm import some
 from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
 
-FEW = ("OnlineEWC", "ICaRL")
+FEW = ("OnlineEWC", "ICaRL", "RanPAC", "SLCA")
 whole = whole_runs(build)
 
 
@@ -29,7 +29,7 @@ def test_a_run_killed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str
     assert_goes_on(build, name, whole, tmp_path, seed=7)
 
 
-@pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL()])
+@pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL(), RanPAC()])
 def test_a_trainer_that_tells_no_tasks_is_refused(method: Any, tmp_path: Path) -> None:
     trainer = MixingTrainer(
         mlp(num_features=6, hidden_sizes=(4,), num_labels=6),
@@ -46,6 +46,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "strength": (lambda: OnlineEWC(-1.0), "strength"),
     "damping": (lambda: SI(damping=0.0), "damping"),
     "temperature": (lambda: LwF(temperature=0.0), "temperature"),
+    "projections": (lambda: RanPAC(0), "num_projections"),
+    "no ridge": (lambda: RanPAC(strengths=[]), "strengths"),
+    "ridge": (lambda: RanPAC(strengths=[1.0, 0.0]), r"strengths\[1\]"),
+    "samples": (lambda: SLCA(num_samples=0), "num_samples"),
+    "epochs": (lambda: SLCA(num_epochs=-1), "num_epochs"),
+    "logits": (lambda: SLCA(temperature=0.0), "temperature"),
+    "slow": (lambda: slow_encoder(0.0), "rate"),
     "no classes": (lambda: nearest_mean(ReplayBuffer(5)), "selection=Reservoir does not. Use 'Herding'"),
 }
 
@@ -63,11 +70,11 @@ def test_wrong_values_are_refused(name: str) -> None:
         ("ERACE", {"memory": ReplayBuffer(9, is_online=False)}, "ERACE needs a memory that is filled as samples are"),
         ("ERACE", {"scenario": "task"}, "ERACE: in a task-incremental sequence"),
         ("ICaRL", {"scenario": "task"}, "Say scenario='class', or use LwF"),
+        ("SLCA", {"scenario": "task"}, "task-incremental sequence masks some"),
+        ("SLCA", {"memory": ReplayBuffer(9)}, "memory="),
     ],
 )
-def test_what_a_method_cannot_do_is_refused_early(
-    name: str, changes: dict[str, Any], match: str, tmp_path: Path
-) -> None:
+def test_what_a_method_cannot_do_is_refused_early(name, changes, match, tmp_path) -> None:
     with pytest.raises(ValueError, match=match):
         build(tmp_path, name, max_steps=1, **changes).run()
 

@@ -6,12 +6,10 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mixer.ledger.ledger import Ledger
 from mixer.report import write_report
-from mixer.report.contents import read_report
 from mixer.utils import entry_points as plugins
 from tasks.metrics.score_matrix import ScoreMatrix
 from tests.mixer.report.ledgers import write_run
@@ -63,34 +61,6 @@ def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Pa
     assert '<th scope="row">Tasks done</th><td>3 of 3</td><td>3 of 3</td>' in text
     assert '<th scope="row">Samples including replay</th><td>36</td><td>' in text
     assert "Not every run has every stream: memory only in reservoir." in text
-
-
-def test_the_page_begins_with_what_was_lost_held_and_spent(runs: dict[str, Path]) -> None:
-    answer = read_report([runs["none"], runs["reservoir"]]).answer
-    said, folder = answer.sentences, runs["reservoir"]
-    scores = ScoreMatrix.from_file(folder / "scores.json").scores
-    dropped = scores[1:3, :2].max(axis=0, where=np.tri(2, dtype=bool), initial=-1.0) - scores[3, :2]
-    assert f"reservoir: after 3 of 3 tasks the accuracy is {scores[3].mean():.3f} on average;" in " ".join(said)
-    assert f"since their best: {(scores[1:3, :2].max(axis=0) - scores[3, :2]).mean():.3f}" in " ".join(said)
-    assert f"most on task_{dropped.argmax() + 1} ({dropped.max():.3f})" in " ".join(said) or dropped.max() <= 0.0
-    entries = sum(json.loads((folder / "held.json").read_text())["sources"].values())
-    streams = [Ledger(path).read("streams").to_pandas() for path in sorted(folder.glob("0*/ledger"))]
-    replayed = sum(int(rows.loc[rows["stream"] == "memory", "count"].sum()) for rows in streams)
-    size = sum(path.stat().st_size for path in (folder / "03-task_3" / "end" / "memory").rglob("*") if path.is_file())
-    assert (
-        f"reservoir: memory holds {entries} samples ({size:,}B on disk); {replayed} were replayed, "
-        f"{replayed / entries:.1f} for each that it holds." in said
-    )
-    pace = json.loads((folder / "metrics.json").read_text())["pace"]
-    total = sum(task["seconds"] for task in pace.values())
-    assert any(text.startswith(f"reservoir: loading and training took {total:.1f} s: task_1 ") for text in said)
-    assert said[0].split(" ended best")[0] in ("none", "reservoir")
-    plots = {plot.title: plot.caption for plot in read_report([folder]).plots}
-    assert "on top of the weights" in plots["Mixture"]
-    assert (
-        "on top of the weights"
-        not in {plot.title: plot.caption for plot in read_report([runs["none"]]).plots}["Mixture"]
-    )
 
 
 @pytest.mark.parametrize("kind", ["reservoir", "herding"])

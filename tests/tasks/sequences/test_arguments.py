@@ -54,22 +54,10 @@ REFUSED: list[tuple[Callable[..., Any], Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("build", "data", "options", "match"), REFUSED)
-def test_what_does_not_fit_is_refused_by_its_name(
-    build: Callable[..., Any], data: Any, options: dict[str, Any], match: str
-) -> None:
+def test_what_does_not_fit_is_refused_by_its_name(build, data, options, match) -> None:
     both = data if isinstance(data, tuple) else (data, data)
     with pytest.raises((ValueError, TypeError), match=match):
         build(*both, **{**({"column": "t"} if build is by_time else {}), **options})
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    two = np.int64(2)
-    assert len(by_class(DATA, DATA, two, seed=two)) == len(blurry(DATA, DATA, two, np.float32(0), two)) == 2
-    sequence = by_time(NUMBERS, table_of(*np.arange(1.0, 13.0)), "t", boundaries=[3.5, np.int64(6)])
-    assert [len(task.train) for task in sequence] == [len(task.evaluation) for task in sequence] == [3, 2, 7]
-    assert len(by_class(DATA, DATA, groups=np.arange(4).reshape(2, 2))) == 2  # type: ignore[arg-type]
-    assert rotated(DATA, DATA, np.array([0.0, 30.0])).names == ("rotated_0", "rotated_30")  # type: ignore[arg-type]
-    assert len(rotated(TWELVE, TWELVE, [30], size=(3, 4))) == 1
 
 
 def test_a_pair_of_data_sets_may_be_a_list() -> None:

@@ -4,8 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tasks.sequences import blurry, by_class, by_column, by_time, permuted, rotated
 from tasks.sources import Arrays, labels_of

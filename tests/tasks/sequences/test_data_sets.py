@@ -5,8 +5,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch.utils.data import Subset
 
 from mixer.loading.reader import ColumnReader

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tasks.sequences import by_class, by_column, from_data_sets, joined, number_apart, permuted
 from tasks.sources import labels_of

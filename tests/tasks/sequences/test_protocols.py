@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tasks.sequences import blurry, by_class, gradual, repeated, repeated_at_random
 from tasks.task import TaskSequence

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tasks.sequences import Permutation, Rotation
 
@@ -18,13 +17,6 @@ def test_a_permutation_is_a_bijection(seed: int, num_features: int) -> None:
     assert torch.equal(permuted, Permutation(seed, num_features)(row))
     assert torch.equal(permuted, Permutation(seed, num_features)(row.reshape(1, -1, 1)).flatten(1))
     assert num_features < 20 or not torch.equal(permuted, Permutation((seed, 1), num_features)(row))
-
-
-def test_no_turn_is_the_identity() -> None:
-    for height, width in ((7, 7), (1, 1), (5, 8)):
-        pixels = torch.rand(3, height, width)
-        assert torch.equal(Rotation(0, height, width)(pixels), pixels)
-        torch.testing.assert_close(Rotation(-720, height, width)(pixels), pixels)
 
 
 @pytest.mark.parametrize("size", [7, 8])

@@ -5,8 +5,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tasks.sequences import by_column
 from tasks.sources import Arrays, Splits, Words, words

@@ -5,6 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertModel
@@ -54,13 +55,18 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("split-mnist", "er-loss-aware", "LossAware goes by the loss .* filled at each task's end"),
         ("tiny-episodic", "er-herding", "er-herding: Herding reads a whole task again at its end, but this protocol"),
         ("permuted-mnist-10", "icarl", "icarl is for new classes .* domain-incremental. Take a class-incremental one"),
-        ("split-mnist", "o-lora", "o-lora is for language models, but .* a classifier. Take text-domains"),
+        (
+            "split-mnist",
+            "o-lora",
+            "o-lora is for trained models, but this protocol begins anew. Take clinc150-pretrained",
+        ),
+        ("split-mnist", "lamol", "lamol is for language models, but .* a classifier. Take text-domains"),
+        ("clinc150", "slca", "slca is for trained encoders. Take clinc150-pretrained"),
+        ("split-mnist", "coda-prompt", "coda-prompt is for encoders that are frozen"),
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
     ],
 )
-def test_methods_without_a_place_are_refused(
-    protocol: str, method: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_without_a_place_are_refused(protocol, method, message, capsys) -> None:
     with pytest.raises(SystemExit):
         main(["--protocol", protocol, "--method", method, "--data-dir", "nowhere"])
     assert re.search(f"{protocol}: .*{message}", capsys.readouterr().err)
@@ -104,16 +110,13 @@ def test_offline_is_scored_by_the_mean_over_tasks(folder: Path) -> None:
     assert METHODS["fine-tune"](PROTOCOL, 0, 2).arranged(tasks) == (tasks, None)
 
 
-def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(folder, tmp_path, monkeypatch) -> None:
     tokenizer = byte_level()
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
     encoder = BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)).eval()
     for part in (tokenizer, encoder):
         part.save_pretrained(tmp_path)
     monkeypatch.setenv(pretrained.FOLDER, str(tmp_path))
-    monkeypatch.setattr(pretrained, "_NUM_PROJECTIONS", 50)
 
     texts = ["stay", "please owe for her"]
     inputs = tokenizer(texts, padding=True, return_tensors="pt")
@@ -131,12 +134,19 @@ def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(
         torch.testing.assert_close(other, own if is_same else 1 - own)
 
     tasks = pretrained.intents(folder, 1, num_train=6, num_test=3)
-    kept = pretrained.run_random_projections(tasks, 1)["kept_bytes"]
-    assert kept == 4 * (16 * 50 + 50 * 50 + 50 * 4)
     small = dataclasses.replace(
         PROTOCOLS["clinc150-pretrained"],
         sequence=lambda folder, seed: tasks,
         model=lambda seed, folder: pretrained.UpperLayers(4),
     )
     size = sum(parameter.numel() for parameter in pretrained.UpperLayers(4).parameters())
-    assert run_once(small, "lwf", 0, 1, folder, folder)["kept_bytes"] == 4 * size
+    found = {
+        method: run_once(small, method, 0, 1, folder, folder)
+        for method in ("lwf", "ran-pac", "slca", "o-lora", "coda-prompt")
+    }
+    assert found["lwf"]["kept_bytes"] == 4 * size
+    assert 0 <= found["ran-pac"]["kept_bytes"] - 4 * 2_000 * (16 + 2_000 + 4) < 1_000
+    assert 0 <= found["slca"]["kept_bytes"] - 4 * 4 * (16 + 6 * 16) < 2_000  # a mean and a factor of six rows a class
+    assert all(np.isfinite(one["average_accuracy"]) for one in found.values())
+    components = len(tasks) * 2 * 10 * (2 * 4 * 16 + 2 * 16)  # in two layers; with keys and attention
+    assert found["coda-prompt"]["kept_bytes"] == 4 * components

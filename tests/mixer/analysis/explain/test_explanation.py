@@ -139,19 +139,6 @@ def test_each_level_is_shown_as_the_policy_decided_it_and_the_last_one_ruled(liv
             np.testing.assert_array_equal(held, live.decisions[same].weights)
 
 
-def test_the_decision_is_that_of_the_ledger_computed_by_hand(plain: Path) -> None:
-    losses = mixer.Ledger(plain / "ledger").to_pandas().pivot(index="step", columns="stream", values="loss")
-    before = losses[["a", "b", "c"]].loc[:10]
-    assert before.notna().all(axis=None)
-    fast, slow = (before.ewm(alpha=1 - decay).mean().iloc[-1].to_numpy() for decay in (0.5, 0.98))
-    distance = np.abs(fast - slow)
-    powers = np.exp(distance / distance.mean())
-    inner = 0.05 + (1 - 3 * 0.05) * powers / powers.sum()
-    levels = explain(plain, 11).levels
-    np.testing.assert_allclose(levels[0].decision.weights, inner, rtol=1e-9)
-    np.testing.assert_allclose(levels[1].decision.weights, 0.15 + (1 - 3 * 0.15) * inner, rtol=1e-9)
-
-
 def test_only_changes_are_recorded_and_nothing_of_a_static_policy(tmp_path: Path, plain: Path) -> None:
     assert mixer.Ledger(plain / "ledger").decisions()["step"].unique().tolist() == [0, 2, 4, 6, 8, 10, 12]
 
@@ -317,9 +304,7 @@ def test_damaged_decisions_are_no_decisions(copied: Path, plain: Path) -> None:
         drawn(found)
 
 
-def test_missing_steps_are_refused(
-    plain: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_steps_are_refused(plain, copied, tmp_path, capsys) -> None:
     for step in (0, 13):
         with pytest.raises(ValueError, match=rf"step must be one of the steps .*, 1 to 12, got {step}"):
             explain(plain, step)

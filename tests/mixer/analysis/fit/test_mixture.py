@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.analysis.fit import Constraints, fit_mixture
 from mixer.utils.arrays import FloatArray
@@ -70,15 +69,6 @@ def test_a_loss_of_no_stream_is_an_objective_too() -> None:
     assert fit_mixture(mixtures, losses, **names).shares[0] == pytest.approx(0.5, abs=0.02)
 
 
-def test_a_law_of_another_family_is_near_enough() -> None:
-    # Power laws of the own share, L_k = (w_k + 0.1)^−0.5 + noise: convex and alike, so least where shares are equal.
-    mixtures = np.random.default_rng(4).dirichlet(2 * np.ones(3), 24)
-    losses = (mixtures + 0.1) ** -0.5 + 0.01 * np.random.default_rng(3).standard_normal(mixtures.shape)
-    fitted = fit_mixture(mixtures, losses)
-    assert fitted.shares == pytest.approx(np.full(3, 1 / 3), abs=0.08)
-    assert fitted.error < 0.7 * fitted.constant_error
-
-
 @settings(max_examples=2, deadline=None)
 @given(st.permutations(range(4)), st.sampled_from(["average", "worst"]), st.integers(0, 3))
 def test_permuting_streams_permutes_the_mixture(order: list[int], objective: str, seed: int) -> None:
@@ -87,16 +77,6 @@ def test_permuting_streams_permutes_the_mixture(order: list[int], objective: str
     one, other = (fit_mixture(mixtures[:, of], losses[:, of], objective) for of in (range(4), order))
     assert other.shares == pytest.approx(one.shares[order], abs=0.02)
     assert other.error == pytest.approx(one.error, abs=1e-4)
-
-
-def test_the_order_of_runs_makes_no_difference() -> None:
-    mixtures = dirichlet(8, 3)
-    losses = squares(mixtures, np.array([1.0, 2.0, 1.5]))
-    order = np.random.default_rng(1).permutation(8)
-    one, other = (fit_mixture(mixtures[of], losses[of], runs=[f"run {n}" for n in of]) for of in (np.arange(8), order))
-    assert other.shares == pytest.approx(one.shares, abs=1e-9)
-    assert other.prediction.left_out == pytest.approx(one.prediction.left_out)
-    assert other.best_run == one.best_run
 
 
 def test_the_same_runs_give_the_same_mixture_to_the_bit() -> None:

@@ -105,9 +105,7 @@ def test_heads_have_classes_and_micro_batches_of_their_own(tmp_path: Path) -> No
     assert found == {}
 
 
-def test_what_a_run_refuses_is_refused_in_the_same_words_and_so_are_several_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_run_refuses_is_refused_alike_and_so_are_several_ranks(tmp_path, monkeypatch, capsys) -> None:
     wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
     with pytest.raises(ValueError, match="it has the label 7, but the model's head has the 3 classes") as inspected:
         inspect_recipe(wrong, 10, 0)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mixer.analysis.inspect import measures
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps

@@ -8,15 +8,11 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
 from mixer import Budget
-from mixer.analysis.simulate import Simulated, simulate
-from mixer.analysis.simulate import tokens as counting
+from mixer.analysis.simulate import Simulated, simulate, tokens as counting
 from mixer.analysis.simulate.screen import screen
-from mixer.analysis.simulate.tokens import tokens_of
-from mixer.models.row_losses import tokens_per_row
 from mixer.recipe.streams import StreamRecipe
 from mixer.utils.console import print_json
 from tests.helpers import Tokens
@@ -106,21 +102,6 @@ def test_parts_of_the_run_hold_all_steps_once(capped: Simulated, every: float) -
         np.testing.assert_allclose(shares, counts / counts.sum())
         assert progress == capped.positions[end - 1]
         assert mean == 8.0
-
-
-@pytest.mark.parametrize(
-    "sample",
-    [
-        {"input_ids": torch.tensor([1, 2, 0]), "attention_mask": torch.tensor([1, 1, 0])},
-        {"input_ids": torch.tensor([1, 2, 3])},
-        {"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])},
-        {"pixel_values": torch.zeros(3, 4, 4)},
-    ],
-)
-def test_a_samples_tokens_are_those_of_its_row(sample: dict[str, torch.Tensor]) -> None:
-    row = {name: values[None] for name, values in sample.items()}
-    assert tokens_of(sample) == int(tokens_per_row(row)[0])
-    assert tokens_of({name: values.tolist() for name, values in sample.items()}) == tokens_of(sample)
 
 
 def test_tokens_are_estimated_only_where_nothing_goes_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,9 +94,7 @@ MODELS: dict[str, tuple[Callable[[Any, Tensor], Tensor], dict[str, Any], tuple[s
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_cannot_be_told_apart_is_named_once_and_the_rest_is_exact(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_told_apart_is_named_once_and_the_rest_is_exact(name, caplog) -> None:
     torch.manual_seed(0)
     run, parts, left_out = MODELS[name]
     case = case_of(model := Net(run, **parts))

@@ -24,7 +24,6 @@ from tests.mixer.gradients.probe.reference import (
 IDS = [0, 0, 0, 2, 2, 2, 2, 0, 1]
 PARTS = [[0, 1], [3, 4, 5], [2], [6], [7], [8]]  # two of stream 2 and three of stream 0, of different size, one of 1
 exact = partial(GradientProbe, homogeneous=True, exact_accumulate=True)
-sketch = partial(GradientProbe, mode="sketch", homogeneous=True)
 
 
 class _Odd(nn.Module):
@@ -77,17 +76,6 @@ def test_the_variance_is_of_the_differences_between_micro_batches_and_of_a_singl
     assert np.isfinite(found.gram).all()
     case = _odd(without=(6, 7))  # micro-batches without samples do not count
     assert np.isnan(case.probed(exact(case.model, 3), PARTS).variance).tolist() == [False, True, True]
-
-
-@pytest.mark.full
-def test_a_sketch_of_layers_of_any_kind_is_unbiased_and_as_near_as_it_says() -> None:
-    case = _odd()
-    expected, options = expected_of(case).gram, {"sketch_size": 2, "variance": False}
-    found = [case.probed(sketch(case.model, 3, seed=seed, **options), PARTS) for seed in range(49)]
-    grams = np.stack([one.gram for one in found])
-    spread = grams.std(0, ddof=1)
-    assert (np.abs(grams.mean(0) - expected) < 4 * spread / 7).all()
-    assert (spread < 1.2 * np.sqrt(np.mean([one.gram_error**2 for one in found], axis=0))).all()
 
 
 def test_what_is_refused() -> None:

@@ -5,13 +5,11 @@ import pytest
 import torch
 
 from mixer.gradients.probe import GradientProbe
-from mixer.gradients.probe.sketch import Fold
 from tests.mixer.gradients.probe.cases import build
 from tests.mixer.gradients.probe.reference import Case
 from tests.ranks.warm import some
 
 NUM_SEEDS = 80
-CPU = torch.device("cpu")
 
 
 def _trained(name: str) -> Case:
@@ -85,15 +83,3 @@ def test_over_draws_of_its_signs_it_is_unbiased_too_and_a_draw_is_the_same_whene
     assert (_drawn(case, probe, 7) == grams[7]).all()
     assert (_drawn(case, other, 8) == grams[8]).all()
     assert (grams[7] != grams[8]).any()
-
-
-@pytest.mark.parametrize(("size", "num_buckets"), [(5, 2), (16, 4), (33, 32), (100, 7)])
-def test_rows_columns_and_some_rows_are_folded_alike_into_buckets_of_equal_size(size: int, num_buckets: int) -> None:
-    fold = Fold(size, num_buckets, 3, CPU, torch.float64)
-    matrices, indices = torch.randn(2, size, 3, dtype=torch.float64), torch.randperm(size)
-    rows = fold.rows(matrices)
-    assert rows.shape == (2, num_buckets, 3)
-    assert torch.allclose(rows, fold.columns(matrices.mT).mT)
-    assert torch.allclose(rows, fold.some_rows(indices, matrices[:, indices]))
-    sizes = torch.bincount(fold.bucket)
-    assert sizes.max() - sizes.min() <= 1

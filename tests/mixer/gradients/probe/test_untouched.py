@@ -45,9 +45,7 @@ class _BrokenBackward(torch.autograd.Function):
 
 @pytest.mark.parametrize("stage", ["start", "forward", "backward", "finish"])
 @of_each_kind
-def test_after_a_failure_the_model_is_untouched(
-    options: dict[str, Any], stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_failure_the_model_is_untouched(options, stage, monkeypatch) -> None:
     case = _build()
     expected, probe = expected_of(case), GradientProbe(case.model, 3, **options)
     assert_untouched(case.model)

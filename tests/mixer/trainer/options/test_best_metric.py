@@ -64,9 +64,7 @@ class _Worsens(TrainerCallback):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("metric", ["eval_math_loss", "worst_loss", "loss"])
-def test_a_run_stops_once_it_does_not_improve(
-    metric: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stops_once_it_does_not_improve(metric, tmp_path, caplog, monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     stopping = EarlyStoppingCallback(early_stopping_patience=2)
     trainer = _trainer(tmp_path, metric, callbacks=[_Worsens(), stopping], learning_rate=0.1, max_steps=12)

@@ -112,9 +112,7 @@ def test_rows_of_tokens_of_several_lengths_train_without_labels(tmp_path: Path) 
         (Temperature(), (None, None), False),
     ],
 )
-def test_weights_that_a_policy_does_not_use_are_told(
-    policy: Any, weights: tuple[float | None, ...], is_told: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_that_a_policy_does_not_use_are_told(policy, weights, is_told, caplog) -> None:
     caplog.set_level("WARNING")
     mixture = describe([Stream(name, range(10), weight=own) for name, own in zip("ab", weights, strict=True)])
     first = policy.start(mixture).weights

@@ -1,0 +1,367 @@
+"""Methods of prompts: attention and formulas by hand, what is trained, and runs that are killed and resumed."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import (
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    MPNetConfig,
+    MPNetForSequenceClassification,
+    TrainerCallback,
+)
+
+from tasks.methods import L2P, CODAPrompt, DualPrompt
+from tasks.methods.coda_prompt import orthonormal
+from tasks.methods.prompts import prompts_of
+from tests.helpers import weights_of
+from tests.ranks.warm import some
+from tests.tasks.killed import assert_goes_on, whole_runs
+from tests.tasks.methods.prompted import METHODS, SIZES, bert, build_named, rows, run_of, tasks, vit
+from tests.tasks.test_continual import new_model
+
+NAMES = [f"{model} {method}" for model in ("vit", "bert") for method in METHODS]
+WIDTH, HEADS = SIZES["hidden_size"], SIZES["num_attention_heads"]
+whole = whole_runs(build_named)
+
+
+@pytest.mark.parametrize("name", some(NAMES, ("vit dual", "bert coda")))
+def test_a_run_killed_in_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
+    assert_goes_on(build_named, name, whole, tmp_path, seed=7)
+
+
+# ---- Attention ----
+
+
+def prompted(model: Any, name: str, num_tasks: int = 2) -> Any:
+    """Gives a model prompts of tasks; returns them."""
+    prompts = prompts_of(model, METHODS[name]())
+    for number in range(num_tasks):
+        torch.manual_seed(number)
+        prompts.grow(number)
+    return prompts
+
+
+def attention_by_hand(query: Any, key: Any, value: Any, prefix: Any, seen: Any) -> np.ndarray:
+    """One softmax after the other, `[num_rows, num_tokens, width]`; prefix `[num_rows, 2, length, width]`."""
+    found, size = np.zeros(query.shape), WIDTH // HEADS
+    for row, token, head in np.ndindex(*query.shape[:2], HEADS):
+        own = slice(head * size, (head + 1) * size)
+        keys = [*prefix[row, 0, :, own], *key[row, seen[row], own]]
+        values = [*prefix[row, 1, :, own], *value[row, seen[row], own]]
+        weights = np.exp([float(query[row, token, own] @ one) / np.sqrt(size) for one in keys])
+        found[row, token, own] = sum(w * one for w, one in zip(weights / weights.sum(), values, strict=True))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+@pytest.mark.parametrize("make", [vit, bert])
+def test_prompts_are_keys_and_values_that_every_token_attends_to_and_padding_stays_unseen(make: Any, kind: str) -> None:
+    model, inputs = make(kind=kind).eval(), rows(make is bert)
+    prompts = prompted(model, "dual")
+    seen = inputs["attention_mask"].bool().numpy() if make is bert else np.ones((4, 5), bool)
+    names = ("query", "key", "value", "self") if make is bert else ("q_proj", "k_proj", "v_proj", "o_proj")
+    given: list[dict[str, np.ndarray]] = []
+    parts = [{name.split(".")[-1]: one for name, one in layer.named_modules()} for layer in layers_of(model)]
+
+    def keep(module: Any, args: Any, output: Any, name: str, number: int) -> None:
+        # The output of attention: of BERT that of its own module, of ViT what its last projection gets.
+        kept = args[0] if name == "o_proj" else output[0] if name == "self" else output
+        given[number][name] = kept.detach().numpy()
+
+    for number, part in enumerate(parts):
+        given.append({})
+        for name in names:
+            part[name].register_forward_hook(lambda m, a, o, name=name, number=number: keep(m, a, o, name, number))
+    with torch.no_grad():
+        model(**inputs)
+        chosen = prompts.chosen(prompts.query)
+    for number, one in enumerate(given):
+        prefix = chosen[number].detach().numpy()
+        assert prefix.shape == (4, 2, 2 if number == 0 else 3, WIDTH)
+        by_hand = attention_by_hand(*(one[name] for name in names[:3]), prefix, seen)
+        np.testing.assert_allclose(one[names[3]][seen], by_hand[seen], rtol=1e-4, atol=1e-5)
+
+
+def layers_of(model: Any) -> Any:
+    return model.bert.encoder.layer if hasattr(model, "bert") else model.vit.layers
+
+
+@pytest.mark.parametrize("make", [vit, bert])
+def test_a_query_is_the_first_token_of_the_encoder_without_prompts_and_dropout(make: Any) -> None:
+    model, plain, inputs = make(), make(), rows(make is bert)
+    prompts = prompted(model, "l2p")
+    model.train()
+    model(**inputs)
+    own = {name: column for name, column in inputs.items() if name != "labels"}
+    with torch.no_grad():
+        expected = plain.eval().base_model(**own).last_hidden_state[:, 0]
+    torch.testing.assert_close(prompts.query, expected)
+    assert model.training
+    assert not model.base_model.training
+    twin = copy.deepcopy(model)  # its prompts are its own
+    with torch.no_grad():
+        twin.prompts.prompts[0].add_(1.0)
+        assert torch.equal(model.eval()(**inputs).logits, model(**inputs).logits)
+        assert not torch.equal(twin.eval()(**inputs).logits, model(**inputs).logits)
+
+
+# ---- Formulas ----
+
+
+def cosine(one: Any, other: Any) -> float:
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+def test_l2p_takes_the_prompts_of_the_likest_keys() -> None:
+    prompts = prompted(vit(), "l2p")
+    query = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(3))
+    pool, keys = prompts.prompts[0].detach(), prompts.keys[0].detach()
+    taken, likeness = prompts.likest(query)
+    for row in range(5):
+        by_hand = [cosine(query[row], key) for key in keys]
+        best = sorted(range(4), key=lambda number: -by_hand[number])[:2]
+        assert taken[row].tolist() == best
+        np.testing.assert_allclose(likeness[row].tolist(), [by_hand[number] for number in best], rtol=1e-5)
+        for place, layer in enumerate((0, 2)):
+            expected = torch.cat([pool[number, place] for number in best], dim=1)
+            assert torch.equal(prompts.chosen(query)[layer][row], expected)
+
+
+def test_dual_prompt_takes_the_task_of_the_likest_key_and_in_training_the_present_one() -> None:
+    prompts = prompted(vit(), "dual", num_tasks=3)
+    query = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(1))
+    by_hand = [int(np.argmax([cosine(row, key.detach()) for key in prompts.keys])) for row in query]
+    assert len(set(by_hand)) > 1
+    for expected, is_training in ((by_hand, False), ([2] * 6, True)):
+        prompts.train(is_training)
+        chosen = prompts.chosen(query)
+        for row, task in enumerate(expected):
+            assert torch.equal(chosen[0][row], prompts.shared[0][0])
+            for place, layer in enumerate((1, 2)):
+                assert torch.equal(chosen[layer][row], prompts.prompts[task][place])
+
+
+def test_coda_prompt_weighs_components_by_attended_queries() -> None:
+    prompts = prompted(vit(), "coda")
+    query = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        for part in (*prompts.prompts, *prompts.keys, *prompts.attentions):
+            part.add_(0.1)
+        chosen, overlap = prompts.chosen(query), float(prompts.overlap())
+    kinds = [
+        torch.cat([*part], dim=1).detach().double().numpy()
+        for part in (prompts.prompts, prompts.keys, prompts.attentions)
+    ]
+    for place, layer in enumerate((2, 0)):
+        components, keys, attentions = (kind[place] for kind in kinds)
+        for row in range(3):
+            weights = [cosine(query[row].double().numpy() * attentions[m], keys[m]) for m in range(6)]
+            expected = sum(weights[m] * components[m] for m in range(6)).reshape(2, 2, WIDTH)
+            np.testing.assert_allclose(chosen[layer][row].numpy(), expected, rtol=1e-4, atol=1e-6)
+    squares = [np.mean((one @ one.T - np.eye(6)) ** 2) for kind in kinds for one in kind]
+    assert overlap == pytest.approx(sum(squares), rel=1e-4)
+
+
+def test_new_components_are_orthonormal_to_the_last_earlier_ones_there_is_room_for() -> None:
+    torch.manual_seed(0)
+    earlier = torch.randn(2, 7, 8)
+    new = orthonormal(earlier, 3)
+    for place in range(2):
+        torch.testing.assert_close(new[place] @ new[place].T, torch.eye(3), rtol=0, atol=1e-5)
+        torch.testing.assert_close(new[place] @ earlier[place, 2:].T, torch.zeros(3, 5), rtol=0, atol=1e-5)
+        assert (new[place] @ earlier[place, :2].T).abs().max() > 0.05
+    assert prompted(vit(), "coda").overlap().item() == pytest.approx(0.0, abs=1e-10)
+
+
+def test_the_term_of_a_step_is_the_mean_over_its_samples_whatever_the_micro_batches(tmp_path: Path) -> None:
+    """Of the first step: of samples whose prompts and queries are known before it."""
+    terms: dict[int, float] = {}
+
+    class Logged(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+            terms.setdefault(args.per_device_train_batch_size, logs.get("term/L2P", terms.get(0, 0.0)))
+
+    class Seen(L2P):
+        name = "L2P"
+
+        def begin_step(self, model: Any, batch: Any) -> None:
+            self.keys = self._prompts.keys[0].detach().clone()
+
+    for size in (8, 3):
+        method = Seen(pool_size=4, top=2, length=2, weight=0.7)
+        options = {"per_device_train_batch_size": size, "batch_size": 8, "logging_steps": 1, "max_steps": 1}
+        model = vit()
+        one = tasks()[:1]
+        run_of(
+            tmp_path / str(size), model, [method], sequence=one, callbacks=[Logged()], scores_before=False, **options
+        ).run()
+        plain, inputs = vit().eval(), rows(count=8)["pixel_values"]
+        with torch.no_grad():
+            queries = plain.base_model(pixel_values=inputs).last_hidden_state[:, 0]
+        distances = [sorted(1 - cosine(query, key) for key in method.keys)[:2] for query in queries]
+        assert terms[size] == pytest.approx(0.7 * float(np.mean([sum(two) for two in distances])), rel=1e-5)
+
+
+# ---- What runs do ----
+
+
+@pytest.mark.parametrize("name", some(NAMES, ("vit l2p", "vit dual", "bert coda")))
+def test_only_prompts_and_head_are_trained_and_those_of_earlier_tasks_stay(name: str, whole: Any) -> None:
+    run, _ = whole(name)
+    make, method = name.split()
+    now, fresh = run.model.state_dict(), {"vit": vit, "bert": bert}[make]().state_dict()
+    ends = [load_file(run.folder / f"0{number + 1}-task_{number}" / "end" / "model.safetensors") for number in range(3)]
+    assert all(torch.equal(now[key], one) for key, one in fresh.items() if "classifier" not in key)
+    assert not torch.equal(now["classifier.weight"], fresh["classifier.weight"])
+    for kind in dict(run.model.prompts.named_children()):
+        if method == "l2p" or kind == "shared":
+            key = f"prompts.{kind}.0"
+            assert not any(torch.equal(ends[number][key], ends[number + 1][key]) for number in range(2))
+            continue
+        for task in range(3):
+            own = [end.get(f"prompts.{kind}.{task}") for end in ends]
+            assert [one is not None for one in own] == [task <= number for number in range(3)]
+            assert all(torch.equal(own[task], one) for one in own[task + 1 :])
+    trained = {key for key, one in run.model.named_parameters() if one.requires_grad}
+    last = 0 if method == "l2p" else 2
+    expected = {f"prompts.{kind}.{0 if kind == 'shared' else last}" for kind, _ in run.model.prompts.named_children()}
+    assert trained == {"classifier.weight", "classifier.bias"} | expected
+
+
+def test_a_step_is_that_of_plain_torch(tmp_path: Path) -> None:
+    """One step of SGD on the loss of the task's own classes and the term, by a model that has its prompts put in."""
+    method, one = CODAPrompt(3, 2, layers=(0,), weight=2.0), tasks()[:1]
+    options = {"optim": "sgd", "learning_rate": 0.5, "max_grad_norm": 0.0, "batch_size": 8, "max_steps": 1}
+    begun: dict[str, torch.Tensor] = {}
+
+    class Noted(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            begun.update({key: value.detach().clone() for key, value in model.state_dict().items()})
+
+    model = vit()
+    size = {"per_device_train_batch_size": 8}
+    run_of(tmp_path, model, [method], sequence=one, callbacks=[Noted()], **options, **size).run()
+    prompts, keys, attentions = (begun[f"prompts.{kind}.0"] for kind in ("prompts", "keys", "attentions"))
+    trained = [one.requires_grad_() for one in (prompts, keys, attentions)]
+    plain, inputs = vit().eval(), rows(count=8)
+    with torch.no_grad():
+        query = plain.vit(pixel_values=inputs["pixel_values"]).last_hidden_state[:, 0]
+    alpha = torch.nn.functional.cosine_similarity(query[:, None] * attentions[0], keys[0][None], dim=-1)
+    prefix = (alpha[..., None] * prompts[0]).sum(dim=1).view(8, 2, 2, HEADS, -1).transpose(2, 3)
+
+    def put_in(module: Any, args: Any, kwargs: Any) -> Any:
+        parts = [getattr(module, f"{kind}_proj")(kwargs["hidden_states"] if not args else args[0]) for kind in "qkv"]
+        q, k, v = (part.view(8, -1, HEADS, WIDTH // HEADS).transpose(1, 2) for part in parts)
+        k, v = torch.cat([prefix[:, 0], k], dim=2), torch.cat([prefix[:, 1], v], dim=2)
+        attended = ((q @ k.transpose(2, 3)) / (WIDTH // HEADS) ** 0.5).softmax(dim=-1) @ v
+        put.append(module.o_proj(attended.transpose(1, 2).flatten(2)))
+
+    put: list[torch.Tensor] = []
+    attention = layers_of(plain)[0].attention
+    attention.register_forward_pre_hook(put_in, with_kwargs=True)
+    attention.register_forward_hook(lambda module, args, output: (put[0], output[1]))
+    logits = plain(pixel_values=inputs["pixel_values"]).logits[:, :2]
+    gram = [one[0] @ one[0].T - torch.eye(3) for one in trained]
+    term = 2.0 * sum(one.square().mean() for one in gram)
+    (torch.nn.functional.cross_entropy(logits, inputs["labels"]) + term).backward()
+    for name, own in zip(("prompts", "keys", "attentions"), trained, strict=True):
+        assert own.grad is not None
+        assert own.grad.abs().max() > 1e-6
+        torch.testing.assert_close(
+            model.state_dict()[f"prompts.{name}.0"], own.detach() - 0.5 * own.grad, rtol=1e-4, atol=1e-6
+        )
+
+
+def own_encoder() -> Any:
+    """A model of no library: an encoder of transformers' layers, and a head."""
+    model = torch.nn.Module()
+    model.base_model, model.classifier = bert().bert, torch.nn.Linear(WIDTH, 6)
+    return model
+
+
+def test_a_model_of_ones_own_has_its_encoder_as_base_model() -> None:
+    model, inputs = own_encoder(), rows(is_text=True)
+    prompts = prompted(model, "coda")
+    own = {name: column for name, column in inputs.items() if name != "labels"}
+    other, _ = bert(), prompted(reference := bert(), "coda")
+    assert torch.equal(model.base_model(**own).last_hidden_state, reference.bert(**own).last_hidden_state)
+    assert not torch.equal(model.base_model(**own).last_hidden_state, other.eval().bert(**own).last_hidden_state)
+    assert len(prompts.query) == 4
+
+
+def causal() -> Any:
+    return GPT2ForSequenceClassification(
+        GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, pad_token_id=0, num_labels=6)
+    )
+
+
+def without_interface() -> Any:
+    return MPNetForSequenceClassification(MPNetConfig(**SIZES, vocab_size=9, num_labels=6))
+
+
+def adapted() -> Any:
+    return get_peft_model(vit(), LoraConfig(target_modules=["q_proj"]))
+
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (lambda: new_model(num_labels=6), L2P, "by transformers' AttentionInterface"),
+    (adapted, L2P, "L2P: model must be an encoder with a head"),
+    (causal, L2P, "attends causally"),
+    (without_interface, L2P, "by transformers' AttentionInterface.*MPNetModel is its own"),
+    (vit, CODAPrompt, "layers must be numbers below 3.*got"),
+    (vit, DualPrompt, "layers must be numbers below 3.*got"),
+    (vit, lambda: CODAPrompt(13, layers=(0,)), "components must be in"),
+]
+
+
+@pytest.mark.parametrize(("model", "method", "match"), REFUSED)
+def test_models_that_prompts_do_not_fit_are_refused_before_a_run(
+    model: Any, method: Any, match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        run_of(tmp_path, model(), [method()], head="whole").check()
+
+
+@pytest.mark.parametrize(
+    ("method", "match"),
+    [
+        (lambda: L2P(top=11), "top"),
+        (lambda: L2P(layers=()), "layers"),
+        (lambda: L2P(layers=(1, 1)), "layers"),
+        (lambda: DualPrompt((0,), (0, 1)), "layers"),
+        (lambda: DualPrompt((0,), ()), "layers"),
+        (lambda: CODAPrompt(layers=(-1,)), "layers"),
+        (lambda: CODAPrompt(length=0), "length"),
+        (lambda: CODAPrompt(weight=-1.0), "weight"),
+    ],
+)
+def test_wrong_values_are_refused(method: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        method()
+
+
+def test_a_second_method_a_second_run_and_checkpoints_of_activations_are_refused(whole: Any, tmp_path: Path) -> None:
+    run, _ = whole("vit dual")
+    model = copy.deepcopy(run.model)
+    with pytest.raises(ValueError, match=r"model.prompts is there already, of DualPrompt\("):
+        run_of(tmp_path / "other", model, [METHODS["coda"]()]).check()
+    with pytest.raises(ValueError, match="those of 3 tasks before task 1"):
+        run_of(tmp_path / "again", model, [METHODS["dual"]()]).run()
+    with pytest.raises(ValueError, match="gradient_checkpointing: L2P"):
+        run_of(tmp_path / "checkpointing", vit(), [METHODS["l2p"]()], gradient_checkpointing=True).run()
+
+
+def test_a_model_with_too_few_layers_of_its_own_says_how_many_there_are() -> None:
+    model = own_encoder()
+    model.base_model.encoder.layer = model.base_model.encoder.layer[:1]
+    prompted(model, "coda")
+    with pytest.raises(ValueError, match=r"layers must be numbers below 1, .* got \[2, 0\]"):
+        model.base_model(input_ids=rows(is_text=True)["input_ids"])
+    assert weights_of(model).isfinite().all()
