@@ -161,10 +161,9 @@ class Policy(KeepsArguments, HasState, ABC):
     `mixer.measurements`, or of your own. It may set `needs` in its constructor too.
 
     Further class attributes: `is_static` for a policy that never changes its first decision, `min_samples` for the
-    samples of each stream that a batch should have, `plans_probes` for a policy that tries mixtures to measure their
-    effect (most wrappers refuse it), `own_cost` for its cost besides the measurements, in words, `holds_bounds` for a
-    policy that acts on the objective's bounds, and `compares_losses` for one that compares losses between streams: it
-    sees them in the units that the trainer's option `loss_units` names.
+    samples of each stream that a batch should have, `own_cost` for its cost besides the measurements, in words,
+    `holds_bounds` for a policy that acts on the objective's bounds, and `compares_losses` for one that compares losses
+    between streams: it sees them in the units that the trainer's option `loss_units` names.
 
     Args:
         unit: Whether the weights are shares of samples, of tokens or of labels: the tokens that the loss learns.
@@ -178,7 +177,6 @@ class Policy(KeepsArguments, HasState, ABC):
     needs: Needs = ()
     is_static: bool = False
     min_samples: int = 0
-    plans_probes: bool = False
     own_cost: str = ""
     holds_bounds: bool = False
     compares_losses: bool = False

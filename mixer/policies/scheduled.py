@@ -64,7 +64,7 @@ class Scheduled(PolicyWithOptions):
         self._policies = [] if self._is_linear else [self._policy(value) for value in self._values]
         self.needs = tuple(dict.fromkeys(need for policy in self._policies for need in policy.needs))
         self.min_samples = max((policy.min_samples for policy in self._policies), default=0)
-        for name in ("plans_probes", "compares_losses", "holds_bounds"):
+        for name in ("compares_losses", "holds_bounds"):
             setattr(self, name, any(getattr(policy, name) for policy in self._policies))
 
     def _policy(self, value: Any) -> Policy:

@@ -72,8 +72,8 @@ class ReplayPolicy(Policy):
         super().__init__(unit=self.policy.unit)
         self.additional = additional
         self.needs = tuple(dict.fromkeys((*type(self).needs, *self.policy.needs)))
-        self.plans_probes, self.min_samples = self.policy.plans_probes, self.policy.min_samples
-        self.compares_losses, self.holds_bounds = self.policy.compares_losses, self.policy.holds_bounds
+        self.min_samples, self.compares_losses = self.policy.min_samples, self.policy.compares_losses
+        self.holds_bounds = self.policy.holds_bounds
 
     @property
     def name(self) -> str:
