@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.quality.policies import AUTO, classes
 from benchmarks.quality.scenarios import Scenario
-from mixer.measurements import Alignment, Branches
+from mixer.measurements import Alignment
 from mixer.policies import Policy, as_policy
 
 PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
@@ -27,7 +27,6 @@ KEPT = Path(__file__).parent / "results"
 # Modules that measure what a policy needs and are likely to change with it.
 _MEASURED = {
     Alignment: ("mixer.measure.target_gradients", "mixer.gradients.metric"),
-    Branches: ("mixer.measure.branch_losses", "mixer.models.model_branches", "mixer.policies.shared.mixing_law"),
 }
 
 

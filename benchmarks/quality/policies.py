@@ -10,7 +10,6 @@ follows these; else `N`):
 - the time left out of fits (`num_ignored_steps`) is `N/40`;
 - a warm-up is `N/20` steps, or `M/20` observations, 2 or more, where it is of observations or evaluations;
 - another window or history is `M/5`, 3 or more;
-- probes (`probe_steps`) take `N/120` steps each, two at least, and training between them (`training_steps`) `N/12`;
 - `fast_decay` and `slow_decay` have horizons of `M/24` and `5M/24`.
 
 Evaluations come at the same interval.
@@ -46,7 +45,7 @@ _REST = 1e-9  # weight of a stream that gets samples only where no other is ther
 _WRAPPERS = {"Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", "OverfitGuard"}
 _NO_COMPETITORS = {"Fixed", "Scheduled", "Function"} | _WRAPPERS
 _WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
-_OF_LLAMA = (UNIFORM, MOST_SIMILAR, "Proportional", AUTO, "MarginalValue", "OPMix", "DGA", "DoGE", "GRAPE")
+_OF_LLAMA = (UNIFORM, MOST_SIMILAR, "Proportional", AUTO, "MarginalValue", "DGA", "DoGE", "GRAPE")
 
 
 class Entry(NamedTuple):
@@ -190,9 +189,8 @@ def _by_rule(name: str, scenario: Scenario, num_observations: int) -> int | floa
         return max(1, round(num_steps / 20))
     if "window" in name or "history" in name:
         return max(3, round(num_observations / 5))
-    parts = {"num_ignored_steps": 40, "probe_steps": 120, "training_steps": 12}
-    if name in parts:
-        return max(2 if name == "probe_steps" else 1, round(num_steps / parts[name]))  # a slope needs two losses
+    if name == "num_ignored_steps":
+        return max(1, round(num_steps / 40))
     if name in ("fast_decay", "slow_decay"):
         return max(0.0, 1.0 - (24 if name == "fast_decay" else 4.8) / num_observations)
     return None

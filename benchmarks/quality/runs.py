@@ -1,6 +1,5 @@
 """One run of `benchmarks.quality`: a scenario under a policy, how well it goes and what it takes."""
 
-import io
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -14,12 +13,12 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
-from benchmarks.quality.cache import Run, write_whole
+from benchmarks.quality.cache import Run
 from benchmarks.quality.data import PARTS, Splits
 from benchmarks.quality.policies import BY_SIMILARITY, NUM_SAMPLES, REFERENCE_LOSSES, UNIFORM, make, similar_shares
 from benchmarks.quality.scenarios import Scenario
 from mixer import MixingTrainer, Objective, Policy, Stream
-from mixer.measurements import EvaluationLoss, ExcessLoss, asked
+from mixer.measurements import EvaluationLoss, asked
 
 NUM_PLACES = 12  # of the run, at which the objective is taken
 _COURSE_ROWS = 128  # of a target's test part at each place; all of them at the end
@@ -101,35 +100,22 @@ def _run(run: Run, folder: Path, data_dir: Path | None, session: str) -> None:
     known: dict[str, Any] = {NUM_SAMPLES: run.scenario.num_steps * int(run.scenario.content["batch_size"])}
     if BY_SIMILARITY in run.settings.values():
         known[BY_SIMILARITY] = similar_shares(run.scenario, parts)
-    policy = None if needs_reference else make(run.class_name, run.settings, known)
     reference: Mapping[str, Any] = {}
-    options = {}
-    if policy is None or asked(policy.needs, ExcessLoss):
-        reference, trained = _reference(run, folder, data_dir, session)
+    if needs_reference:
+        reference = _reference(run, folder, data_dir, session)
         known[REFERENCE_LOSSES] = {name: reference["validation"][name]["loss"] for name in run.scenario.streams}
-        policy = policy or make(run.class_name, run.settings, known)
-        if asked(policy.needs, ExcessLoss):
-            options["reference_model"] = trained
-    model = run.scenario.new_model(run.seed)
-    measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, model, parts, options)}
-    if run.name == UNIFORM:
-        weights = io.BytesIO()
-        torch.save(model.state_dict(), weights)
-        write_whole(run.path(folder).with_suffix(".pt"), weights.getvalue())
+    policy, model = make(run.class_name, run.settings, known), run.scenario.new_model(run.seed)
+    measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, model, parts)}
     run.write(folder, {"session": session, **measured})
 
 
-def _reference(run: Run, folder: Path, data_dir: Path | None, session: str) -> tuple[Mapping[str, Any], nn.Module]:
-    """The model that uniform mixing comes to with the same seed and budget, and its result."""
+def _reference(run: Run, folder: Path, data_dir: Path | None, session: str) -> Mapping[str, Any]:
+    """The result that uniform mixing comes to with the same seed and budget."""
     uniform = Run(run.scenario, UNIFORM, "Uniform", {}, run.seed)
-    weights = uniform.path(folder).with_suffix(".pt")
-    if not weights.is_file():  # the repository has results, but no models
-        _run(uniform, folder, data_dir, session)
+    run_once(uniform, folder, data_dir, session)
     result = uniform.result(folder)
     assert result is not None
-    model = run.scenario.new_model(run.seed)
-    model.load_state_dict(torch.load(weights, weights_only=True))
-    return result, model
+    return result
 
 
 def new_trainer(
@@ -165,16 +151,14 @@ def new_trainer(
     return trainer
 
 
-def _train(
-    run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Splits], options: dict[str, Any]
-) -> dict[str, Any]:
+def _train(run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Splits]) -> dict[str, Any]:
     scenario, objective = run.scenario, run.scenario.objective
     course = _Course(partial(_value, objective, parts), scenario.num_steps)
     first = _metrics(model, {name: parts[name] for name in objective.bounds})
     with tempfile.TemporaryDirectory() as output:
         arguments = scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss)))
         held = {name: own["validation"] for name, own in parts.items()}
-        options |= {"eval_dataset": held, "objective": objective, "callbacks": [course]}
+        options = {"eval_dataset": held, "objective": objective, "callbacks": [course]}
         trainer = new_trainer(scenario, model, arguments, parts, policy, **options)
         trainer.train()
         counts = trainer.ledger.to_pandas().groupby("stream")["count"].sum()

@@ -112,7 +112,6 @@ def _clock(step: int, length: Length, loss: float) -> dict[str, float]:
         "learning_rate_factor": 1.0,
         "loss": loss,
         "gradient_norm": 1.0 + 1.0 / step,
-        "update_norm": float("nan"),
     }
 
 

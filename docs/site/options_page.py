@@ -31,7 +31,7 @@ as in the Trainer, {different} behave with the difference given here, and {refus
 line, YAML or JSON; a recipe has them under `training`, `mixer train` as `--training.NAME`. `MixingSeq2SeqConfig` and
 `MixingSFTConfig` have them too; for any other class, write `@dataclass class MyConfig(MixingOptions, OtherConfig)`.
 Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (in one of both places), `budget`,
-`groupings`, `methods`, `reference_model`, `probe`.
+`groupings`, `methods`, `probe`.
 
 {own}
 

@@ -15,8 +15,8 @@ _FIRST = (
     *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
 )
 _GROUPS: dict[str, Sequence[str]] = {
-    "Data": ("trainer", "streams", "tokenizer", "chat_template"),
-    "Mixture": ("groupings", "reference_model", "probe", "budget", "conflict", "methods"),
+    "Data": ("trainer", "reference_model", "streams", "tokenizer", "chat_template"),
+    "Mixture": ("groupings", "probe", "budget", "conflict", "methods"),
     "Evaluation": ("evaluation", "targets"),
 }
 _HEADING, _FIELD = re.compile(r" {4}> ([^\[]+)"), re.compile(r" {4}(\w+) ?\(")

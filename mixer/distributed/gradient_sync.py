@@ -65,9 +65,7 @@ def averaged_parameters(model: nn.Module) -> tuple[list[nn.Parameter], bool]:
     return _averaged(ddp), bool(ddp.find_unused_parameters)
 
 
-def average_gradients(
-    model: nn.Module, ranks: RankSync, world_size: int, parameters: Sequence[nn.Parameter] | None = None
-) -> None:
+def average_gradients(model: nn.Module, ranks: RankSync, world_size: int) -> None:
     """Averages gradients over ranks, in place of the last backward pass of a step.
 
     DDP communication hooks are bypassed.
@@ -76,12 +74,11 @@ def average_gradients(
         model: Model as trained; without DDP, nothing happens.
         ranks: Collectives.
         world_size: Number of ranks.
-        parameters: What has the gradients; `None` for the parameters that DDP averages.
     """
     ddp = _ddp(model)
     if ddp is None:
         return
-    average_whole(_averaged(ddp) if parameters is None else parameters, ranks, world_size)
+    average_whole(_averaged(ddp), ranks, world_size)
     ddp.require_forward_param_sync = True
 
 

@@ -4,7 +4,6 @@ import copy
 import importlib
 import inspect
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,14 +23,11 @@ _CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "pcgrad": ("PCGradWeighting", {}),
     "cagrad": ("CAGradWeighting", {"c": 0.4}),
     "mgda": ("MGDAWeighting", {}),
-    "nash-mtl": ("NashMTL", {}),
     "upgrad": ("UPGradWeighting", {}),
 }
 NAMES = tuple(_CLASSES)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _OF_SHAPE_ALONE = ("Mean", "Sum", "Constant", "Random")  # aggregators that ignore the gradients' values
-_LARGEST_GAP = 0.05  # between the streams' gains by Nash-MTL, which are equal at the solution
-_LEAST_SHARE = 0.01
 
 
 class Aggregator:
@@ -63,7 +59,7 @@ class Aggregator:
     def __init__(self, method: Any, options: Mapping[str, Any], num_streams: int):
         self._num_streams = num_streams
         self.name, self._weighting = _weighting_of(method, options)
-        self.description = _description(self._weighting, options)  # before its use, which may change its counters
+        self.description = _description(self._weighting)  # before its use, which may change its counters
         self._vector = _vector_name(self._weighting)
         if self._vector and (length := len(getattr(self._weighting, self._vector))) != num_streams:
             raise ValueError(
@@ -154,14 +150,12 @@ def _vector_name(weighting: Any) -> str | None:
     return None if getattr(weighting, "pref_vector", None) is None else "pref_vector"
 
 
-def _description(weighting: Weighting, options: Mapping[str, Any]) -> str:
+def _description(weighting: Any) -> str:
     """Name and settings of a weighting, the same for a name and for the equal object of torchjd."""
-    name, settings = "nash-mtl", dict(options)  # the only function: its solver is created anew in each step
-    if isinstance(weighting, nn.Module):
-        names = {class_name: known for known, (class_name, _) in _CLASSES.items()}
-        name, settings = names.get(type(weighting).__name__, type(weighting).__name__), {}
-        for module in weighting.modules():
-            settings |= {key.lstrip("_"): value for key, value in vars(module).items() if key not in _OF_EVERY_MODULE}
+    names = {class_name: known for known, (class_name, _) in _CLASSES.items()}
+    name, settings = names.get(type(weighting).__name__, type(weighting).__name__), dict[str, Any]()
+    for module in weighting.modules():
+        settings |= {key.lstrip("_"): value for key, value in vars(module).items() if key not in _OF_EVERY_MODULE}
     text = ", ".join(f"{key}={_value_text(value)}" for key, value in sorted(settings.items()) if value is not None)
     return f"{name}({text})" if text else name
 
@@ -197,8 +191,6 @@ def _weighting_of(method: Any, options: Mapping[str, Any]) -> tuple[str, Weighti
 def _create(name: str, options: Mapping[str, Any]) -> Weighting:
     class_name, defaults = _CLASSES[name]
     try:
-        if name == "nash-mtl":
-            return _create_nash(options)
         weighting: Weighting = getattr(_torchjd("torchjd.aggregation"), class_name)(**{**defaults, **options})
     except ImportError as error:
         raise ValueError(
@@ -210,33 +202,15 @@ def _create(name: str, options: Mapping[str, Any]) -> Weighting:
     return weighting
 
 
-def _create_nash(options: Mapping[str, Any]) -> Weighting:
-    """Creates Nash-MTL with a new solver per step, so it has no state."""
-    for option in sorted({"n_tasks", "max_norm", "update_weights_every"} & options.keys()):
-        raise ValueError(
-            f"conflict='nash-mtl': {option} is not an option here: each step is solved anew for the streams in it, and "
-            "its length is that of the gradients. Leave it out."
-        )
-    torchjd = _torchjd("torchjd.aggregation")
-    torchjd.NashMTL(n_tasks=2, max_norm=0, **options)  # fails now rather than in the first step
-
-    def weigh(gramian: Tensor) -> Tensor:
-        solver = torchjd.NashMTL(n_tasks=len(gramian), max_norm=0, **options)
-        return bargain(solver, torchjd.MGDAWeighting(epsilon=1e-9, max_iters=1000), gramian)
-
-    return weigh
-
-
 def _extract(method: Any, name: str) -> Weighting:
     """Returns the stateless Gramian weighting of a torchjd object."""
     torchjd = _torchjd("torchjd.aggregation")
     if not isinstance(method, (torchjd.Aggregator, torchjd.Weighting)):
         raise TypeError(f"conflict must be one of {list(NAMES)}, or an aggregator of torchjd, got {name}.")
     if any(isinstance(part, _torchjd("torchjd").Stateful) for part in method.modules()):
-        hint = " Give conflict='nash-mtl', which starts anew in each step." if name == "NashMTL" else ""
         raise ValueError(
             f"conflict={name} remembers earlier gradients, which no checkpoint holds: a resumed run would differ. "
-            f"Choose an aggregator without a state.{hint}"
+            "Choose an aggregator without a state."
         )
     if isinstance(method, torchjd.Weighting):
         return method  # type: ignore[no-any-return]
@@ -248,44 +222,3 @@ def _extract(method: Any, name: str) -> Weighting:
         f"conflict={name} needs the whole gradients, not only their products. Choose an aggregator that works on the "
         "Gramian (torchjd.aggregation.GramianWeightedAggregator), such as 'upgrad'."
     )
-
-
-def bargain(solver: Any, shortest: Callable[[Tensor], Tensor], gramian: Tensor) -> Tensor:
-    """Computes weights by which all streams gain equally.
-
-    Navon et al. 2022, "Multi-Task Learning as a Bargaining Game", arXiv:2202.01017, Claim 3.1: α with `G α = 1/α`
-    (entry by entry), up to a factor. The factor is chosen such that `||Σ α_k g_k||² = Σ ||g_k||²`; the paper's step has
-    a fixed length, torchjd's at most 1. The gradients' lengths drop out of the solution, so it is computed for
-    gradients of length 1.
-
-    torchjd solves a chain of convex problems, each linearised at the solution of the last, and starts from equal
-    weights. Where these would raise a loss, the first problem is unbounded, and torchjd returns its start without an
-    error (version 0.18: 1 in 10 for random gradients). The shortest convex combination (MGDA) raises no loss, so we
-    start there.
-
-    If no combination lowers all losses, there is no solution. Then the shortest combination, almost 0, is returned.
-
-    Args:
-        solver: A new `NashMTL(n_tasks=num_streams, max_norm=0, ...)`.
-        shortest: Weights of the shortest convex combination, from the Gramian.
-        gramian: float64 `[num_streams, num_streams]`, with a trace of 1 and a positive diagonal.
-
-    Returns:
-        `[num_streams]`: the weights.
-    """
-    lengths = gramian.diagonal().sqrt()
-    cosines = gramian / lengths.outer(lengths) / len(gramian)
-    start = shortest(cosines)
-    inside = (start + _LEAST_SHARE / len(start)) / (1.0 + _LEAST_SHARE)
-    if bool((cosines @ inside > 0).all()):
-        solver.weighting.prvs_alpha = (inside / (inside @ cosines @ inside).sqrt()).numpy()
-        values, vectors = torch.linalg.eigh(cosines)
-        with warnings.catch_warnings():  # of cvxpy, on the speed of repeated solutions
-            warnings.simplefilter("ignore")
-            # Any root of the Gramian will do: the solver only uses products.
-            weights: Tensor = solver.weighting(vectors * values.clamp(min=0.0).sqrt())
-        gains = weights * (cosines @ weights)
-        if bool((weights > 0).all()) and float(gains.min()) >= (1.0 - _LARGEST_GAP) * float(gains.max()) > 0.0:
-            weights = weights / lengths
-            return weights / (weights @ gramian @ weights).sqrt()
-    return shortest(gramian)

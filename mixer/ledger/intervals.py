@@ -12,7 +12,6 @@ from mixer.utils.saved_state import HasState
 MOST_STREAMS = 256  # with a row a step each
 _ROWS_A_STEP = 100  # of more streams, on average: at most 10 kB
 _SUMS = frozenset({"count", "items", "tokens", "labels"})
-_MEANS_OF_ITEMS = frozenset({"loss", "excess_loss", "loss_after"})
 _MEANS_OF_STEPS = frozenset({"weight", "policy_weight", "loss_weight"})
 
 
@@ -109,7 +108,7 @@ class IntervalRows:
             self.end()
         self._step, self._names, self._num_steps = step, names, self._num_steps + 1
         for name, values in columns.items():
-            if name in _MEANS_OF_ITEMS:
+            if name == "loss":
                 self._means.setdefault(name, StreamMeans(len(names))).add(values, columns["items"])
             elif name in self._columns and name in _SUMS | _MEANS_OF_STEPS:
                 self._columns[name] += values

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mixer.gradients.records import cosines_of, rows_of
 from mixer.ledger.append_table import Table
 from mixer.ledger.intervals import IntervalRows, default_interval
-from mixer.ledger.schemas import COMPARISONS, METRICS, SCHEMAS
+from mixer.ledger.schemas import METRICS, SCHEMAS
 from mixer.measurements.gradients import GradientStatistics
 from mixer.utils.files import WriteError, at_once, make_folder, read_json, write_json, writing
 
@@ -31,14 +31,14 @@ class Ledger:
     """The tables of a run.
 
     All but `timings` are the same in every repetition of a run: `streams` (a row per step and stream), `clock`,
-    `evaluations`, `metrics`, `comparisons`, `gradients`, `decisions`, `memories`, `memory_classes`, `orders`,
+    `evaluations`, `metrics`, `gradients`, `decisions`, `memories`, `memory_classes`, `orders`,
     `left_out` and `replays` (for the last three see `mixer.ledger.orders`).
 
     Args:
         folder: Where the ledger is kept: the output folder of a run, or the folder `ledger` in it.
         is_writer: Whether this process of a run writes it, in this very folder: the main rank only. `None` reads one
             that is there.
-        interval_steps: Number of steps that a row of `streams` and `comparisons` covers (see `IntervalRows`), of which
+        interval_steps: Number of steps that a row of `streams` covers (see `IntervalRows`), of which
             `decisions` keeps the last; `None` chooses 1 up to 256 streams, and with more as many as keep the bytes a
             step bounded.
 
@@ -126,7 +126,7 @@ class Ledger:
         """
         if self.is_writer:
             labels = {"labels": np.zeros(len(names), dtype=np.int64)}
-            self._rows["streams"].add(step, names, {**labels, **columns})
+            self._rows.add(step, names, {**labels, **columns})
 
     def record_clock(self, **columns: float) -> None:
         """Adds the position of the run after a step.
@@ -161,19 +161,6 @@ class Ledger:
         measured = {column: [row[place] for row in rows] for place, column in enumerate(METRICS.names[1:])}
         for table, columns in (("evaluations", evaluated), ("metrics", measured)):
             self._append(table, {"step": [step] * len(columns["stream"]), **columns})
-
-    def record_comparisons(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
-        """Adds the comparisons of a step's losses, one row a stream.
-
-        Args:
-            step: Number of the step, from 1, as the Trainer logs it.
-            names: Names of the streams.
-            columns: `[num_streams]` each: the measured ones of the other columns, and `items`.
-        """
-        unknown = np.full(len(names), np.nan)
-        if self.is_writer:
-            measured = {name: columns.get(name, unknown) for name in COMPARISONS.names[2:]}
-            self._rows["comparisons"].add(step, names, {**columns, **measured})
 
     def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
         """Adds a measurement of the streams' gradients, one row a stream.
@@ -304,16 +291,6 @@ class Ledger:
         """
         return self._frame("timings")
 
-    def comparisons(self) -> pd.DataFrame:
-        """Reads the comparisons of losses, which a policy needs.
-
-        Returns:
-            One row per step and stream: step, stream, excess_loss (by how much items exceed the loss of the reference
-            model), loss_after (the loss of the same samples once more after the optimizer step); means per item, NaN
-            where there is none or it was not measured.
-        """
-        return self._frame("comparisons")
-
     def gradients(self) -> pd.DataFrame:
         """Reads the measurements of the streams' gradients.
 
@@ -397,9 +374,7 @@ class Ledger:
 
     def _set_interval(self, interval_steps: int) -> None:
         self.interval_steps = interval_steps
-        self._rows = {
-            name: IntervalRows(interval_steps, partial(self._append, name)) for name in ("streams", "comparisons")
-        }
+        self._rows = IntervalRows(interval_steps, partial(self._append, "streams"))
 
     def _longest_interval(self) -> int:
         """Reads the interval of the rows so far."""
@@ -408,8 +383,7 @@ class Ledger:
         return 1
 
     def _end_intervals(self) -> None:
-        for rows in self._rows.values():
-            rows.end()
+        self._rows.end()
 
     def _append(self, table: str, columns: Mapping[str, Any]) -> None:
         if self.is_writer and len(columns["step"]):

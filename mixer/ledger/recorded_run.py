@@ -16,7 +16,7 @@ from mixer.ledger.folder import open_ledger, read_note
 from mixer.measurements.gradients import GradientStatistics
 from mixer.policies.contract import Unit
 from mixer.policies.objective import Objective
-from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.arrays import Int64Array
 from mixer.utils.text import mixing_unit
 
 # Values for a stream that a step did not have.
@@ -161,12 +161,6 @@ class RecordedRun:
         """Measurements of the streams' gradients, by the number of the step."""
         measured = measurements_in(self._ledger.gradients())
         return {step: statistics for step, names, statistics in measured if tuple(names) == self.names}
-
-    @functools.cached_property
-    def compared(self) -> dict[str, FloatArray]:
-        """`[num_steps, num_streams]` by column of the ledger's `comparisons`; empty if nothing was compared."""
-        rows = self._ledger.comparisons()
-        return {} if rows.empty else self._by_stream(rows)
 
     def _at_steps(self, clock: pd.DataFrame) -> dict[str, NDArray[Any]]:
         """Gives the clock at the steps that have rows of streams, with the samples since the one before."""

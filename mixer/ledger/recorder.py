@@ -15,7 +15,7 @@ from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.orders import OrderRecorder
 from mixer.loading.loaded_step import StepResult, read_together
-from mixer.measurements import RECORDED, ByStream, Gradients, Results
+from mixer.measurements import Gradients, Results
 from mixer.mixture.controller import Mixing
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
@@ -115,7 +115,6 @@ class Recorder(HasState):
         self._counts = np.zeros(num_streams, dtype=np.int64)
         self._amounts = np.zeros(num_streams, dtype=np.int64)
         self._losses = StreamMeans(num_streams)
-        self._compared: dict[str, StreamMeans] = {}
         self._num_steps, self._total, self._other = 0, 0.0, 0.0
         self._gradients: dict[str, float] = {}
 
@@ -195,7 +194,6 @@ class Recorder(HasState):
             "total": plan.total,
             "learning_rate": result.learning_rate,
             "learning_rate_factor": result.learning_rate_factor,
-            **{kind.column: measured.get(kind, math.nan) for kind in RECORDED if not issubclass(kind, ByStream)},
         }
 
     def flush(self) -> None:
@@ -218,10 +216,8 @@ class Recorder(HasState):
             learning rate), and for each stream `coverage/NAME` (`seen/NAME` where its size is not known),
             `weight/NAME` (share asked for, in the policy's unit), `count/NAME` (samples since the last entry),
             `tokens/NAME` or `labels/NAME` (likewise, for a mixture by tokens or labels) and
-            `loss/NAME` (mean per item since then, if it had items), `excess_loss/NAME` and `loss_after/NAME` (likewise,
-            where they are measured); `loss/other` where the loss
-            holds a part that is no stream's; what `gradient_entries` says of the newest measurement since
-            then.
+            `loss/NAME` (mean per item since then, if it had items); `loss/other` where the loss holds a part that is no
+            stream's; what `gradient_entries` says of the newest measurement since then.
         """
         self._write_steps()
         entries = {"train_coverage": self._mixing.clock.epoch_coverage}
@@ -238,19 +234,13 @@ class Recorder(HasState):
             entries[f"count/{name}"] = int(self._counts[stream_id])
             if (unit := self._mixing.policy.unit) != "samples":
                 entries[f"{unit}/{name}"] = int(self._amounts[stream_id])
-            for column, means in {"loss": self._losses, **self._compared}.items():
-                if (mean := means.of(stream_id)) is not None:
-                    entries[f"{column}/{name}"] = mean
+            if (mean := self._losses.of(stream_id)) is not None:
+                entries[f"loss/{name}"] = mean
         if self._num_steps and abs(self._other) > 1e-3 * abs(self._total):
             entries["loss/other"] = self._other / self._num_steps
         entries |= self._gradients
         self._reset()
         return entries
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the figures since the last log entry, as plain data."""
-        compared = {column: means.state_dict() for column, means in self._compared.items()}
-        return {**super().state_dict(), "compared": compared}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores saved figures; an empty state, as of other streams, changes nothing."""
@@ -258,10 +248,8 @@ class Recorder(HasState):
             return
         num_streams = len(self._counts)
         super().load_state_dict(state)
-        for column, saved in state["compared"].items():
-            self._compared.setdefault(column, StreamMeans(num_streams)).load_state_dict(saved)
         self._gradients = {name: finite_number(value, name) for name, value in state["gradients"].items()}
-        means = [array for one in (self._losses, *self._compared.values()) for array in (one.items, one.sums)]
+        means = (self._losses.items, self._losses.sums)
         if any(len(array) != num_streams for array in (self._weights, self._counts, self._amounts, *means)):
             raise ValueError(f"the figures of the next log entry must be of {num_streams} streams")
 
@@ -304,15 +292,9 @@ class Recorder(HasState):
 
     def _record_measured(self, result: StepResult, measured: Results) -> None:
         step, names, gradients = result.plan.step, self._mixing.names, measured.get(Gradients)
-        compared = {kind.column: measured[kind] for kind in RECORDED if issubclass(kind, ByStream) and kind in measured}
         if gradients is not None:
             self._ledger.record_gradients(step, names, gradients)
             self._gradients = gradient_entries(names, gradients)
-        if compared:
-            columns: dict[str, NDArray[Any]] = {**compared, "items": result.contents.items}
-            self._ledger.record_comparisons(step, names, columns)
-        for column, values in compared.items():
-            self._compared.setdefault(column, StreamMeans(len(names))).add(values, result.contents.items)
 
     def _flush_one(
         self,

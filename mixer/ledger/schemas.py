@@ -2,8 +2,6 @@
 
 import pyarrow as pa
 
-from mixer.measurements import RECORDED, ByStream
-
 _TYPES = {
     **dict.fromkeys(["stream", "source", "metric", "control", "rule", "term", "kind"], pa.string()),
     **dict.fromkeys(
@@ -32,18 +30,15 @@ TIMINGS = _schema(
 CLOCK = _schema(
     *("step", "samples", "tokens", "epoch", "progress", "batch_size", "total", "learning_rate"),
     *("learning_rate_factor", "loss", "gradient_norm", "labels"),
-    *(kind.column for kind in RECORDED if not issubclass(kind, ByStream)),
 )
 EVALUATIONS = _schema("step", "stream", "loss")
 METRICS = _schema("step", "stream", "metric", "value")
-COMPARISONS = _schema("step", "stream", *(kind.column for kind in RECORDED if issubclass(kind, ByStream)))
 SCHEMAS = {
     "streams": STREAMS,
     "clock": CLOCK,
     "timings": TIMINGS,
     "evaluations": EVALUATIONS,
     "metrics": METRICS,
-    "comparisons": COMPARISONS,
     "gradients": _schema("step", "stream", "count", "share", "squared_norm", "variance", "gram", "gram_error"),
     "decisions": _schema("step", "control", "level", "rule", "term", "values"),
     "memories": _schema("step", "stream", "source", "entries"),

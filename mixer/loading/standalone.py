@@ -197,8 +197,8 @@ class Standalone:
             gradient_norm: Norm of the gradient before clipping.
             learning_rate: Factor of the learning-rate schedule for the next batch, 1 at its peak.
             gradients: Result of a `GradientProbe`, for policies or schedules that need gradients.
-            measured: What else was measured, by its class in `mixer.measurements`: `{LossAfter: {"math": 1.5}}`, with
-                numbers of streams by name or in order.
+            measured: What else was measured, by its class in `mixer.measurements`: `{EvaluationLoss: {"math": 1.5}}`,
+                with numbers of streams by name or in order.
             labels: Tokens of each stream in the batch that the loss learns, as `tokens`.
 
         Raises:

@@ -133,7 +133,7 @@ class SetLoss:
     def _found(self, predict: Predict, batch: Mapping[str, Any], loss: Tensor) -> int:
         """Returns what the ranks know of the kind of the loss after a batch."""
         assert self._reader is not None, "it has been attached before the forward"  # noqa: S101
-        rows, num_samples = self._reader.take_losses().rows, num_rows(batch)
+        rows, num_samples = self._reader.take_row_losses(), num_rows(batch)
         own = rows.double().cpu().numpy() if rows is not None and len(rows) == num_samples else None
         seen = Seen(float(loss), own, self._known.labels_per_row(batch).cpu().numpy())
         found = kind_by_rows(seen)

@@ -16,7 +16,7 @@ from mixer.losses.normalization import HALF_TOLERANCE, TOLERANCE, LossNormalizat
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
-from mixer.models.row_losses import ForwardLosses, RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
+from mixer.models.row_losses import RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
 from mixer.run.hf_compat import loss_shifts_labels
 from mixer.run.plan import RunPlan
 from mixer.run.state import PresentStep
@@ -205,13 +205,13 @@ class StreamLosses:
         counted = items_per_row(batch_mapping(micro.inputs), loss_shifts_labels(self._trainer))
         return int(counted.sum()) - int(per_row.sum())
 
-    def take_losses(self, micro: MicroBatch) -> ForwardLosses:
-        """Returns the losses of a micro-batch's forward, once; its rows' are their contributions to its loss."""
-        found, normalization = self.reader.take_losses(), self.normalization_of(micro.first_stream)
-        if found.rows is None or not normalization.has_row_means:
-            return found
+    def take_row_losses(self, micro: MicroBatch) -> Tensor | None:
+        """Returns the rows' losses of a micro-batch's forward, once: their contributions to its loss."""
+        rows, normalization = self.reader.take_row_losses(), self.normalization_of(micro.first_stream)
+        if rows is None or not normalization.has_row_means:
+            return rows
         labels = self.labels_per_row(batch_mapping(micro.inputs))
-        return ForwardLosses(found.rows / labels.to(found.rows.device, non_blocking=True).clamp(min=1), found.items)
+        return rows / labels.to(rows.device, non_blocking=True).clamp(min=1)
 
     # ---- The reader of row losses ----
 
@@ -232,7 +232,7 @@ class StreamLosses:
     def stop_listening(self) -> None:
         """Stops waiting for a forward that failed."""
         if self._reader is not None:
-            self._reader.take_losses()
+            self._reader.take_row_losses()
 
     def stop_reading(self) -> None:
         """Detaches the reader."""
@@ -257,7 +257,6 @@ class StreamLosses:
             args.label_smoothing_factor,
             wraps,
             keeps_output,
-            self._plan is not None and self._plan.keeps_item_losses,
             weighs_by_probability=getattr(args, "loss_type", None) == "dft",
             trusts_labels=is_librarys and not self.user_computes_loss,
         )

@@ -57,11 +57,6 @@ class AuxiliaryPasses:
         self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
 
     @property
-    def was_skipped(self) -> bool:
-        """Whether the present step moved no parameter."""
-        return self.run.step.is_left_out or bool(self.trainer.accelerator.optimizer_step_was_skipped)
-
-    @property
     def model(self) -> nn.Module:
         """The model, not wrapped for distributed training."""
         return self.losses.unwrapped_model
@@ -250,17 +245,6 @@ class AuxiliaryPasses:
         divisor = normalization.factor if normalization.counts_items else num_items if normalization.is_plain_sum else 1
         return torch.as_tensor(loss / divisor)
 
-    def forward(self, micro: MicroBatch, model: nn.Module) -> None:
-        """Runs another model on a micro-batch and computes its loss, for attached readers.
-
-        Args:
-            micro: The micro-batch.
-            model: The model; it need not take numbers of items.
-        """
-        losses, first = self.losses, micro.first_stream
-        counts_items = losses.user_computes_loss_of(first) and losses.normalization_of(first).counts_items
-        self._loss(micro, model, max(int(self.items(micro).sum()), 1) if counts_items else None)
-
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
         trainer, first = self.trainer, micro.first_stream
         inputs = self.prepare_inputs(micro.inputs)
@@ -280,7 +264,7 @@ class AuxiliaryPasses:
         try:
             mean = self.mean_loss(micro)
         finally:
-            rows = losses.take_losses(micro).rows
+            rows = losses.take_row_losses(micro)
         are_known = losses.normalization_of(micro.first_stream).rows_known
         return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
@@ -315,7 +299,7 @@ class AuxiliaryPasses:
             for micro in batch.micro_batches:
                 self.losses.reader.listen(micro.inputs)
                 self.mean_loss(micro)
-                rows = self.losses.take_losses(micro).rows
+                rows = self.losses.take_row_losses(micro)
                 if micro.is_padding:
                     continue
                 if rows is None or len(rows) != len(micro.stream_ids):
@@ -389,21 +373,17 @@ class AuxiliaryPasses:
                 parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
         return float(loss.detach())
 
-    def average_own(self, parameters: Sequence[nn.Parameter] | None = None) -> None:
-        """Averages over ranks what backwards in `own_gradients` have left; all ranks have to call it.
-
-        Args:
-            parameters: What has the gradients; `None` for the model's.
-        """
+    def average_own(self) -> None:
+        """Averages over ranks what backwards in `own_gradients` have left; all ranks have to call it."""
         scale = float(self.loss_scale())
         if scale != 1.0:
-            for parameter in self.parameters if parameters is None else parameters:
+            for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(scale)
         world_size = self.trainer.args.world_size
         if self.trainer.is_deepspeed_enabled:
             average_whole(self.parameters, self.ranks, world_size)
-        average_gradients(self.trainer.model_wrapped, self.ranks, world_size, parameters)
+        average_gradients(self.trainer.model_wrapped, self.ranks, world_size)
 
     def product(self, left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> float:
         """Returns the product of two averaged gradients, entries by parameter; all ranks have to call it."""

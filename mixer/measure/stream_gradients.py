@@ -10,10 +10,9 @@ from transformers.utils import logging
 
 from mixer.gradients.probe import GradientProbe
 from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
-from mixer.gradients.step_length import StepLength
 from mixer.loading.loaded_step import StepBatch, StepResult
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measurements import GradientNoise, Gradients, GradientStatistics, Results, UpdateNorm
+from mixer.measurements import GradientNoise, Gradients, GradientStatistics, Results
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.probing import ProbedSteps, exact_refusal
 
@@ -209,21 +208,3 @@ class NoiseBetweenRanks(StepHook):
     def release(self) -> None:
         """Lets go of the model; see `StepHook.release`."""
         self._noise = self._sums = None
-
-
-class UpdateNormHook(StepHook):
-    """Measures how far each optimizer step moves the parameters."""
-
-    _length: StepLength | None = None
-
-    def prepare(self, model: nn.Module) -> None:
-        """Copies the parameters; see `StepHook.prepare`."""
-        self._length = StepLength(model)
-
-    def observe(self, result: StepResult) -> Results:
-        """Returns the distance; waits for a GPU. See `StepHook.observe`."""
-        return {} if self._length is None else {UpdateNorm: float(self._length.measure())}
-
-    def release(self) -> None:
-        """Lets go of the copy; see `StepHook.release`."""
-        self._length = None

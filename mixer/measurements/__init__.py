@@ -1,15 +1,12 @@
 """What a policy or a schedule may ask a run to measure: one file a measurement, with the type of its result."""
 
 from mixer.measurements.alignment import Alignment as Alignment, TargetStatistics as TargetStatistics, Worth as Worth
-from mixer.measurements.branches import Branches as Branches, BranchStatistics as BranchStatistics
 from mixer.measurements.evaluation_loss import EvaluationLoss as EvaluationLoss
-from mixer.measurements.excess_loss import ExcessLoss as ExcessLoss
 from mixer.measurements.gradient_noise import GradientNoise as GradientNoise, Noise as Noise
 from mixer.measurements.gradient_norm import GradientNorm as GradientNorm
 from mixer.measurements.gradients import Gradients as Gradients, GradientStatistics as GradientStatistics
 from mixer.measurements.learning_rate import LearningRate as LearningRate, Rates as Rates
 from mixer.measurements.loss import Loss as Loss
-from mixer.measurements.loss_after import LossAfter as LossAfter
 from mixer.measurements.mean_loss import MeanLoss as MeanLoss
 from mixer.measurements.measurement import (
     ByStream as ByStream,
@@ -24,7 +21,5 @@ from mixer.measurements.measurement import (
     names_of as names_of,
     required as required,
 )
-from mixer.measurements.update_norm import UpdateNorm as UpdateNorm
 
 BUILT_IN = tuple(kind for kind in tuple(vars().values()) if isinstance(kind, type) and issubclass(kind, Measurement))
-RECORDED = tuple(kind for kind in BUILT_IN if kind.column)  # in columns of the ledger

@@ -10,7 +10,7 @@ from mixer.utils.arrays import FloatArray
 
 Result = TypeVar("Result")
 Asked = TypeVar("Asked", bound="Measurement[Any]")
-Requirement = Literal["objective", "evaluations", "whole weights", "whole gradients", "gradients between steps"]
+Requirement = Literal["objective", "evaluations", "whole gradients", "gradients between steps"]
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,13 @@ class Measurement(Generic[Result]):
     A policy or a schedule lists requests in `needs` and reads the result by the class, `observation[Loss]`.
 
     Attributes:
-        requires: What the run must have for it: an objective, evaluations of every stream, whole weights or gradients
-            on each rank, or gradients of other rows than those of its steps.
-        column: Its column in the ledger, for a measurement of this package; empty for none.
+        requires: What the run must have for it: an objective, evaluations of every stream, whole gradients on each
+            rank, or gradients of other rows than those of its steps.
         is_loss: Whether its result is losses of the streams, which policies may see in the units of `loss_units`.
         costs: What it costs a run, in words; empty for nothing.
     """
 
     requires: ClassVar[frozenset[Requirement]] = frozenset()
-    column: ClassVar[str] = ""
     is_loss: ClassVar[bool] = False
     costs: ClassVar[str] = ""
 
@@ -120,5 +118,5 @@ def check_requests(who: str, needs: object) -> None:
         wrong = [need for need in needs if not isinstance(need, Measurement)]
     if wrong:
         raise TypeError(
-            f"{who}: needs must be a tuple of measurements, such as (Loss(), LossAfter()), got {wrong[0]!r}."
+            f"{who}: needs must be a tuple of measurements, such as (Loss(), EvaluationLoss()), got {wrong[0]!r}."
         )

@@ -5,7 +5,7 @@ import statistics
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -95,18 +95,6 @@ class _ItemCrossEntropy(TorchFunctionMode):
         return terms.sum() if reduction == "sum" else terms.sum() / target.ne(options["ignore_index"]).sum()
 
 
-class ForwardLosses(NamedTuple):
-    """Losses of a forward; `None` if they are unknown.
-
-    Args:
-        rows: float `[num_rows]`: the sum of each row's loss terms.
-        items: float `[num_rows, num_places]`: the loss of each term, 0 for ignored labels; only if they are kept.
-    """
-
-    rows: Tensor | None
-    items: Tensor | None
-
-
 @dataclass(eq=False)
 class RowLossReader:
     """Reads the loss of each row from a model's forward pass, without a second one.
@@ -120,7 +108,6 @@ class RowLossReader:
         label_smoothing: The Trainer's label smoothing factor.
         wrap_loss_function: `False` leaves the loss function as it is, for compiled models.
         keeps_output: Whether to keep the output of a forward until the next one.
-        keeps_items: Whether to keep the losses of items.
         weighs_by_probability: Whether to multiply each item's loss by its probability, as dynamic fine-tuning does.
             Only used for models that return log-probabilities in place of logits.
         trusts_labels: Whether the labels of a micro-batch are those of its forward. Then those that count are found on
@@ -132,14 +119,12 @@ class RowLossReader:
     label_smoothing: float = 0.0
     wrap_loss_function: InitVar[bool] = True
     keeps_output: bool = False
-    keeps_items: bool = False
     weighs_by_probability: bool = False
     trusts_labels: bool = False
 
     def __post_init__(self, model: nn.Module, wrap_loss_function: bool) -> None:
         self.output: Any = None
         self._row_losses: Tensor | None = None
-        self._item_losses: Tensor | None = None
         self.terms: list[Tensor] = []
         self._labels: Any = None
         self.is_listening = False
@@ -196,14 +181,14 @@ class RowLossReader:
             inputs: Its micro-batch.
         """
         self._row_losses, self.terms, self.is_listening, self.output = None, [], True, None
-        self._labels, self._item_losses = inputs.get("labels"), None
+        self._labels = inputs.get("labels")
 
-    def take_losses(self) -> ForwardLosses:
-        """Returns the losses of the last forward, once."""
-        heard = ForwardLosses(self._row_losses, self._item_losses)
-        self._row_losses = self._item_losses = self._labels = self.output = None
+    def take_row_losses(self) -> Tensor | None:
+        """Returns the sum of each row's loss terms in the last forward, `[num_rows]`, once; `None` if unknown."""
+        rows = self._row_losses
+        self._row_losses = self._labels = self.output = None
         self.is_listening = False
-        return heard
+        return rows
 
     def read_output(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Reads the row losses of a forward's output."""
@@ -213,20 +198,18 @@ class RowLossReader:
         if not isinstance(labels, Tensor) or labels.dim() == 0:
             return
         if len(self.terms) == 1 and self.terms[0].numel() % len(labels) == 0:
-            terms = self.terms[0].reshape(len(labels), -1)
-            self._row_losses = terms.sum(dim=1)
-            self._keep(terms)
+            self._row_losses = self.terms[0].reshape(len(labels), -1).sum(dim=1)
             return
         log_probs = getattr(output, "log_probs", None)
         if isinstance(log_probs, Tensor):
-            self._read_log_probs(log_probs.detach(), labels)
+            self._read_log_probs(log_probs.detach())
             return
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if isinstance(logits, Tensor):
             with torch.no_grad():
                 self._row_losses = self._from_logits(logits.detach(), labels, kwargs)
 
-    def _read_log_probs(self, log_probs: Tensor, labels: Tensor) -> None:
+    def _read_log_probs(self, log_probs: Tensor) -> None:
         """Reads the log-probabilities of TRL's fused head: `[num_rows, num_places - 1]`, 0 for ignored labels."""
         if self._row_losses is not None:  # a second forward, for metrics alone, after one with logits
             return
@@ -234,11 +217,6 @@ class RowLossReader:
         if self.weighs_by_probability:
             terms = terms * terms.neg().exp()
         self._row_losses = terms.sum(dim=1)
-        # Prompt tuning adds positions before those with labels.
-        self._keep(F.pad(terms[:, -(labels.shape[-1] - 1) :], (0, 1)))
-
-    def _keep(self, terms: Tensor) -> None:
-        self._item_losses = terms if self.keeps_items else None
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
         known, own = labels, self._labels
@@ -261,10 +239,6 @@ class RowLossReader:
             label_smoothing=self.label_smoothing,
         )
         rows = counted // (flat.numel() // len(labels))
-        if self.keeps_items:
-            places = terms.new_zeros(flat.numel()).index_copy_(0, counted, terms).reshape(len(labels), -1)
-            # Models that shift their labels themselves have a last position too, with an ignored label.
-            self._keep(F.pad(places, (0, 1)) if self.shifts_labels else places)
         return torch.zeros(len(labels), dtype=terms.dtype, device=terms.device).index_add_(0, rows, terms)
 
     def _float_label_losses(self, logits: Tensor, labels: Tensor, task: str | None) -> Tensor | None:
@@ -282,7 +256,6 @@ class RowLossReader:
             terms = F.mse_loss(logits, labels, reduction="none")
         if task is not None:  # heads ignore such labels of every kind
             terms = torch.where(labels.eq(IGNORED), 0, terms)
-        self._keep(terms)
         return terms.sum(dim=1)
 
 

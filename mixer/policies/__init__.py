@@ -1,7 +1,6 @@
 """Mixing policies: rules from observations to the mixture of the next step."""
 
 from mixer.policies.ado import ADO as ADO
-from mixer.policies.aioli import Aioli as Aioli
 from mixer.policies.balanced_pike import BalancedPiKE as BalancedPiKE
 from mixer.policies.coba import CoBa as CoBa
 from mixer.policies.contract import (
@@ -12,9 +11,7 @@ from mixer.policies.contract import (
 )
 from mixer.policies.dga import DGA as DGA
 from mixer.policies.doge import DoGE as DoGE
-from mixer.policies.doremi import DoReMi as DoReMi
 from mixer.policies.dynamic_weight_average import DWA as DWA
-from mixer.policies.famo import FAMO as FAMO
 from mixer.policies.fixed import Fixed as Fixed
 from mixer.policies.function import Function as Function
 from mixer.policies.grad_norm import GradNorm as GradNorm
@@ -24,7 +21,6 @@ from mixer.policies.loss_change import LossChange as LossChange
 from mixer.policies.marginal_value import MarginalValue as MarginalValue
 from mixer.policies.objective import Objective as Objective
 from mixer.policies.odm import ODM as ODM
-from mixer.policies.op_mix import OPMix as OPMix
 from mixer.policies.pike import PiKE as PiKE
 from mixer.policies.proportional import Proportional as Proportional
 from mixer.policies.registry import as_policy as as_policy, policy_classes as policy_classes

@@ -72,11 +72,10 @@ class Recipe:
             first.
         groupings: Groups of streams.
         probe: How and how often to measure the streams' gradients.
-        reference_model: A trained model for a policy that needs one, with the head of `model.task`: a folder, or a
-            name on the hub.
+        reference_model: The model that `trainer: dpo` compares with: a folder, or a name on the hub.
         methods: Methods that take part in steps beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
-        conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `nash-mtl`, `upgrad`, or
+        conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `upgrad`, or
             the class `GradientAggregation` with its arguments.
         objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
             names, their importance by name, or an `Objective`; see the docs for the rows that steer.
@@ -196,6 +195,8 @@ class Recipe:
     def _build_reference(self, has_weights: bool) -> Any:
         if self.reference_model is None:
             return None
+        if self.trainer != "dpo":
+            raise ValueError("reference_model: only trainer: dpo compares with a reference model; leave it out.")
         with _naming("reference_model"):
             return ModelRecipe(self.model.task, self.reference_model).build(has_weights)
 
@@ -204,10 +205,10 @@ class Recipe:
         if self.trainer is None:
             collates = tokenizer is not None and self._reads_rows
             collator = collator_for(self.model.task, tokenizer) if collates else None
-            return {"data_collator": collator, "reference_model": reference}
+            return {"data_collator": collator}
         adapters = {"peft_config": self.model.adapters()} if self.model.lora is not None and has_weights else {}
         if self.trainer != "dpo":
-            return {**adapters, "reference_model": reference}
+            return adapters
         training: Any = self.training
         if not has_weights:
             return {"ref_model": stay_on_meta(reference or copy.deepcopy(model))}

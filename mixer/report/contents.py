@@ -58,7 +58,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
 def points_per_line(runs: Sequence[Run]) -> int:
     """Gives the greatest number of points per line that keeps the page small."""
     num_lines = sum(_LINES_PER_RUN + _LINES_PER_STREAM * len(run.streams) for run in runs)
-    num_lines += _LINES_PER_MEASURED_STREAM * sum(len(run.comparisons) + len(run.gradients) for run in runs)
+    num_lines += _LINES_PER_MEASURED_STREAM * sum(len(run.gradients) for run in runs)
     num_lines += sum(min(MOST_METRICS, rows["metric"].nunique()) for run in runs for rows in run.metrics.values())
     num_lines += sum(rows["source"].nunique() for run in runs for rows in run.memories.values())
     return max(_FEWEST_POINTS_PER_LINE, min(_MOST_POINTS_PER_LINE, _POINTS_PER_PAGE // num_lines))

@@ -54,7 +54,6 @@ def grouped(run: Run, main: Collection[str]) -> Run:
         streams={**_of(run.streams, main), **({OTHERS: _one_stream(rest, run.row_clock)} if rest else {})},
         evaluations={**_of(run.evaluations, main), **({OTHERS: _mean_losses(evaluated)} if evaluated else {})},
         metrics=_of(run.metrics, main),
-        comparisons=_of(run.comparisons, main),
         gradients=_of(run.gradients, main),
         memories={name: _one_source(rows) for name, rows in run.memories.items()},
     )

@@ -110,14 +110,3 @@ def log_axis(values: Sequence[pd.Series]) -> dict[str, Any]:
     powers = range(math.floor(least - margin), math.ceil(greatest + margin))
     ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
     return {**axis, "tickvals": ticks, "ticktext": [f"{tick:.3g}" for tick in ticks]}
-
-
-def axis_with_zero(values: Sequence[pd.Series]) -> dict[str, Any]:
-    """Gives the properties of an axis that includes 0, the same for all panels to compare.
-
-    Args:
-        values: The values to draw. NaN does not count.
-    """
-    least, greatest = min([0.0, *(one.min() for one in values)]), max([0.0, *(one.max() for one in values)])
-    margin = 0.05 * (greatest - least or 1.0)
-    return {"range": [least - margin, greatest + margin], "zeroline": True, "zerolinecolor": "rgba(128,128,128,0.8)"}

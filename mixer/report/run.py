@@ -51,7 +51,6 @@ class Run:
         evaluations: By evaluation set, one row per evaluation: step, loss.
         metrics: By evaluation set, one row per evaluation and metric: step, metric, value.
         eval_weights: Weights of the sets in their mean loss, if any.
-        comparisons: By stream, one row per step: step, excess_loss, loss_after; empty if losses were not compared.
         gradients: By stream, one row per measurement of its gradient: step, squared_norm, variance.
         noise: One row per measurement of the gradient of the mixture: step, signal, noise; see
             `GradientStatistics.noise`.
@@ -73,7 +72,6 @@ class Run:
     evaluations: dict[str, pd.DataFrame]
     metrics: dict[str, pd.DataFrame]
     eval_weights: dict[str, float] | None
-    comparisons: dict[str, pd.DataFrame]
     gradients: dict[str, pd.DataFrame]
     noise: pd.DataFrame
     cosines: Cosines | None
@@ -209,7 +207,6 @@ def read_run(folder: Path, name: str) -> Run:
         by_stream(ledger.read("metrics"), from_start),
         recorded_weights(folder, note),
         # A running run may have measured a stream of which it has written nothing else yet.
-        _of_those(by_stream(ledger.read("comparisons"), clock), streams),
         _of_those(gradients, streams),
         noise,
         cosines,

@@ -1,21 +1,13 @@
-"""Tables of a report: main figures, streams, and files for other programs."""
+"""Tables of a report: main figures and streams."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from mixer.ledger.evaluated_losses import mean_loss, worst_loss
-from mixer.ledger.ledger import Ledger
 from mixer.report.clocked import not_finite_since
-from mixer.report.exporting import file_name, made_folder
 from mixer.report.judging import shares_of
 from mixer.report.plots.gradients import course_of
 from mixer.report.plots.losses import smoothed
@@ -27,7 +19,7 @@ _COLUMNS = (
     "cap",
     *("training_loss", "training_not_finite_since"),
     *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
-    *("excess_loss", "gradient_norm", "gradient_noise_scale", "entries"),
+    *("gradient_norm", "gradient_noise_scale", "entries"),
 )
 _FORMATS = {
     "samples": "{:,.0f}",
@@ -43,9 +35,6 @@ _FORMATS |= dict.fromkeys(("training_not_finite_since", "validation_not_finite_s
 _SPAN = 20  # steps that the last excess loss is smoothed over
 # Whole numbers, also where some are not known.
 _COUNTS = ("samples", "entries", "training_not_finite_since", "validation_not_finite_since")
-TABLE_FORMATS = ("csv", "parquet")
-# What spreadsheets take for the beginning of a formula.
-_FORMULA = r"^[=+\-@\t\r]"
 
 
 def stream_figures(run: Run) -> pd.DataFrame:
@@ -59,7 +48,7 @@ def stream_figures(run: Run) -> pd.DataFrame:
         label_share (of all tokens or labels, if the policy mixes by them), first_weight,
         last_weight (in the policy's unit), coverage, passes, cap, training_loss (the last, smoothed),
         training_not_finite_since (a step),
-        first_validation_loss, last_validation_loss, validation_not_finite_since, excess_loss, gradient_norm and
+        first_validation_loss, last_validation_loss, validation_not_finite_since, gradient_norm and
         gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
         first_validation_METRIC and last_validation_METRIC; NaN if unknown.
     """
@@ -122,8 +111,6 @@ def _of_measurements(run: Run, name: str) -> dict[str, float]:
     if name in run.gradients:
         smooth = course_of(run.gradients[name], "squared_norm", "variance")[1]
         figures |= {"gradient_norm": smooth["norm"].iloc[-1], "gradient_noise_scale": smooth["noise"].iloc[-1]}
-    if name in run.comparisons and run.comparisons[name]["excess_loss"].notna().any():
-        figures["excess_loss"] = float(run.comparisons[name]["excess_loss"].dropna().ewm(span=_SPAN).mean().iloc[-1])
     if name in run.memories:
         rows = run.memories[name]
         figures["entries"] = float(rows.loc[rows["step"] == rows["step"].max(), "entries"].sum())
@@ -203,64 +190,3 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Time in measuring gradients": _seconds("probe_seconds"),
     "Prefetched samples": _prefetched,
 }
-
-
-def check_tables(table_format: str) -> None:
-    """Checks the format of tables.
-
-    Raises:
-        ValueError: If it is not one of `TABLE_FORMATS`.
-    """
-    if table_format not in TABLE_FORMATS:
-        raise ValueError(f"table_format must be one of {', '.join(TABLE_FORMATS)}, found {table_format!r}.")
-
-
-def write_tables(
-    ledgers: Mapping[str, Ledger], own: Mapping[str, pd.DataFrame], folder: str | Path, table_format: str = "csv"
-) -> list[Path]:
-    """Writes all tables.
-
-    Args:
-        ledgers: Ledgers by name of the run. Each of their tables with rows becomes a file.
-        own: The report's own tables, by name.
-        folder: The folder; made if it does not exist. Files of the same name are replaced.
-        table_format: One of `TABLE_FORMATS`. In CSV an apostrophe precedes texts that a spreadsheet takes for formulas.
-
-    Returns:
-        Paths of the tables, named after run and table.
-
-    Raises:
-        ValueError: If the format is unknown, or the folder is a file.
-    """
-    check_tables(table_format)
-    target = made_folder(folder, "tables")
-    written: dict[str, Path] = {}
-
-    def write(name: str, table: pa.Table) -> None:
-        name = file_name(name, written)
-        written[name] = target / f"{name}.{table_format}"
-        if table_format == "parquet":
-            pq.write_table(table, written[name])
-        else:
-            pyarrow.csv.write_csv(_flat(table), written[name])
-
-    for name, frame in own.items():
-        write(name, pa.Table.from_pandas(frame, preserve_index=False))
-    for run, ledger in ledgers.items():
-        for kept in ledger.tables():
-            table = ledger.read(kept)
-            if table.num_rows:
-                write(f"{run} {kept}", table)
-    return list(written.values())
-
-
-def _flat(table: pa.Table) -> pa.Table:
-    """Writes lists as JSON, since a CSV cell holds one text, and texts so that no spreadsheet computes them."""
-    for place, field in enumerate(table.schema):
-        column = table.column(place)
-        if pa.types.is_list(field.type):
-            texts = [json.dumps(values) for values in column.to_pylist()]
-            table = table.set_column(place, field.name, pa.array(texts, pa.string()))
-        elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            table = table.set_column(place, field.name, pc.replace_substring_regex(column, _FORMULA, r"'\0"))
-    return table

@@ -21,10 +21,6 @@ class ForwardResult:
         items: int64 `[num_rows]`: number of loss terms in each row.
         row_losses: `[num_rows]`, on the device: the sum of each row's loss terms, without a graph; `None` before the
             backward, or if rows cannot be separated.
-        item_losses: `[num_rows, num_places]`, on the device: the loss of each term, 0 for ignored labels; `None` if no
-            hook needs them, or terms cannot be separated.
-        loss_sum: A scalar: the sum that `item_losses` must have if they are the terms of the loss; `None` if they are
-            known to be.
     """
 
     plan: StepPlan
@@ -32,8 +28,6 @@ class ForwardResult:
     output: Any
     items: Tensor
     row_losses: Tensor | None = None
-    item_losses: Tensor | None = None
-    loss_sum: Tensor | None = None
 
     @property
     def num_items(self) -> int:

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
 from transformers import TrainingArguments
 
 from mixer.loading.build import MixtureOptions, resolve_budget
-from mixer.measurements import ExcessLoss, Loss, MeanLoss, Needs, asked
+from mixer.measurements import Loss, MeanLoss, Needs, asked
 from mixer.mixture.bad_samples import Skipping
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
@@ -44,7 +43,6 @@ class Options:
         mixture: Settings of the mixture.
         skipping: What happens to samples that cannot be loaded.
         probe: Options for measuring gradients, or `None`.
-        reference_model: The reference model, or `None`.
         methods: The user's methods, and first the one that the option `conflict` stands for.
         steering: The objective with the rows that steer, or `None`.
         config: All others, as the user has given them.
@@ -55,7 +53,6 @@ class Options:
     mixture: MixtureOptions
     skipping: Skipping
     probe: Probing | None
-    reference_model: nn.Module | None
     methods: Sequence[Any]  # `Method`s, whose file needs parts that need the plan
     steering: Steering | None
     config: MixingOptions
@@ -110,7 +107,6 @@ class RunPlan(Options):
         have_heads: Whether streams have heads of their own.
         keeps_samples: Whether a step keeps its samples.
         keeps_outputs: Whether methods see the model's output.
-        keeps_item_losses: Whether the loss of each item is needed.
         reads_losses_at_once: Whether losses are read from the device after every step.
         is_step_based: Whether the learning rate follows steps, not the data.
     """
@@ -125,7 +121,6 @@ class RunPlan(Options):
     have_heads: bool
     keeps_samples: bool
     keeps_outputs: bool
-    keeps_item_losses: bool
     reads_losses_at_once: bool
     is_step_based: bool
 
@@ -162,7 +157,6 @@ def plan_run(
         have_heads=have_heads,
         keeps_samples=any(method.needs_samples for method in methods),
         keeps_outputs=bool(methods),
-        keeps_item_losses=bool(asked(options.needs, ExcessLoss)),
         reads_losses_at_once=args.device.type == "cpu" or bool(asked(options.needs, Loss, MeanLoss)),
         is_step_based=options.schedule.is_constant and budget.is_in_steps,
     )

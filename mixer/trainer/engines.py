@@ -26,14 +26,12 @@ class Engine:
     Args:
         name: Its name for users.
         has_gradients: Whether each rank has a whole gradient of its own after a backward.
-        has_weights: Whether each rank has all weights, so that it can run the model alone.
         has_layers: Whether a probe can read the layers, and backwards can run beside those of steps.
         has_step: Whether the Trainer makes the optimizer step, and not the last backward of a step.
     """
 
     name: str
     has_gradients: bool = True
-    has_weights: bool = True
     has_layers: bool = True
     has_step: bool = True
 
@@ -43,8 +41,6 @@ class Engine:
         reasons: dict[Requirement, str] = {}
         if not self.has_gradients:
             reasons["whole gradients"] = f"under {self.name} {_NO_GRADIENTS}"
-        if not self.has_weights:
-            reasons["whole weights"] = f"{self.name} keeps only a shard"
         if not self.has_layers:
             reasons["gradients between steps"] = (
                 f"{self.name} computes them in its own steps alone (stage 2 and FSDP2 do not)"
@@ -66,12 +62,11 @@ def engine_of(trainer: Trainer) -> Engine:
     state: Any = trainer.accelerator.state
     if state.distributed_type == DistributedType.DEEPSPEED:
         stage = int(state.deepspeed_plugin.zero_stage)
-        is_whole = stage < 3
-        return Engine(f"DeepSpeed ZeRO-{stage}", False, is_whole, is_whole, has_step=False)
+        return Engine(f"DeepSpeed ZeRO-{stage}", False, stage < 3, has_step=False)
     if state.distributed_type == DistributedType.FSDP:
         if state.fsdp_plugin.fsdp_version != 2:
             raise ValueError(REFUSED["fsdp_config"])
-        return Engine("FSDP2", has_gradients=False, has_weights=False)
+        return Engine("FSDP2", has_gradients=False)
     if state.distributed_type not in _PLAIN:
         raise ValueError(
             f"mixing does not support the engine {state.distributed_type.value}: use DDP, FSDP2 or DeepSpeed."

@@ -41,8 +41,6 @@ class GradientAggregation(Method):
       mean with radius c times its length (`options={"c": 0.4}`).
     - `"mgda"`: Sener and Koltun 2018, arXiv:1810.04650, algorithm 2: the shortest convex combination. It favours
       streams with short gradients, with or without conflict.
-    - `"nash-mtl"`: Navon et al. 2022, arXiv:2202.01017: all streams gain alike, however long their gradients; the
-      aggregate's squared length is the sum of theirs.
     - `"upgrad"`: Quinton and Rey 2024, arXiv:2406.16232: projects each gradient onto the cone in which no loss rises,
       and averages. Without a conflict it is the ordinary gradient.
 
@@ -60,7 +58,7 @@ class GradientAggregation(Method):
     `conflict_weight/STREAM`, the mean of w_k. A resumed run needs the same aggregator and options, or `allow_inexact`.
 
     Args:
-        aggregator: `"pcgrad"`, `"cagrad"`, `"mgda"`, `"nash-mtl"` or `"upgrad"`; or a stateless aggregator or weighting
+        aggregator: `"pcgrad"`, `"cagrad"`, `"mgda"` or `"upgrad"`; or a stateless aggregator or weighting
             of torchjd that uses the Gramian. If it has an entry per stream (`pref_vector`), they are in the streams'
             order.
         options: Arguments of torchjd's class, for a name.

@@ -230,7 +230,7 @@ class LossTrials:
             return trainer.compute_loss(trainer.model_wrapped, prepared, num_items_in_batch=count)
 
     def _rows(self, num_samples: int) -> Tensor | None:
-        rows = self._losses.reader.take_losses().rows
+        rows = self._losses.reader.take_row_losses()
         return rows if rows is not None and len(rows) == num_samples else None
 
     def _try_normalization(self, batch: StepBatch, number: int) -> loss_forms.Tried | None:

@@ -7,16 +7,13 @@ from transformers import TrainingArguments
 
 import mixer.measurements as measurements
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.branch_losses import BranchProbe
-from mixer.measure.reference import ExcessLossHook, LossAfterHook, needed_reference
-from mixer.measure.stream_gradients import NoiseBetweenRanks, RunProbe, UpdateNormHook
+from mixer.measure.stream_gradients import NoiseBetweenRanks, RunProbe
 from mixer.measure.target_gradients import TargetProbe
 from mixer.measure.target_rows import TargetRows
 from mixer.mixture.controller import Mixing
 from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
 from mixer.run.probing import exact_refusal
-from mixer.trainer.trl import with_fused_head
 
 
 def new_hooks(passes: AuxiliaryPasses) -> list[StepHook]:
@@ -91,27 +88,12 @@ def _noise(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     return NoiseBetweenRanks(passes) if requests and passes.ranks.world_size > 1 else None
 
 
-def _excess_loss(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
-    model, plan = passes.trainer.model, passes.plan
-    reference = needed_reference(plan.reference_model, model, plan.policy, bool(requests))
-    reference = with_fused_head(reference, model)
-    return None if reference is None else ExcessLossHook(reference, passes)
-
-
 def _alignment(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
     steering, request = passes.plan.aim, measurements.Alignment.merged(requests)
     judging = _targets(passes, steering.judging) if request.judged and steering.judging else []
     return TargetProbe(_targets(passes, steering.rows), passes, request, steering.objective, judging)
-
-
-def _branches(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
-    if not requests:
-        return None
-    if len(set(requests)) > 1:
-        raise ValueError(f"needs: a run is branched in one way, but these differ: {requests}.")
-    return BranchProbe(_targets(passes, passes.plan.aim.rows), passes, requests[0])
 
 
 def _targets(passes: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:
@@ -123,9 +105,5 @@ def _targets(passes: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRow
 _HOOKS: dict[measurements.Kind, Callable[[AuxiliaryPasses, list[Any]], StepHook | None]] = {
     measurements.Gradients: _gradients,
     measurements.GradientNoise: _noise,
-    measurements.UpdateNorm: lambda _, requests: UpdateNormHook() if requests else None,
-    measurements.ExcessLoss: _excess_loss,
-    measurements.LossAfter: lambda passes, requests: LossAfterHook(passes) if requests else None,
     measurements.Alignment: _alignment,
-    measurements.Branches: _branches,
 }

@@ -31,13 +31,11 @@ class MicroBatchResult:
     Args:
         loss: A scalar: the share of the micro-batch in the step's loss, before loss weights.
         row_losses: `[num_rows]`: the sum of each row's loss terms; `None` if rows cannot be separated.
-        item_losses: `[num_rows, num_places]`: the loss of each term; `None` if no hook needs them, or they are unknown.
         sums: `[num_streams + 2]`: the share in `StepResult.loss_sums`, and 1 if the rows do not explain the loss.
     """
 
     loss: Tensor
     row_losses: Tensor | None
-    item_losses: Tensor | None
     sums: Tensor
 
 
@@ -102,15 +100,15 @@ class MicroBatchTraining:
                 mean = replace(normalization, counts_items=False, kind="item mean")
                 of_mean = divisor if count is None else mean.divisor(total, own_items, world_size)
                 loss, divisor = self._own_step.run(model, self._inputs(micro), count, weigh, divisor, of_mean)
-        found = losses.take_losses(micro)
+        rows = losses.take_row_losses(micro)
         sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
-            return MicroBatchResult(torch.zeros_like(loss), *found, sums)
+            return MicroBatchResult(torch.zeros_like(loss), rows, sums)
         per_item = counting * world_size / total
-        loss = self._add_losses(sums, micro, _divided(loss, divisor / counting), found.rows, per_item)
+        loss = self._add_losses(sums, micro, _divided(loss, divisor / counting), rows, per_item)
         share = total / self._run.step.num_items
         sums[-2].add_(_divided(loss if share == 1.0 else loss * share, world_size))
-        return MicroBatchResult(loss, *found, sums)
+        return MicroBatchResult(loss, rows, sums)
 
     def step(self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Term) -> Tensor:
         """Computes a loss and its gradient, as `Trainer.training_step` and those of TRL's trainers do to the bit.
@@ -134,15 +132,6 @@ class MicroBatchTraining:
                     torch.mps.clear_graph_cache()
             trainer.accelerator.backward(weigh(loss), **self._options)
             return loss.detach()
-
-    def loss_sum_to_check(self, micro: MicroBatch, loss: Tensor) -> Tensor | None:
-        """Returns the sum of a micro-batch's item losses by its loss, unless rows are known to be its terms."""
-        first = micro.first_stream
-        if self._losses.normalization_of(first).rows_known:
-            return None
-        counting = factor_of(self._losses.item_factors, first)
-        loss_sum: Tensor = loss * (self._losses.divisor_of_sum / (counting * self._trainer.args.world_size))
-        return loss_sum
 
     def _inputs(self, micro: MicroBatch) -> Any:
         """Returns inputs that a training step may change."""

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
-from mixer.measurements import Alignment, Branches, EvaluationLoss, GradientNoise, asked, check_requests, required
+from mixer.measurements import Alignment, EvaluationLoss, GradientNoise, asked, check_requests, required
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
@@ -44,7 +44,7 @@ def check_needs(
             f"Policy {name} needs an objective: set objective to the names of the evaluation sets that the run is for, "
             f"'average' or 'worst' (of all sets), or an Objective. (mixing='auto' is Safeguard(MarginalValue()).)"
         )
-    _check_measured(policy, streams, args)
+    _warn_of_unmeasured(policy, streams, args)
     if objective is not None and objective.bounds and not (policy.is_static or policy.holds_bounds):
         logger.warning(
             "mixing=%s does not act on the bounds of the objective, %s: they are only reported. mixing='auto' does.",
@@ -68,27 +68,14 @@ def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingAr
         raise ValueError(f"Policy {name} compares losses with those before the first step: set eval_on_start=True.")
 
 
-def _check_measured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
-    """Refuses branches that cannot be trained; tells of streams that are not measured."""
-    branches, unread = asked(policy.needs, Branches), [s.name for s in streams if s.is_iterable or s.is_memory]
+def _warn_of_unmeasured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
+    """Tells of streams that are not measured."""
+    unread = [s.name for s in streams if s.is_iterable or s.is_memory]
     if unread and asked(policy.needs, Alignment) and args.process_index == 0:
         logger.warning(
             "mixing=%s does not measure the streams %s, which keep their share: rows of an iterable data set or a "
             "replay buffer cannot be read outside of the steps. Make them map-style to have them measured.",
             *(policy.name, unread),
-        )
-    if not branches:
-        return
-    num_measured = sum(not (stream.is_iterable or stream.is_memory) for stream in streams)
-    if num_measured < 2:
-        raise ValueError(
-            f"Policy {policy.name} compares trainings on single streams, and needs two or more that are neither "
-            f"iterable nor a memory; there {'is' if num_measured == 1 else 'are'} {num_measured}."
-        )
-    if branches[0].adapter_rank and args.torch_compile:
-        raise ValueError(
-            f"Policy {policy.name}: adapter_rank={branches[0].adapter_rank} adds adapters by hooks, which a "
-            "compiled model does not call. Use adapter_rank=0, or torch_compile=False."
         )
 
 

@@ -236,13 +236,7 @@ class StepRunner:
         add_terms = (lambda loss: methods.add_terms(trained, reader.output, loss)) if len(methods) else None
         with no_sync:
             result = train(methods.factor(micro.first_stream), add_terms)
-        is_checked = result.item_losses is not None and trained.num_items
-        done = replace(
-            trained,
-            row_losses=result.row_losses,
-            item_losses=result.item_losses,
-            loss_sum=self._micro.loss_sum_to_check(micro, result.loss) if is_checked else None,
-        )
+        done = replace(trained, row_losses=result.row_losses)
         is_first = methods.has_priority(micro)
         self._num_first -= is_first
         for hook in hooks:

@@ -79,10 +79,8 @@ class MixingMixin(Trainer):
         methods: Methods that take part in steps, such as a loss term or a rule for the gradient; see
             `mixer.trainer.method.Method`. Replay buffers among the streams are added automatically.
         conflict: How conflicting per-stream gradients are combined: `None` adds them up; `"pcgrad"`, `"cagrad"`,
-            `"mgda"`, `"nash-mtl"`, `"upgrad"`, an aggregator of the package torchjd, or a `GradientAggregation` weights
+            `"mgda"`, `"upgrad"`, an aggregator of the package torchjd, or a `GradientAggregation` weights
             them. Needs memory for one more gradient per stream but one.
-        reference_model: A trained model, for a policy that compares the losses of both models on the same samples
-            (`ExcessLoss`). It runs in evaluation mode on every micro-batch and is never changed.
         probe: Options for measuring per-stream gradients, for a policy or schedule that needs them, or for the ledger.
         compute_metrics: As for the Trainer; or a dict with one function per evaluation set.
         **kwargs: Further arguments of the Trainer class.
@@ -120,7 +118,6 @@ class MixingMixin(Trainer):
         objective: Objective | str | Sequence[str] | Mapping[str, float] | None = None,
         methods: Sequence[Method] = (),
         conflict: Any = None,
-        reference_model: nn.Module | None = None,
         probe: Probing | None = None,
         compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
         **kwargs: Any,
@@ -161,7 +158,6 @@ class MixingMixin(Trainer):
             mixture=mixture,
             skipping=skipping_of(streams, config.on_sample_error, config.max_skipped_share),
             probe=probe,
-            reference_model=reference_model,
             methods=with_conflict(methods, config.chosen("conflict", conflict)),
             steering=steering,
             config=config,

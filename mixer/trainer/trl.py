@@ -10,10 +10,8 @@ from typing import Any
 import datasets
 from torch import nn
 from transformers import Trainer
-from transformers.trainer_utils import unwrap_peft_model
 from transformers.utils import logging
 
-from mixer.gradients.probe.plain_forward import is_fused
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import combine
@@ -159,21 +157,6 @@ class TRLMetrics(StepHook):
         metrics = vars(self._trainer)
         metrics["_total_train_tokens"] = self._num_tokens
         metrics["_metrics"]["train"]["num_tokens"] = [self._num_tokens]
-
-
-def with_fused_head(reference: nn.Module | None, model: nn.Module | None) -> nn.Module | None:
-    """Gives a reference model the fused head of the trained model, as SFTTrainer does with that one."""
-    own, other = (unwrap_peft_model(one) for one in (model, reference))  # type: ignore[no-untyped-call]
-    if other is not None and _has_fused_head(own) and not _has_fused_head(other):
-        from trl.trainer.utils import add_fused_lm_head
-
-        add_fused_lm_head(other, outputs=("log_probs", "entropy", "is_top1"))  # as in SFTTrainer
-    return reference
-
-
-def _has_fused_head(model: nn.Module) -> bool:
-    forward = model.__dict__.get("forward")
-    return forward is not None and is_fused(forward)
 
 
 class StreamPreparation:

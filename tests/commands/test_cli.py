@@ -51,7 +51,7 @@ def test_one_process_trains_with_another_policy_and_model(tmp_path: Path) -> Non
         (["--streams.python.factory", "tasks.nowhere.f"], "streams.python.factory: 'tasks.nowhere.f' cannot be found"),
         (["--streams.python.arguments", '{"num_sample": 3}'], "streams.python.factory: tests.commands.recipes.tokens"),
         (["--batch_size", "LossChange", "--batch_size.maximum", "8", "--batch_size.minimum", "9"], "no batch size"),
-        (["--reference_model", "/nowhere/at/all", "--mixing", "DoReMi"], "reference_model: "),
+        (["--reference_model", "/nowhere/at/all"], "reference_model: "),
     ],
 )
 def test_wrong_input_names_the_field(tmp_path: Path, arguments: list[str], message: str, refused: Runs) -> None:
@@ -99,9 +99,7 @@ def test_policies_and_schedules_are_listed(printed: Runs) -> None:
     rows = {row.pop("name"): row for row in listed}
     assert rows.keys() >= {*policy_classes(), "ReplayRatio", "ReplayBound", "NoiseScale"}
     assert all(set(row) == {"needs", "costs", "summary"} for row in listed)
-    assert (rows["Uniform"]["needs"], rows["DoReMi"]["needs"]) == ([], ["ExcessLoss"])
-    assert rows["FAMO"]["needs"] == ["Loss", "LossAfter"]
-    assert rows["FAMO"]["costs"] == "a second forward each step"
+    assert (rows["Uniform"]["needs"], rows["SkillIt"]["needs"]) == ([], ["EvaluationLoss"])
     for name in ("PiKE", "BalancedPiKE", "NoiseScale"):
         assert f"1 step in 20 takes {STEP_WITH_VARIANCES:.2f} times as long" in rows[name]["costs"]
 

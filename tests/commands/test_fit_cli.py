@@ -119,7 +119,9 @@ def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -
     assert "runs" in refused("fit")
 
 
-def test_runs_that_declared_a_metric_are_fitted_by_it(tmp_path, printed, refused, runs) -> None:
+def test_runs_that_declared_a_metric_are_fitted_by_it(
+    tmp_path: Path, printed: Runs, refused: Runs, runs: list[str]
+) -> None:
     folders = []
     for number, share in enumerate((0.1, 0.5, 0.9)):
         trainer = MixingTrainer(

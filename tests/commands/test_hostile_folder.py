@@ -1,7 +1,6 @@
 """A run's folder that somebody else wrote: nothing in it runs code, leaves the folder or breaks what shows it."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -28,7 +27,6 @@ from mixer.ledger.comparison import comparison_table
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import summarise
 from mixer.report import write_report
-from mixer.report.tables import write_tables
 from mixer.utils.console import console
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
@@ -173,7 +171,6 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "watch": lambda run, out: WatchedRun(run).read(),
     "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
     "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
-    "tables": lambda run, out: write_tables({"run": Ledger(run / "ledger")}, {}, out / "tables"),
     "fit": lambda run, out: Run(run, "run", "samples", "train"),
 }
 TABLES = ("clock", "decisions", "memories", "streams", "timings")
@@ -218,7 +215,7 @@ def named(tmp_path: Path) -> Path:
     shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
     numbers = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
     columns: dict[str, Any] = {**dict.fromkeys(shares, ones), **dict.fromkeys(numbers, n), "active": n.astype(bool)}
-    rates = ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm")
+    rates = ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm")
     for step in (1, 2, 3):
         ledger.record_streams(step, tuple(AWFUL), columns)
         clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
@@ -238,15 +235,6 @@ def test_the_terminal_shows_no_escapes_and_no_markup(named: Path) -> None:
     text = screen.file.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]evil[/bold]" in text
-
-
-def test_tables_hold_names_as_text(named: Path, tmp_path: Path) -> None:
-    paths = write_tables({name: Ledger(named / "ledger") for name in ("../../x", "a/b")}, {}, tmp_path / "tables")
-    assert {path.parent for path in paths} == {tmp_path / "tables"}
-    with next(path for path in paths if path.stem.endswith("streams")).open(newline="") as file:
-        cells = {row["stream"] for row in csv.DictReader(file)}
-    assert "'=HYPERLINK(1)" in cells
-    assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
 
 
 # ---- Links in a run's folder that lead out of it ----

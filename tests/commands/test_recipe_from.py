@@ -129,71 +129,119 @@ lora_target_modules: [q_proj]
 output_dir: OUT
 logging_dir: logs
 """
+LORA = {"r": 4, "lora_alpha": 8}
 HELD = {"validation": 0.25}
-
-
-def chats(column: str) -> dict[str, Any]:
-    return {"class_path": "Chat", "init_args": {"column": column, "train_on": "assistant"}}
-
-
-def stream(name: str, chosen: Any = None, **more: Any) -> dict[str, Any]:
-    return {"data": {"path": f"DATA/{name}.jsonl"}, **({"format": chosen} if chosen else {}), **more, **HELD}
-
-
-def recipe(streams: dict[str, Any], lora: dict[str, Any], **more: Any) -> dict[str, Any]:
-    model = {"name_or_path": "BASE", "config": {"dtype": "float32"}, "lora": {"r": 4, **lora}}
-    return {"trainer": "sft", "model": model, "streams": streams, **more}
-
-
-TOKENIZER = {"factory": "transformers.AutoTokenizer.from_pretrained"}
-TOKENIZER |= {"arguments": {"pretrained_model_name_or_path": "BASE", "pad_token": "<pad>"}}  # type: ignore[dict-item]
+CHATS = {"class_path": "Chat", "init_args": {"column": "messages", "train_on": "assistant"}}
+SHARED_CHATS = {"class_path": "Chat", "init_args": {"column": "conversations", "train_on": "assistant"}}
 FORMED = {"prompt": "Q {question} A", "completion": "{answer}", "train_on_prompt": False}
 RENAMED = {"class_path": "Dialogue", "init_args": {"rename": {"question": "instruction", "answer": "output"}}}
-IN_AXOLOTL = {
-    "chat": stream("chat", chats("messages")),
-    "shared": stream("shared", chats("conversations")),
-    "alpaca": stream("alpaca", rows_share=0.5),
-    "asked": stream("asked", {"class_path": "Prompt", "init_args": FORMED}),
-    "body": stream("body", {"class_path": "Text", "init_args": {"column": "body", "pack": False}}),
-}
-IN_FACTORY = {"alpaca": stream("alpaca"), "asked": stream("asked", RENAMED)}
-IN_FACTORY |= {"shared": stream("shared", chats("conversations"))}
-ROWS_OF_ALPACA = {"path": "DATA/alpaca.jsonl", "split": "train", "columns": ["instruction", "output"]}
-IN_SCRIPT = {"chat": stream("chat"), "alpaca": {"data": ROWS_OF_ALPACA, **HELD}}
 # The configuration, the recipe but for its training, some of its training, and the names of the keys that are left.
-CASES: dict[str, tuple[str, dict[str, Any], str, str]] = {
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
     "axolotl": (
         AXOLOTL,
-        recipe(IN_AXOLOTL, {"lora_alpha": 8, "target_modules": "all-linear"}, tokenizer=TOKENIZER),
-        "{per_device_train_batch_size: 3, gradient_accumulation_steps: 2, num_train_epochs: 2, max_length: 256,"
-        " packing: true, learning_rate: 2.0e-4, warmup_steps: 0.1, bf16: false, eval_strategy: steps,"
-        " eval_steps: 0.125, save_strategy: steps, save_steps: 0.5, optim: adamw_torch,"
-        " lr_scheduler_type: cosine, output_dir: OUT, pad_token: null}",
-        "strict lora_model_dir dataset_prepared_path lr_scheduler loss_watchdog_threshold datasets[0].train_on_eos"
-        " datasets[1].conversation datasets[3].type.no_input_format datasets[4].tint datasets[5]"
-        " special_tokens.bos_token",
+        {
+            "trainer": "sft",
+            "model": {
+                "name_or_path": "BASE",
+                "config": {"dtype": "float32"},
+                "lora": {**LORA, "target_modules": "all-linear"},
+            },
+            "tokenizer": {
+                "factory": "transformers.AutoTokenizer.from_pretrained",
+                "arguments": {"pretrained_model_name_or_path": "BASE", "pad_token": "<pad>"},
+            },
+            "streams": {
+                "chat": {"data": {"path": "DATA/chat.jsonl"}, "format": CHATS, **HELD},
+                "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
+                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, "rows_share": 0.5, **HELD},
+                "asked": {
+                    "data": {"path": "DATA/asked.jsonl"},
+                    "format": {"class_path": "Prompt", "init_args": FORMED},
+                    **HELD,
+                },
+                "body": {
+                    "data": {"path": "DATA/body.jsonl"},
+                    "format": {"class_path": "Text", "init_args": {"column": "body", "pack": False}},
+                    **HELD,
+                },
+            },
+        },
+        {
+            "per_device_train_batch_size": 3,
+            "gradient_accumulation_steps": 2,
+            "num_train_epochs": 2,
+            "max_length": 256,
+            "packing": True,
+            "learning_rate": 2e-4,
+            "warmup_steps": 0.1,
+            "bf16": False,
+            "eval_strategy": "steps",
+            "eval_steps": 1 / 8,
+            "save_strategy": "steps",
+            "save_steps": 1 / 2,
+            "optim": "adamw_torch",
+            "lr_scheduler_type": "cosine",
+            "output_dir": "OUT",
+            "pad_token": None,
+        },
+        {
+            *("strict", "lora_model_dir", "dataset_prepared_path", "lr_scheduler", "loss_watchdog_threshold"),
+            *("datasets[0].train_on_eos", "datasets[1].conversation", "datasets[3].type.no_input_format"),
+            *("datasets[4].tint", "datasets[5]", "special_tokens.bos_token"),
+        },
     ),
     "llamafactory": (
         FACTORY,
-        recipe(
-            IN_FACTORY,
-            {"lora_alpha": 8, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
-            mixing={"alpaca": 0.5, "asked": 0.3, "shared": 0.2},
-        ),
-        "{per_device_train_batch_size: 3, num_train_epochs: 2.0, max_length: 256, learning_rate: 5.0e-5,"
-        " packing: false, eval_strategy: steps, eval_steps: 10, warmup_steps: 0.1, output_dir: OUT}",
-        "trust_remote_code template overwrite_output_dir plot_loss mix_strategy dataset_info.shared.columns.images"
-        " dataset_info.shared.tags.assistant_tag",
+        {
+            "trainer": "sft",
+            "model": {
+                "name_or_path": "BASE",
+                "config": {"dtype": "float32"},
+                "lora": {**LORA, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
+            },
+            "streams": {
+                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, **HELD},
+                "asked": {"data": {"path": "DATA/asked.jsonl"}, "format": RENAMED, **HELD},
+                "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
+            },
+            "mixing": {"alpaca": 0.5, "asked": 0.3, "shared": 0.2},
+        },
+        {
+            "per_device_train_batch_size": 3,
+            "num_train_epochs": 2.0,
+            "max_length": 256,
+            "learning_rate": 5e-5,
+            "packing": False,
+            "eval_strategy": "steps",
+            "eval_steps": 10,
+            "warmup_steps": 0.1,
+            "output_dir": "OUT",
+        },
+        {
+            *("trust_remote_code", "template", "overwrite_output_dir", "plot_loss", "mix_strategy"),
+            *("dataset_info.shared.columns.images", "dataset_info.shared.tags.assistant_tag"),
+        },
     ),
     "trl": (
         SCRIPT,
-        recipe(
-            IN_SCRIPT,
-            {"lora_alpha": 32, "lora_dropout": 0.05, "target_modules": ["q_proj"]},
-            mixing={"chat": 0.7, "alpaca": 0.3},
-        ),
-        "{max_length: 256, learning_rate: 1.0e-4, eval_strategy: steps, eval_steps: 10, output_dir: OUT}",
-        "datasets[0].tint dataset_name logging_dir trainer",
+        {
+            "trainer": "sft",
+            "model": {
+                "name_or_path": "BASE",
+                "config": {"dtype": "float32"},
+                "lora": {"r": 4, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": ["q_proj"]},
+            },
+            "streams": {
+                "chat": {"data": {"path": "DATA/chat.jsonl"}, **HELD},
+                "alpaca": {
+                    "data": {"path": "DATA/alpaca.jsonl", "split": "train", "columns": ["instruction", "output"]},
+                    **HELD,
+                },
+            },
+            "mixing": {"chat": 0.7, "alpaca": 0.3},
+        },
+        {"max_length": 256, "learning_rate": 1e-4, "eval_strategy": "steps", "eval_steps": 10, "output_dir": "OUT"},
+        {"datasets[0].tint", "dataset_name", "logging_dir", "trainer"},
     ),
 }
 
@@ -227,13 +275,12 @@ def test_a_configuration_becomes_a_recipe_that_builds(kind: str, folder: Path, t
     theirs.write_text(_placed(text, folder))
     made = json.loads(printed("recipe", "from", theirs, "--output", ours, "--json"))
     assert made["kind"] == kind
-    assert set(made["not_carried"]) == set(left.split())
+    assert set(made["not_carried"]) == left
     recipe = yaml.safe_load(ours.read_text())
     assert recipe == made["recipe"]
     got = recipe.pop("training")
     assert recipe == json.loads(_placed(json.dumps(expected), folder))
-    some = yaml.safe_load(_placed(training, folder))
-    assert {name: got.get(name) for name in some} == some
+    assert {name: got.get(name) for name in training} == json.loads(_placed(json.dumps(training), folder))
     shown = printed("train", ours, "--dry_run", "--training.use_cpu", "true")
     learned = {"axolotl": ["⟦yo", "⟦so", "⟦a text"], "llamafactory": ["⟦done", "⟦so", "⟦yo"], "trl": ["⟦done"]}
     assert [words for words in learned[kind] if words not in shown] == []

@@ -4,29 +4,21 @@ from typing import Any
 
 from mixer.measurements import (
     Alignment,
-    Branches,
     EvaluationLoss,
-    ExcessLoss,
     GradientNoise,
     GradientNorm,
     Gradients,
     LearningRate,
     Loss,
-    LossAfter,
     MeanLoss,
     Results,
-    UpdateNorm,
 )
 
 KINDS = {
     "losses": Loss,
     "evaluation_losses": EvaluationLoss,
-    "excess_losses": ExcessLoss,
-    "losses_after": LossAfter,
-    "update_norm": UpdateNorm,
     "gradients": Gradients,
     "targets": Alignment,
-    "branches": Branches,
     "loss": MeanLoss,
     "gradient_norm": GradientNorm,
     "learning_rate": LearningRate,

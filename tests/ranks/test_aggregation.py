@@ -20,7 +20,6 @@ from tests.ranks.warm import Results, launched, some
 
 CASES: dict[str, dict[str, Any]] = {
     "pcgrad": {},
-    "nash-mtl": {},
     "upgrad": {"max_grad_norm": 0.1},
     # Fewer samples than streams: ranks without one of a stream, and streams that are absent.
     "upgrad of few": {"batch_size": 3, "max_steps": 8},
@@ -122,11 +121,9 @@ def test_two_ranks_do_what_one_does(name: str, results: Results, tmp_path: Path)
     expected = found_in(run(tmp_path, name))
     first, second = (result[name] for result in results)
     assert torch.equal(first["weights"], second["weights"])
-    # A solver that stops when it is near enough makes more of rounding.
-    tolerance = 1e-7 if name == "nash-mtl" else 1e-11
     for key, values in expected.items():
         rtol = 0 if key == "weights" else 1e-5
-        torch.testing.assert_close(first[key], values, rtol=rtol, atol=tolerance, msg=key)
+        torch.testing.assert_close(first[key], values, rtol=rtol, atol=1e-11, msg=key)
     assert float(first["conflicts"].max()) == 1.0
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import dataloader, get_worker_info
 from transformers import default_data_collator
 
-from mixer import FAMO, MixingTrainer
+from mixer import LossChange, MixingTrainer
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
 from tests.mixer.trainer.test_skipping import Broken, train
 from tests.ranks.launch import message_of
@@ -22,7 +22,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "workers": {"dataloader_num_workers": 1},
     "tokens": {"max_tokens_per_micro_batch": 30},
-    "by stream": {"mixing": FAMO(), "per_device_train_batch_size": 1},
+    "by stream": {"mixing": LossChange(), "per_device_train_batch_size": 1},
 }
 
 

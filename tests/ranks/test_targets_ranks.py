@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer import MarginalValue
-from mixer.measurements import Alignment, Branches
-from tests.mixer.measure.test_branches import Branching
+from mixer.measurements import Alignment
 from tests.mixer.measure.test_targets import Aligned, train
 from tests.ranks.warm import Results, launched
 
@@ -19,13 +18,10 @@ def measured(folder: Path) -> list[Any]:
     joined = Aligned(joined=True)
     train(folder / "joined", joined, args=args)
     moved = train(folder / "moved", MarginalValue(rate=1.0), args=args)
-    branching = Branching()
-    train(folder / "branched", branching, args=args)
-    branched = [o[Branches].losses.ravel() for o in branching.seen if o[Branches] is not None]
     found = [o[Alignment] for own in (policy, joined) for o in own.seen if o[Alignment] is not None]
     numbers = [[one.losses, one.alignment, one.error] for one in found]
     seen = np.concatenate([np.ravel(value) for one in numbers for value in one])
-    return [seen, list(moved.mixing.weights.values()), np.concatenate(branched)]
+    return [seen, list(moved.mixing.weights.values())]
 
 
 results = launched(measured)

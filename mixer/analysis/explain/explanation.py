@@ -205,13 +205,12 @@ def _on_counts(run: RecordedRun, counts: pd.DataFrame) -> list[str]:
 
 
 def _observed(run: RecordedRun, row: int) -> pd.DataFrame:
-    """Observations of the step before: count, tokens, seen, loss, the last evaluation, comparisons, gradients."""
+    """Observations of the step before: count, tokens, seen, loss, the last evaluation, gradients."""
     if not row:
         return pd.DataFrame(index=list(run.names))
     streams, step = run.streams, int(run.steps[row - 1])
     shown = ("tokens", "labels") if run.unit == "labels" else ("tokens",)
     columns: dict[str, Any] = {name: streams[name][row - 1] for name in ("count", *shown, "seen", "loss")}
-    columns |= {name: values[row - 1] for name, values in run.compared.items()}
     evaluated = {name: loss for at in sorted(run.evaluations) if at < step for name, loss in run.evaluations[at]}
     columns["evaluation"] = [evaluated.get(name, np.nan) for name in run.names]
     if (at := _measured_before(run, step + 1)) is not None:

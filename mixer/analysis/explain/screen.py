@@ -27,8 +27,6 @@ _WORDS = {
     "loss_weight": "of loss",
     "norm": "|g|",
     "squared_norm": "|g|² true",
-    "excess_loss": "excess",
-    "loss_after": "after",
 }
 
 

@@ -15,7 +15,7 @@ _FILE = "recipe.yaml"
 _MOST_NAMED, _LONGEST = 8, 60
 
 # The mixture and options that only serve its policy; budgets, which are compared as recorded.
-_FIELDS = {"mixing", "groupings", "probe", "reference_model", "budget"}
+_FIELDS = {"mixing", "groupings", "probe", "budget"}
 _STREAM_FIELDS = {"weight", "groups", "seed"}
 # Seeds, length, evaluation and saving: none changes the losses of a mixture.
 _TRAINING_FIELDS = (

@@ -115,7 +115,7 @@ def _measured(
         reader.listen(inputs)
         with torch.no_grad():
             trainer.model(**inputs)  # type: ignore[misc]  # it is there
-        output, rows = reader.output, reader.take_losses().rows
+        output, rows = reader.output, reader.take_row_losses()
         counts += items_per_row(inputs, shifts).tolist()
         sums += [] if rows is None else rows.double().tolist()
         entropies += _entropies(output, inputs["labels"], shifts) if isinstance(inputs.get("labels"), Tensor) else []

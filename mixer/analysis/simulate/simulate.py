@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mixer.analysis.simulate.held_rules import hold_rules
 from mixer.analysis.simulate.planned_parts import Parts, evaluates
-from mixer.analysis.simulate.recorded_losses import NoLosses, RecordedLosses
 from mixer.analysis.simulate.simulated import Row, Simulated
 from mixer.analysis.simulate.tokens import PlannedLabels, PlannedTokens
 from mixer.ledger.description import describe_run
@@ -16,36 +16,30 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.learning_rate import new_learning_rate
 from mixer.loading.loaded_step import StepCounts, StepResult
-from mixer.measurements import GradientNorm, Gradients, LearningRate, Loss, MeanLoss, Results
+from mixer.measurements import LearningRate
 from mixer.mixture.counted_units import check_counted, option_counting
 from mixer.mixture.step_plan import StepPlan
 from mixer.recipe.recipe import Recipe
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import read_json, write_json
+from mixer.utils.files import read_json
 
 
-def simulate(
-    recipe: Recipe, num_ranks: int = 1, losses: str | Path | None = None, output: str | Path | None = None
-) -> Simulated:
-    """Plans a whole run without a model.
+def simulate(recipe: Recipe, num_ranks: int = 1, output: str | Path | None = None) -> Simulated:
+    """Plans a whole run without a model; adaptive rules hold the weights and the batch size that they start with.
 
     Args:
         recipe: The recipe.
         num_ranks: Number of processes of the launch.
-        losses: The output folder of a run whose losses, and gradients if it measured them, adaptive rules observe;
-            `None` holds the weights and the batch size that they start with.
         output: A folder for the simulation's ledger; `None` writes none.
 
     Returns:
         The planned run.
 
     Raises:
-        ValueError: If the recipe's run cannot be planned, the other run lacks observations that the rules need, or
-            the output folder holds a trained run.
+        ValueError: If the recipe's run cannot be planned, or the output folder holds a trained run.
     """
     parts = Parts(recipe, num_ranks)
-    source = NoLosses(parts.mixing) if losses is None else RecordedLosses(losses, parts.mixing)
-    return PlannedRun(recipe, parts, source, output).planned()
+    return PlannedRun(recipe, parts, hold_rules(parts.mixing), output).planned()
 
 
 class PlannedRun:
@@ -54,11 +48,11 @@ class PlannedRun:
     Args:
         recipe: Its recipe.
         parts: The objects that plan it.
-        source: Source of the observations.
+        source: A sentence on the source of the losses.
         output: A folder for a ledger; `None` writes none.
     """
 
-    def __init__(self, recipe: Recipe, parts: Parts, source: NoLosses | RecordedLosses, output: str | Path | None):
+    def __init__(self, recipe: Recipe, parts: Parts, source: str, output: str | Path | None):
         self._parts, self._source = parts, source
         mixing = self._mixing = parts.mixing
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
@@ -69,7 +63,7 @@ class PlannedRun:
         self._rate_factor = new_learning_rate(parts.args, mixing.clock.planned_steps).at
         self._rows: list[Row] = []
         self._evaluation_steps: list[int] = []
-        self._writer = None if output is None else _Writer(Path(output), parts, source.note)
+        self._writer = None if output is None else _Writer(Path(output), parts, source)
 
     def planned(self) -> Simulated:
         """Plans the run to its end and sums it up."""
@@ -82,8 +76,8 @@ class PlannedRun:
                 self._evaluate()
             progress = self._mixing.clock.progress
         if self._writer is not None:
-            self._writer.finish(self._source.note)
-        return Simulated(self._parts, self._rows, self._evaluation_steps, self._tokens.estimated, self._source.note)
+            self._writer.finish()
+        return Simulated(self._parts, self._rows, self._evaluation_steps, self._tokens.estimated, self._source)
 
     def _plans(self) -> Iterator[StepPlan]:
         """Gives the plans up to the end of the budget or of the streams."""
@@ -102,32 +96,20 @@ class PlannedRun:
         tokens = self._tokens.of(plan)
         labels = None if self._labels is None else self._labels.of(plan)
         check_counted(mixing, plan, tokens, labels=labels)
-        seen = self._source.after(plan)
         for follow in self._parts.followers:
             follow(plan)
-        kinds = {Gradients, *(type(need) for need in (*mixing.policy.needs, *mixing.schedule.needs))}
-        seen_by_all = {**seen, LearningRate: self._rate_factor}
-        asked = {kind: found for kind, found in seen_by_all.items() if kind in kinds}
-        mixing.observe(plan, tokens, asked, labels=labels)
+        is_asked = any(isinstance(need, LearningRate) for need in (*mixing.policy.needs, *mixing.schedule.needs))
+        mixing.observe(plan, tokens, {LearningRate: self._rate_factor} if is_asked else {}, labels=labels)
         self._rows.append((plan.counts, plan.weights, plan.batch_size, mixing.clock.progress, rate))
         if self._writer is not None:
-            self._writer.record(plan, tokens, labels, seen, rate, factor)
+            self._writer.record(plan, tokens, labels, rate, factor)
 
     def _evaluate(self) -> None:
-        step = self._mixing.clock.step
-        self._evaluation_steps.append(step)
-        losses = self._source.evaluation(step)
-        losses = {name: loss for name, loss in losses.items() if name in self._parts.evaluated}
-        if losses:
-            self._mixing.observe_evaluation(losses)
-            if self._writer is not None:
-                self._writer.ledger.record_evaluation(step, losses)
+        self._evaluation_steps.append(self._mixing.clock.step)
 
 
 class _Writer:
-    """Writes planned steps as a trainer writes trained ones.
-
-    Items of the loss are known of collated batches only: tokens stand for them, or samples if there are no tokens.
+    """Writes planned steps as a trainer writes trained ones, without losses.
 
     Args:
         folder: The output folder.
@@ -163,7 +145,6 @@ class _Writer:
         plan: StepPlan,
         tokens: Int64Array,
         labels: Int64Array | None,
-        seen: Results,
         learning_rate: float,
         factor: float,
     ) -> None:
@@ -173,21 +154,14 @@ class _Writer:
             plan: Its plan.
             tokens: int64 `[num_streams]`: its tokens.
             labels: int64 `[num_streams]`: its labels; `None` if nothing counts them.
-            seen: What was measured.
             learning_rate: Its learning rate.
             factor: Factor of its batch size on the learning rate.
         """
-        losses = seen.get(Loss, np.full(len(tokens), np.nan))
-        is_known = np.isfinite(losses)
-        items = np.where(is_known, tokens if tokens.any() else plan.counts, 0)
-        mean, norm = seen.get(MeanLoss, math.nan), seen.get(GradientNorm, math.nan)
-        sums = torch.from_numpy(np.append(np.where(is_known, losses, 0.0) * items, mean))
-        result = StepResult(plan, StepCounts(items, tokens, labels=labels), sums, learning_rate, factor)
-        self._recorder.record(result, seen, None if math.isnan(norm) else norm)
+        sums = torch.from_numpy(np.append(np.zeros(len(tokens)), math.nan))  # no losses, of no items
+        counts = StepCounts(np.zeros_like(tokens), tokens, labels=labels)
+        self._recorder.record(StepResult(plan, counts, sums, learning_rate, factor), {}, None)
 
-    def finish(self, source: str) -> None:
-        """Seals the ledger and notes the source of the losses, which says by now how far the plans were the same."""
+    def finish(self) -> None:
+        """Seals the ledger."""
         self._recorder.flush()
         self.ledger.finish()
-        path = self.ledger.folder / "ledger.json"
-        write_json(path, {**read_json(path), "simulated": source})

@@ -72,8 +72,7 @@ class DominantStream:
             return None
         return (
             f"its loss has not fallen in {_NUM_OBSERVATIONS} observations ({first:.4g}, then {second:.4g}): it may be "
-            f"noise, or as good as it gets. Keep the others' share by Floor({self._policy}(...)), or go by what can "
-            f"still be learned, as DoReMi with a reference model does."
+            f"noise, or as good as it gets. Keep the others' share by Floor({self._policy}(...))."
         )
 
     def _falls_in_training_only(self, evaluated: FloatArray | None) -> str | None:

@@ -30,7 +30,7 @@ class TrustRegion(Wrapper):
     Each step is a decision, even if the inner policy keeps its own; wrap this in `Hold` for rarer ones. Factors on
     losses are limited through the streams' parts of the gradient (weight times factor, as shares), and their mean over
     the samples stays the inner policy's. Samples on top of the batch size are passed on. A policy that plans probes
-    (`Aioli`) is refused: it would draw conclusions from other mixtures.
+    is refused: it would draw conclusions from other mixtures.
 
     Args:
         policy: The inner policy.

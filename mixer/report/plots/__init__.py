@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 
 from mixer.report.plot import Plot
 from mixer.report.plots.gradients import gradient_cosines, gradient_norms, whole_gradient
-from mixer.report.plots.losses import compared_losses, losses, metrics
+from mixer.report.plots.losses import losses, metrics
 from mixer.report.plots.mixture import coverage, memory, memory_classes, mixture
 from mixer.report.plots.steps import batch_size, learning_rate, timings
 from mixer.report.run import Run
 
 # Each takes the runs and the greatest number of points of a line. A plot without panels is left out.
 PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
-    *(losses, metrics, compared_losses),
+    *(losses, metrics),
     *(mixture, coverage, memory, memory_classes),
     *(batch_size, learning_rate),
     *(whole_gradient, gradient_norms, gradient_cosines),

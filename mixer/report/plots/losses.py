@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from mixer.report.clocked import last_in_words, thin
 from mixer.report.judging import course_of
-from mixer.report.measurements import Course, axis_with_zero, course_panels, pale_and_smooth
+from mixer.report.measurements import pale_and_smooth
 from mixer.report.plot import Plot, colours_of, line, panel
 from mixer.report.run import Run, declared, last_epoch, stream_names
 
@@ -15,7 +15,6 @@ from mixer.report.run import Run, declared, last_epoch, stream_names
 _SMOOTHED_PART = 0.05
 # More panels are not looked at; all metrics are in the tables.
 MOST_METRICS = 12
-_COMPARED = {"excess_loss": "above the reference", "fall": "fall by the step"}
 
 
 def objective(runs: Sequence[Run], most_points: int) -> Plot:
@@ -52,19 +51,18 @@ def losses(runs: Sequence[Run], most_points: int) -> Plot:
     return Plot("Loss", caption, panels, colours)
 
 
-def smoothed(rows: pd.DataFrame, column: str = "loss") -> pd.Series:
+def smoothed(rows: pd.DataFrame) -> pd.Series:
     """Averages the training loss of a stream over its last steps, weighted by items.
 
     Args:
-        rows: One row per step: items and the column.
-        column: Another mean per item to average in place of the loss.
+        rows: One row per step: items and loss.
 
     Returns:
         The averages; NaN before the first step with a loss.
     """
     span = max(1.0, _SMOOTHED_PART * len(rows))
-    items = rows["items"].where(rows[column].notna(), 0).astype("float64")
-    sums = (rows[column].fillna(0.0) * items).ewm(span=span).mean()
+    items = rows["items"].where(rows["loss"].notna(), 0).astype("float64")
+    sums = (rows["loss"].fillna(0.0) * items).ewm(span=span).mean()
     return sums / items.ewm(span=span).mean()
 
 
@@ -114,37 +112,3 @@ def metrics(runs: Sequence[Run], most_points: int) -> Plot:
         f"{f' The table of streams has {more} more metrics.' if more > 0 else ''}"
     )
     return Plot("Metrics", caption, panels, colours)
-
-
-def compared_losses(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the excess over a reference and the fall of the loss by each step, one panel per run that recorded it.
-
-    Two lines per stream.
-    """
-    drawn = {run.name: _comparisons(run) for run in runs}
-    panels = [
-        (f"{run}: {title}", column, drawn[run][column])
-        for run in drawn
-        for column, title in _COMPARED.items()
-        if drawn[run][column]
-    ]
-    colours = colours_of(stream_names(runs))
-    caption = (
-        "Above the reference: how far a stream's loss lies above the reference model's on the same items, so how much "
-        "is left to learn. Fall by the step: how far a step lowers the loss of its own samples. Pale: every step; "
-        "line: smoothed."
-    )
-    made = course_panels(panels, colours, last_epoch(runs), most_points, axis_with_zero)
-    return Plot("Losses compared", caption, made, colours, columns=2)
-
-
-def _comparisons(run: Run) -> dict[str, dict[str, Course]]:
-    """Gives the courses by column and stream."""
-    courses: dict[str, dict[str, Course]] = {column: {} for column in _COMPARED}
-    for name, compared in run.comparisons.items():
-        rows = compared.merge(run.streams[name][["step", "loss", "items"]], on="step")
-        rows["fall"] = rows["loss"] - rows["loss_after"]
-        for column in _COMPARED:
-            if rows[column].notna().any():
-                courses[column][name] = rows, rows.assign(**{column: smoothed(rows, column)})
-    return courses

@@ -15,10 +15,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from mixer import Decision, LossChange, MarginalValue, MixingTrainer, Objective, Observation, PiKE, Stream, schedules
-from mixer.measurements import Alignment, ExcessLoss, LossAfter
+from mixer.measurements import Alignment
 from replay import DER, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model, three_streams
-from tests.mixer.comparing import Watching
 from tests.mixer.forms import multi_task, task_streams
 from tests.ranks.engines import as_on_gpus, deepspeed, fsdp, without_compiling
 from tests.ranks.warm import Results, on_ranks
@@ -74,15 +73,6 @@ def replayed(args: Arguments) -> MixingTrainer:
     return MixingTrainer(build_model("llama"), args(), train_dataset=streams, **rules)
 
 
-def compared(args: Arguments) -> MixingTrainer:
-    """Losses after each step, and those of another model: forwards beside the training."""
-    reference = build_model("llama")
-    with torch.no_grad():
-        reference.lm_head.weight.mul_(3.0)
-    rules = {"mixing": Watching(ExcessLoss(), LossAfter()), "batch_size": 9, "reference_model": reference}
-    return MixingTrainer(build_model("llama"), args(), train_dataset=three_streams(), **rules)
-
-
 class Seeing(MarginalValue):
     """Keeps what it sees of the targets."""
 
@@ -127,13 +117,13 @@ def adapted(args: Arguments) -> MixingTrainer:
     return steered(partial(args, max_tokens_per_micro_batch=24), model, ragged, data_collator=padded)
 
 
-CASES = (changing, probed, heads, replayed, compared, steered, adapted)
+CASES = (changing, probed, heads, replayed, steered, adapted)
 RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {case.__name__: case for case in CASES}
 # The others train all of them. ZeRO-3 refuses a probe, and heads of streams.
 PARTS = {
     "fsdp-sharded": ("changing",),
     "zero-1": ("changing", "steered"),
-    "zero-3": ("changing", "replayed", "compared"),
+    "zero-3": ("changing", "replayed"),
 }
 RESUMED = {"changing": "resumed", "steered": "steered-resumed"}
 

@@ -93,7 +93,6 @@ def end_of(trainer: MixingTrainer) -> dict[str, Any]:
         "losses": [value.hex() for value in trainer.ledger.to_pandas()["loss"]],
         "clock": trainer.ledger.clock().to_json(double_precision=15),
         "evaluations": trainer.ledger.evaluations().values.tolist(),
-        "comparisons": repr(trainer.ledger.comparisons().to_dict("list")),
         "logs": logs,
         "learning rate": trainer.lr_scheduler.get_last_lr(),
         "state": (trainer.state.global_step, trainer.state.epoch, trainer.state.total_flos, trainer.state.best_metric),

@@ -23,7 +23,6 @@ def record(ledger: Ledger, *steps: int) -> None:
     for step in steps:
         ledger.record_streams(step, NAMES, columns_of(step))
         ledger.record_timings(step=step, total=8, micro_batches=2, hits=1, misses=0, **SECONDS)
-        ledger.record_comparisons(step, NAMES, {"excess_loss": np.array([step / 3, np.nan])})
         ledger.record_gradients(step, (*NAMES, "chat"), measured(seed=step))
 
 
@@ -41,7 +40,7 @@ class TestRecords:
     def test_there_is_a_row_per_step_and_stream_and_timings_stand_in_a_table_of_their_own(self, tmp_path: Path) -> None:
         ledger = started(tmp_path / "ledger")
         assert list(ledger.to_pandas().columns) == COLUMNS
-        for table in ("comparisons", "gradients", "cosines"):  # as of a version without them
+        for table in ("gradients", "cosines"):  # as of a version without them
             assert not (ledger.folder / table).exists()
             assert getattr(ledger, table)().empty
         record(ledger, 1, 2)
@@ -107,7 +106,7 @@ def test_a_resumed_run_has_what_an_unbroken_one_has_and_only_the_writer_writes(t
     reader.begin(None, {})
     assert steps_of(reader) == [1, 2, 3, 4, 5, 6]  # another process reads while the run goes on
     record(resumed := started(tmp_path / "broken", resume_step=4), *range(5, 9))
-    for table in ("to_pandas", "timings", "comparisons", "gradients", "cosines"):
+    for table in ("to_pandas", "timings", "gradients", "cosines"):
         found, expected = getattr(resumed, table)(), getattr(whole, table)()
         lists = {name: str for name in ("gram", "gram_error") if name in found}
         assert found.astype(lists).equals(expected.astype(lists))

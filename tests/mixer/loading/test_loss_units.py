@@ -101,7 +101,7 @@ def test_first_losses_are_units_from_the_first_on_and_after_a_resume() -> None:
 
 def test_policies_say_what_they_compare() -> None:
     comparing = {name for name, kind in mixer.policies.policy_classes().items() if kind.compares_losses}
-    assert comparing == {"GroupDRO", "LossChange", "BalancedPiKE", "ODM", "ADO", "SkillIt", "Aioli"}
+    assert comparing == {"GroupDRO", "LossChange", "BalancedPiKE", "ODM", "ADO", "SkillIt"}
     assert OverfitGuard(LossChange()).compares_losses
 
 

@@ -38,12 +38,12 @@ class MakesSick(TrainerCallback):
         getattr(model, "module", model).is_sick = state.global_step + 1 in SICK
 
 
-# Policies that remember losses, gradients, losses after the step, evaluations.
+# Policies that remember losses, gradients, evaluations.
 @pytest.mark.parametrize(
     ("name", "nonfinite", "value"),
     [
-        *((name, "skip", math.nan) for name in ("LossChange", "GradNorm", "FAMO", "DoReMi", "SkillIt", "ODM")),
-        *(("FAMO", "warn", value) for value in (math.nan, math.inf)),
+        *((name, "skip", math.nan) for name in ("LossChange", "GradNorm", "DWA", "SkillIt", "ODM")),
+        *(("DWA", "warn", value) for value in (math.nan, math.inf)),
     ],
 )
 def test_policies_and_schedules_get_over_them(name, nonfinite, value, tmp_path, monkeypatch) -> None:

@@ -155,7 +155,6 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
         (mixer.Fixed(), {"objective": Objective(["outside"], steering_sets=OWN)}, {}, {}),
         (mixer.TargetLoss({"a": 1.0, "b": 1.0, "c": 1.0}), {"args": {"eval_strategy": "epoch"}}, {}, {}),
         (MarginalValue(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
-        (mixer.OPMix(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
         (
             MarginalValue(),
             {"objective": Objective(["outside"], steering_share=0.0, steering_sets=OWN)},

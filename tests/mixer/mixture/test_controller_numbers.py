@@ -5,16 +5,14 @@ import numpy as np
 import pytest
 
 from mixer.measurements import (
-    ExcessLoss,
+    EvaluationLoss,
     GradientNoise,
     GradientNorm,
     Gradients,
     LearningRate,
     Loss,
-    LossAfter,
     MeanLoss,
     Noise,
-    UpdateNorm,
 )
 from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.batch_size import BatchSize
@@ -113,14 +111,14 @@ class TestWhatThePolicySees:
     def test_all_that_was_measured_is_handed_on(self) -> None:
         policy = Recording([2, 1, 1])
         measured = gradients()
-        excess, after = np.array([0.1, 0.2, 0.3]), np.array([0.4, 0.5, 0.6])
+        evaluated = np.array([0.1, 0.2, 0.3])
         mixing = make_mixing(policy)
-        update(mixing, gradients=measured, update_norm=0.7, excess_losses=excess, losses_after=after)
+        update(mixing, gradients=measured, gradient_norm=0.7, evaluation_losses=evaluated)
         (seen,) = policy.observations
         assert seen[Gradients] is measured
-        assert seen[UpdateNorm] == 0.7
+        assert seen[GradientNorm] == 0.7
         assert (seen[Loss].tolist(), seen.batch_size) == ([1.0, 2.0, 3.0], 8)
-        assert (seen[ExcessLoss] is excess, seen[LossAfter] is after) == (True, True)
+        assert seen[EvaluationLoss] is evaluated
         assert (seen.shares.tolist(), seen.tokens_per_sample) == ([0.5, 0.25, 0.25], None)
         assert seen.active.tolist() == [True] * 3
 
@@ -131,9 +129,9 @@ class TestWhatThePolicySees:
             update(mixing)
         assert (mixing.num_tokens.tolist(), mixing.clock.num_tokens) == ([80, 80, 120], 280)
         for seen in policy.observations:
-            assert math.isnan(seen.number(UpdateNorm))
-            assert (seen[Gradients], seen[ExcessLoss], seen[LossAfter]) == (None, None, None)
-            assert np.isnan(seen.by_stream(LossAfter)).tolist() == [True] * 3
+            assert math.isnan(seen.number(GradientNorm))
+            assert (seen[Gradients], seen[EvaluationLoss]) == (None, None)
+            assert np.isnan(seen.by_stream(EvaluationLoss)).tolist() == [True] * 3
             with pytest.raises(TypeError, match="Loss"):
                 seen["losses"]  # type: ignore[index]
 

@@ -5,7 +5,7 @@ import pytest
 
 from mixer.measurements import BUILT_IN, EvaluationLoss, Gradients, Measurement
 from mixer.measurements.gradients import STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES
-from mixer.policies import BalancedPiKE, DoReMi, GroupDRO, LossChange, PiKE, Policy, Uniform, policy_classes
+from mixer.policies import BalancedPiKE, GroupDRO, LossChange, PiKE, Policy, Uniform, policy_classes
 from mixer.policies.registry import cost_of
 from mixer.schedules import NoiseScale, Schedule, Seesaw, schedule_classes
 
@@ -25,7 +25,6 @@ def needing(*needs: Measurement[Any]) -> type[Policy]:
         (needing(Gradients(variance=True)), f"each step {VARIANCES}"),
         (needing(EvaluationLoss(), Gradients(interval_steps=7)), f"the evaluations, 1 step in 7 {GRADIENTS}"),
         (GroupDRO, "micro-batches of one stream each"),
-        (DoReMi, "a forward of the reference model each step, micro-batches of one stream each"),
         (PiKE, f"1 step in 20 {VARIANCES}"),
         (BalancedPiKE, cost_of(PiKE)),  # arguments that are passed on have the same default
     ],

@@ -26,7 +26,7 @@ def _tracked(name: str, model: Any, batch: Any, **options: Any) -> tuple[RowLoss
 
 
 def _row_losses(name: str, model: Any, batch: Any, **options: Any) -> torch.Tensor:
-    rows = _tracked(name, model, batch, **options)[0].take_losses().rows
+    rows = _tracked(name, model, batch, **options)[0].take_row_losses()
     assert rows is not None
     return rows
 
@@ -37,16 +37,12 @@ def test_row_losses_are_those_of_the_rows_alone_whatever_they_are_read_from(name
     num_items = items_per_row(batch, SHIFTS.get(name, False))
     alone = [build_model(name)(**{key: value[row : row + 1] for key, value in batch.items()}).loss for row in range(5)]
     for wrap in (True, False):
-        tracker, _ = _tracked(name, build_model(name), batch, wrap_loss_function=wrap, keeps_items=True)
-        rows, items = tracker.take_losses()
-        assert items is not None
+        tracker, _ = _tracked(name, build_model(name), batch, wrap_loss_function=wrap)
+        rows = tracker.take_row_losses()
         assert rows is not None
         torch.testing.assert_close(rows, (torch.stack(alone) * num_items).detach(), rtol=1e-5, atol=1e-5)
-        assert not items.requires_grad
-        torch.testing.assert_close(items.sum(dim=1), rows)
-        # As many as are counted: no loss of a token or label is exactly 0 here.
-        assert items.ne(0).sum(dim=1).tolist() == num_items.tolist()
-        found.append(items.detach())
+        assert not rows.requires_grad
+        found.append(rows)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
@@ -60,18 +56,17 @@ def test_a_tracked_forward_has_the_gradient_of_an_untracked_one(name: str) -> No
         assert mine.grad is None or torch.equal(mine.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_only_the_last_forward_that_was_listened_to_is_told(keeps: bool) -> None:
+def test_only_the_last_forward_that_was_listened_to_is_told() -> None:
     model, batch = build_model("llama"), _batch("llama")
-    tracker = RowLossReader(model, True, keeps_items=keeps)
+    tracker = RowLossReader(model, True)
     tracker.attach()
     model(**batch)
-    assert tracker.take_losses().rows is None
+    assert tracker.take_row_losses() is None
     tracker.listen(batch)
     model(**batch)
-    assert (tracker.take_losses().items is not None) == keeps
+    assert tracker.take_row_losses() is not None
     tracker.listen(batch)
-    assert tracker.take_losses().items is None
+    assert tracker.take_row_losses() is None
 
 
 def test_a_copy_of_a_tracked_model_does_not_reach_the_tracker() -> None:
@@ -103,7 +98,7 @@ def test_a_loss_without_logits_has_no_row_losses() -> None:
             return (labels.float().mean(),)
 
     tracker, _ = _tracked("bert-classifier", Silent(), {"labels": torch.ones(3, dtype=torch.long)})
-    assert tracker.take_losses().rows is None
+    assert tracker.take_row_losses() is None
 
 
 def test_items_of_labels_that_are_shifted_ignored_or_missing() -> None:

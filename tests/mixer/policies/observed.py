@@ -10,7 +10,7 @@ from mixer.policies import Decision, Mixture, Observation, Policy
 from tests.mixer.kinds import parted
 
 NAN = float("nan")
-ARRAYS = ("weights", "shares", "losses", "evaluation_losses", "excess_losses", "losses_after")
+ARRAYS = ("weights", "shares", "losses", "evaluation_losses")
 
 
 def mixture(weights: Sequence[float], sizes: Sequence[int] | None = None) -> Mixture:

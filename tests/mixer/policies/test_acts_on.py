@@ -4,14 +4,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.policies import DWA, FAMO, CoBa, Observation, Policy
+from mixer.policies import DWA, CoBa, Observation, Policy
 from mixer.policies.shared.decisions import decide
 from tests.mixer.policies.observed import NAN, led, observe
 
 MAKERS: dict[str, Callable[..., Policy]] = {
     "CoBa": lambda **how: CoBa(3, 2, **how),
     "DWA": lambda **how: DWA(0.2, 2, **how),
-    "FAMO": lambda **how: FAMO(0.5, **how),
 }
 OWN = [0.1, 0.0, 0.5, 0.4]
 
@@ -19,7 +18,7 @@ OWN = [0.1, 0.0, 0.5, 0.4]
 def course(num_steps: int) -> list[Observation]:
     rows: Any = np.exp(np.random.default_rng(0).normal(size=(num_steps, 4)) / 3)
     steps = enumerate(rows, start=1)
-    return [observe(step, row, evaluation_losses=row, losses_after=0.9 * row**1.1) for step, row in steps]
+    return [observe(step, row, evaluation_losses=row) for step, row in steps]
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())

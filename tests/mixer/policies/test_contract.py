@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mixer.measurements import Gradients, TargetStatistics, asked
-from mixer.measurements.branches import BranchStatistics
 from mixer.policies import (
     Decision,
     Floor,
@@ -50,7 +49,6 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "ADO, code": (("code", 4, 3, 0, 0.1, 0.5, 0.2, 8), {}),
     "GroupDRO": ((0.3,), {}),
     "GroupDRO, sampling": ((2.0, 0.1, "sampling"), {}),
-    "DoReMi, recorded": ((3.0, 0.0, LOSSES, "sampling"), {}),
     "TargetLoss": ((LOSSES,), {}),
     "TargetLoss, code": ((LOSSES, 5.0, "code", 0.0), {}),
     "PiKE": ((1,), {}),
@@ -63,10 +61,7 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "CoBa, loss": ((3, 2), {"acts_on": "loss"}),
     "DWA": ((), {"window_steps": 2}),
     "DWA, loss": ((0.1, 2, "loss"), {}),
-    "FAMO, loss": ((0.3,), {"acts_on": "loss"}),
     "SkillIt, graph": ((np.full((4, 4), 0.5) + np.eye(4), 3.0, 1), {}),
-    "Aioli": ((1.0, 2, 1, 2), {}),
-    "Aioli, evaluation": ((1.0, 1, 1, 1, 1.0), {"loss": "evaluation"}),
     "DoGE": ((), {"interval_steps": 1}),
     "DoGE, targets": (({"a": 2.0}, 2, 1.0), {"scale_free": True, "decay": 0.5}),
     "DoGE, objective": (("objective", 1, 1.0), {}),
@@ -78,7 +73,6 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "GradNorm": ((), {"interval_steps": 1}),
     "GradNorm, sampling": ((0.5, "sampling", 2, 1.0), {"min_samples": 0}),
     "MarginalValue, fast": ((20.0, 1.0), {"drift": 0.0, "tau": 10.0}),
-    "OPMix, adapters": (((0.1,), 3, 5, 0.3, False, 4), {}),
     "DGA, raw": ((0.1, 1.0, False), {}),
     "Function": ((lambda step, weights: weights**1.1 + 0.01 / (1 + step),), {}),
 }
@@ -96,13 +90,13 @@ MAKERS |= {
     "Floor": lambda **unit: Floor(adaptive(**unit), 0.1),
     "Smoothed": lambda **unit: Smoothed(adaptive(**unit), 0.7),
     "WarmUp": lambda **unit: WarmUp(adaptive(**unit), 3),
-    "Hold": lambda **unit: Hold(MAKERS["FAMO, loss"](**unit), 3),
+    "Hold": lambda **unit: Hold(MAKERS["DWA, loss"](**unit), 3),
     "Hold(Floor(Smoothed(WarmUp)))": lambda **unit: Hold(Floor(Smoothed(WarmUp(adaptive(**unit), 2)), 0.2), 2),
     "TrustRegion": lambda **unit: TrustRegion(adaptive(**unit), 0.1),
     "Safeguard": lambda **unit: Safeguard(adaptive(**unit), 0.5, 0.5, 3),
     "OverfitGuard": lambda **unit: OverfitGuard(adaptive(**unit), "reduce", 1, 0.0),
     "OverfitGuard, leave": lambda **unit: OverfitGuard(adaptive(**unit), "leave", 1, 0.1, 0.1, 0.5),
-    "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["FAMO, loss"](**unit), 0.2, 0.02, 0.1),
+    "TrustRegion, both": lambda **unit: TrustRegion(MAKERS["DWA, loss"](**unit), 0.2, 0.02, 0.1),
 }
 
 
@@ -118,9 +112,6 @@ loss_rows = st.lists(st.floats(0.0, 10.0) | awkward, min_size=4, max_size=4)
 loss_courses = st.lists(st.lists(loss_rows, min_size=4, max_size=4), min_size=1, max_size=8)
 every_policy = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 COUNTS = np.array([3, 2, 1, 2])
-
-
-BRANCHED = np.concatenate([np.eye(4), np.random.default_rng(3).dirichlet(np.ones(4), 6)])
 
 
 def mixture(order: Sequence[int] = range(4), names: Sequence[str] = NAMES) -> Mixture:
@@ -139,10 +130,6 @@ def observation(step: int, row: Any, weights: np.ndarray, order: Sequence[int] =
     shown |= {"losses": losses, "evaluation_losses": losses / 2 if step % 2 else None}
     if step % 5 < 3:
         shown["targets"] = TargetStatistics(losses, gram, np.abs(gram) / 3.0)
-        points = BRANCHED[:, np.array(order)]
-        shown["branches"] = BranchStatistics(points, losses * (1.0 - 0.5 * points), np.ones(4, dtype=np.bool_))
-    if step % 4:
-        shown |= {"excess_losses": np.maximum(losses - 0.4, 0.0), "losses_after": 0.9 * losses - 0.05}
     return measured(values[1], values[2], counts, gram, **shown) if step % 3 else observe(counts=counts, **shown)
 
 

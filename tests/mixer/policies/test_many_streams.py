@@ -33,7 +33,7 @@ def _seen(step: int, weights: np.ndarray, random: np.random.Generator, gap: bool
     count = len(weights)
     losses, pieces = 1 / np.arange(step, step + count) + random.random(count), random.random((count, 2))
     losses = np.full(count, NAN) if gap else losses
-    shown: dict[str, Any] = {"losses": losses, "excess_losses": losses, "losses_after": 0.9 * losses}
+    shown: dict[str, Any] = {"losses": losses}
     shown |= {"evaluation_losses": losses / 2, "weights": weights / weights.sum(), "batch_size": 4 * count}
     return measured(random.random(count), np.full(count, 3.0), [4] * count, pieces @ pieces.T, step=step, **shown)
 

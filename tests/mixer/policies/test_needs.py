@@ -3,11 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer import DGA, Decision, Floor, LossChange, Mixture, Observation, OPMix, OverfitGuard, PiKE, Policy, Safeguard
+from mixer import DGA, Decision, Floor, LossChange, Mixture, Observation, OverfitGuard, PiKE, Policy, Safeguard
 from mixer.measurements import (
     Alignment,
-    Branches,
-    BranchStatistics,
     EvaluationLoss,
     Gradients,
     Loss,
@@ -17,7 +15,6 @@ from mixer.measurements import (
 from replay import ReplayRatio
 
 SEEN = TargetStatistics(np.array([1.0]), np.array([[0.1, 0.2, 0.3]]), np.array([[0.01, 0.02, 0.03]]))
-BRANCHED = BranchStatistics(np.array([[0.2, 0.8, 0.0]]), np.array([[1.0]]), np.array([True, True, False]))
 
 
 @pytest.mark.parametrize("needs", [{"loss"}, "loss", Loss(), Loss, (Loss,), None])
@@ -35,7 +32,7 @@ def test_a_wrapper_adds_its_own_to_those_of_the_inner_policy() -> None:
     assert OverfitGuard(Floor(PiKE(7))).needs == (Loss(), EvaluationLoss(), gradients)
     assert Safeguard(LossChange()).needs == (Alignment(joined=True, judged=True), Loss())
     assert Safeguard(DGA()).needs == (Alignment("plain", joined=True, judged=True),)
-    assert ReplayRatio(0.2, policy=OPMix(num_mixtures=3)).needs == (Branches(num_mixtures=3),)
+    assert ReplayRatio(0.2, policy=PiKE(7)).needs == (gradients,)
 
 
 def test_alignment_for_several_is_measured_once() -> None:
@@ -49,8 +46,6 @@ def test_alignment_for_several_is_measured_once() -> None:
 def test_a_policy_of_some_streams_sees_their_part() -> None:
     part = Alignment.part(SEEN, [2, 0])
     assert (part.alignment.tolist(), part.error.tolist(), part.losses.tolist()) == ([[0.3, 0.1]], [[0.03, 0.01]], [1.0])
-    branches = Branches.part(BRANCHED, [2, 0])
-    assert (branches.mixtures.tolist(), branches.have_branch.tolist()) == ([[0.0, 0.2]], [False, True])
     seen: list[Observation] = []
 
     class Watching(Policy):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mixer.measurements import Gradients, Loss, UpdateNorm
+from mixer.measurements import GradientNorm, Gradients, Loss
 from mixer.policies import Mixture
 from mixer.policies.shared.part import part_of_mixture, part_of_observation
 from tests.mixer.kinds import KINDS
@@ -13,8 +13,8 @@ from tests.mixer.policies.observed import NAN, measured
 
 MIXTURE = Mixture(("a", "b", "c", "d"), np.array([1, 2, 3, 4]), np.array([0.1, 0.2, 0.3, 0.4]), (1, 3), False)
 SHOWN: dict[str, Any] = {"losses": [0.1, 0.2, 0.3], "evaluation_losses": [0.4, 0.5, NAN], "shares": [0.5, 0.3, 0.2]}
-SHOWN |= {"step": 7, "batch_size": 10, "excess_losses": [0.7, NAN, 0.9], "losses_after": [0.05, 0.15, 0.25]}
-SHOWN |= {"update_norm": 0.25, "active": np.array([True, True, False]), "tokens_per_sample": np.full(3, 10.0)}
+SHOWN |= {"step": 7, "batch_size": 10}
+SHOWN |= {"gradient_norm": 0.25, "active": np.array([True, True, False]), "tokens_per_sample": np.full(3, 10.0)}
 WHOLE = measured([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [2, 4, 6], **SHOWN)
 
 
@@ -38,13 +38,13 @@ class TestObservation:
         assert (without.shares, without.active, without[Loss], without[Gradients]) == (None, None, None, None)
         part = part_of_observation(WHOLE, [2, 0])
         expected: dict[str, Any] = {"counts": [6, 2], "tokens": [60, 20], "seen": [42, 14], "losses": [0.3, 0.1]}
-        expected |= {"evaluation_losses": [NAN, 0.4], "excess_losses": [0.9, 0.7], "losses_after": [0.25, 0.05]}
+        expected |= {"evaluation_losses": [NAN, 0.4]}
         expected |= {"weights": [0.75, 0.25], "shares": [2 / 7, 5 / 7], "active": [False, True]}
         for name, values in expected.items():
             found = part[KINDS[name]] if name in KINDS else getattr(part, name)
             np.testing.assert_allclose(found, values, rtol=1e-14, err_msg=name)
         assert part[Gradients].squared_norm.tolist() == [3.0, 1.0]
-        assert (part.step, part.progress, part[UpdateNorm], part.batch_size) == (7, 0.0, 0.25, 7)
+        assert (part.step, part.progress, part[GradientNorm], part.batch_size) == (7, 0.0, 0.25, 7)
 
     @given(shares=st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), batch_size=st.integers(1, 10**6))
     def test_the_batch_size_is_the_part_that_was_asked_of_them(self, shares: list[int], batch_size: int) -> None:

@@ -28,25 +28,14 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "Smoothed": {"decay": (-0.1, 1.0, NAN, "slow")},
     "WarmUp": {"num_steps": (-1, NAN, INF, 2.5, "2")},
     "Hold": {"num_steps": (0,)},
-    "OPMix": {
-        "branch_steps": (-1,),
-        "num_mixtures": (0,),
-        "adapter_rank": (0.5,),
-        "strength": (0.0,),
-        "stages": ((), (0.5, 1.5)),
-    },
     "OverfitGuard": {"action": ("stop",), "patience": (0,), "min_rise": (-0.1,), "least": (2,), "returns_at": (1.5,)},
     "TrustRegion": {"max_log_change": (0.0,), "max_divergence": (-1.0,), "least": (0.0,)},
     "ADO": {"form": ("both",), "num_warmup_steps": (0,), "refit_steps": (0,), "num_ignored_steps": (-1, 1001)}
     | {"floor": (-0.1,), "credit_decay": (1.5,), "mean_share": (NAN,), "max_points": (6, 9)},
-    "Aioli": {"probe_steps": (1,), "probe_share": (0.5,), "num_sweeps": (0,), "training_steps": (0,)}
-    | {"learning_rate": (-1.0,), "loss": ("test",)},
     "BalancedPiKE": {"tau": (0.0, NAN), "loss_decay": (1.0,), "signal_rate": (-1.0,)},
     "CoBa": {"window": (1,), "num_warmup_evaluations": (1,), "tau": (-1.0,), "floor": (1.1, NAN), "acts_on": ("both",)},
     "DWA": {"temperature": (0.0,), "window_steps": (0,), "acts_on": ("both",)},
     "DoGE": {"rate": (NAN,), "targets": (3,)},
-    "FAMO": {"learning_rate": (-1.0,), "weight_decay": (NAN,), "lower_bound": (INF,), "loss_decay": (1.0,)}
-    | {"acts_on": ("both",)},
     "GradNorm": {"acts_on": ("both",), "rate": (0.0,), "alpha": (-1.0,)},
     "GroupDRO": {"step_size": (-1.0, INF), "smoothing": (1.1,), "acts_on": ("both",)},
     "ODM": {"form": ("both",), "decay": (1.0,), "num_warmup_steps": (-1,)},
@@ -75,10 +64,9 @@ ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     ],
     *[("Scheduled", {"points": points}, "points must be a list of") for points in (3, [0.0, 1.0])],
     ("TrustRegion", {"policy": Uniform(), "max_log_change": None}, "TrustRegion needs a limit, got None for both"),
-    ("Aioli", {"probe_share": 1.0}, "probe_share=1 shows only the training loss of the probed stream"),
     ("DoGE", {"targets": "a"}, r"got a text: write \['a'\]"),
     ("DoGE", {"targets": []}, "targets must name at least one stream"),
-    ("DoReMi", {"reference_losses": {"a": NAN}}, "reference_losses must be finite numbers, but 'a' has nan"),
+    ("TargetLoss", {"target_losses": {"a": NAN}}, "target_losses must be finite numbers, but 'a' has nan"),
     ("Function", {"function": 3}, r"callable as f\(step, weights\), got int"),
     ("TargetLoss", {"target_losses": 2.0}, "target_losses must map the names of streams to losses, got float"),
 ]
@@ -97,7 +85,6 @@ STREAMS: list[tuple[str, dict[str, Any], str]] = [
     ("Scheduled", {"points": [(0.0, [1, 1]), (0.5, [1, -1])]}, "Scheduled at 0.5: .* 'b' has -1.0"),
     ("ADO", {"floor": 0.6}, r"ADO: floor 0\.6 for each of 2 streams is more than 1 in all"),
     ("Floor", {"policy": Uniform(), "minimum": 0.51}, r"0\.51 for each of 2 .* more than 1 in all; give min.*=0\.25"),
-    ("DoReMi", {"reference_losses": {"a": 1.0}}, r"DoReMi: reference_losses .* missing: \['b'\]"),
     ("TargetLoss", {"target_losses": {"a": 1.0, "x": 1.0}}, r"TargetLoss: .*missing: \['b'\], unknown: \['x'\]"),
     *[
         (make, {"targets": ["a", "c"]}, r"targets .* unknown: \['c'\]")

@@ -44,11 +44,11 @@ def test_what_is_trained_otherwise_is_named_in_order(saved, now, expected) -> No
 
 
 def test_a_policy_is_the_same_in_every_form() -> None:
-    forms = ("DoReMi", {"class_path": "DoReMi"}, {"class_path": "mixer.DoReMi", "init_args": {"step_size": 1}})
+    forms = ("GroupDRO", {"class_path": "GroupDRO"}, {"class_path": "mixer.GroupDRO", "init_args": {"step_size": 1}})
     for form in forms:
-        assert differences(written("DoReMi"), written(form)) == []
-    other = {"class_path": "DoReMi", "init_args": {"step_size": 2}}
-    assert differences(written("DoReMi"), written(other)) == ["mixing.init_args.step_size"]
+        assert differences(written("GroupDRO"), written(form)) == []
+    other = {"class_path": "GroupDRO", "init_args": {"step_size": 2}}
+    assert differences(written("GroupDRO"), written(other)) == ["mixing.init_args.step_size"]
 
 
 @pytest.mark.parametrize(

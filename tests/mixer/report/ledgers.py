@@ -23,8 +23,7 @@ def write_run(
 ) -> Ledger:
     """Writes a run: step i has 2i samples a stream and a loss of 10 / i plus the stream's place.
 
-    Gradients are measured, losses compared and a memory of the streams noted every so many steps, if not 0: a step's
-    loss is 2 / i above that of a reference and falls by 0.5 times the stream's place.
+    Gradients are measured and a memory of the streams noted every so many steps, if not 0.
     """
     ledger = Ledger(folder / "ledger", is_writer=True)
     ledger.begin(None, {"streams": list(streams)})
@@ -52,7 +51,7 @@ def write_run(
         "labels": 0 * ones,
     }
     clock |= {"learning_rate": 0.1 * np.sin(np.pi * step / num_steps / 1.5), "learning_rate_factor": 1.0 * ones}
-    clock |= {"loss": 10 / step, "gradient_norm": 1 / np.sqrt(step), "update_norm": np.nan * ones}
+    clock |= {"loss": 10 / step, "gradient_norm": 1 / np.sqrt(step)}
     ledger._tables["clock"].append(clock)
     timings = {"step": step, **dict.fromkeys(("total", "micro_batches", "hits"), ones), "misses": 0 * ones}
     timings |= {"load_seconds": 0.5 * ones, "train_seconds": 20.0 * ones, "probe_seconds": 0.0 * ones}
@@ -63,9 +62,6 @@ def write_run(
         ledger.record_evaluation(at, losses, metrics)
     for at in range(measure_every, num_steps + 1, measure_every) if measure_every else ():
         ledger.record_gradients(at, streams, measured(num_streams, seed=at))
-        places = np.arange(num_streams)
-        above, after = np.full(num_streams, 2 / at), 10 / at + 0.5 * places
-        ledger.record_comparisons(at, streams, {"excess_loss": above, "loss_after": after})
         held = {name: at + number for number, name in enumerate(streams)}
         ledger.record_memory(at, "memory", held, {-1: 1, **dict(enumerate(held.values()))})
     ledger.finish() if is_done else ledger.flush()

@@ -39,7 +39,6 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
         evaluations={name: pd.DataFrame({**evaluated, "loss": 2 + 3 / np.sqrt(at + 1)}) for name in streams},
         metrics={},
         eval_weights=None,
-        comparisons={},
         gradients={},
         noise=pd.DataFrame({"step": [], "signal": [], "noise": [], "epoch": [], "samples": []}),
         cosines=None,

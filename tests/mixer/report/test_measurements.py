@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.report.measurements import axis_with_zero, log_axis
+from mixer.report.measurements import log_axis
 from mixer.report.plot import Plot
-from mixer.report.plots import compared_losses, gradient_cosines, gradient_norms, whole_gradient
+from mixer.report.plots import gradient_cosines, gradient_norms, whole_gradient
 from mixer.report.run import Run, read_runs
 from tests.mixer.measurements import measured
 from tests.mixer.report.ledgers import made_run, write_run
@@ -29,10 +29,9 @@ def test_of_a_running_run_nothing_is_shown_that_came_too_early(tmp_path: Path) -
     ledger = write_run(tmp_path / "run", is_done=False, measure_every=4)
     ledger.record_gradients(6, ("math", "code", "web"), measured(3))  # no other rows of web are written yet
     ledger.record_gradients(7, ("math", "code"), measured(2))
-    ledger.record_comparisons(7, ("math", "web"), {"excess_loss": np.ones(2)})
     ledger.flush()
     (run,) = read_runs([tmp_path / "run"])
-    assert list(run.gradients) == list(run.comparisons) == ["math", "code"]
+    assert list(run.gradients) == ["math", "code"]
     assert all(rows["step"].tolist() == [4, 6] for rows in run.gradients.values())
     assert run.noise["step"].tolist() == [4, 6]
     assert run.cosines is not None
@@ -93,43 +92,13 @@ def test_the_whole_gradient_has_a_norm_of_every_step_and_a_noise_scale_where_it_
 
 
 @pytest.mark.parametrize(
-    ("axis", "columns", "least_and_greatest"),
+    ("columns", "least_and_greatest"),
     [
-        (axis_with_zero, [[1.0, np.nan], [4.0]], (-0.2, 4.2)),
-        (axis_with_zero, [[-4.0]], (-4.2, 0.2)),
-        (axis_with_zero, [[np.nan]], (-0.05, 0.05)),
-        (axis_with_zero, [], (-0.05, 0.05)),
-        (log_axis, [[0.01, np.nan, 1000.0]], (-2.25, 3.25)),
-        (log_axis, [[10.0]], (0.9, 1.1)),
-        (log_axis, [[np.nan]], None),
+        ([[0.01, np.nan, 1000.0]], (-2.25, 3.25)),
+        ([[10.0]], (0.9, 1.1)),
+        ([[np.nan]], None),
     ],
 )
-def test_an_axis_holds_all_values(axis: Any, columns: list[list[float]], least_and_greatest: Any) -> None:
-    found = axis([pd.Series(values) for values in columns]).get("range")
+def test_an_axis_holds_all_values(columns: list[list[float]], least_and_greatest: Any) -> None:
+    found = log_axis([pd.Series(values) for values in columns]).get("range")
     assert found == (None if least_and_greatest is None else pytest.approx(least_and_greatest))
-
-
-def test_excess_and_fall_are_a_panel_each_a_run_where_they_were_measured(tmp_path: Path) -> None:
-    runs = [made_run(tmp_path / "first", ("math", "code"), measure_every=1)]
-    runs += [made_run(tmp_path / "second", ("code", "chat"), 4, measure_every=2), made_run(tmp_path / "third")]
-    plot = compared_losses(runs, 100)
-    kinds = ("above the reference", "fall by the step")
-    assert [panel.title for panel in plot.panels] == [f"{run}: {kind}" for run in ("first", "second") for kind in kinds]
-    assert list(plot.colours) == ["math", "code", "chat"]
-    expected = [2 / step for step in range(1, 7)]
-    assert y_of(plot, 0, "code, this step") == pytest.approx(expected, rel=1e-6)
-    assert y_of(plot, 1, "code, this step") == pytest.approx([0.5] * 6, rel=1e-6)
-    smooth = y_of(plot, 0, "code")
-    assert smooth[0] == 2.0
-    assert (smooth[1:] >= np.float32(expected[1:])).all()
-    ranges = [panel.figure.layout.yaxis.range for panel in plot.panels]
-    assert ranges[:2] == ranges[2:]
-    assert ranges[0] == pytest.approx((-0.1, 2.1))
-    runs[0].comparisons["math"]["excess_loss"] = np.nan
-    for rows in runs[1].comparisons.values():
-        rows["loss_after"] = np.nan
-    plot = compared_losses(runs, 100)
-    titles = ["first: above the reference", "first: fall by the step", "second: above the reference"]
-    assert [panel.title for panel in plot.panels] == titles
-    assert {line.legendgroup for line in plot.panels[0].figure.data} == {"code"}
-    assert compared_losses(runs[2:], 100).panels == []

@@ -9,7 +9,7 @@ import pytest
 
 import mixer
 from mixer import Decision, MixingTrainer, Observation, Policy
-from mixer.measurements import ExcessLoss, LossAfter, required
+from mixer.measurements import required
 from mixer.policies.registry import built_in_policies
 from tests.mixer.comparing import Tagger, build, streams
 
@@ -26,7 +26,6 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "BalancedPiKE": lambda: mixer.BalancedPiKE(interval_steps=1, min_samples=2),
     "CoBa": lambda: mixer.CoBa(2, num_warmup_evaluations=2),
     "DWA": lambda: mixer.DWA(0.1, 1),
-    "Aioli": lambda: mixer.Aioli(1.0, 2, 1, 1),
     "DoGE": lambda: mixer.DoGE(interval_steps=1),
     "GRAPE": lambda: mixer.GRAPE(interval_steps=1),
     "RegularizedBalance": lambda: mixer.RegularizedBalance(interval_steps=1),
@@ -34,14 +33,14 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "Safeguard": lambda: mixer.Safeguard(mixer.DWA(0.1, 1)),
     "OverfitGuard": lambda: mixer.OverfitGuard(mixer.DWA(0.1, 1)),
     "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
-    "Floor": lambda: mixer.Floor(mixer.DoReMi(acts_on="sampling"), 0.1),
-    "Smoothed": lambda: mixer.Smoothed(mixer.FAMO()),
-    "WarmUp": lambda: mixer.WarmUp(mixer.FAMO(), 2),
+    "Floor": lambda: mixer.Floor(mixer.GroupDRO(acts_on="sampling"), 0.1),
+    "Smoothed": lambda: mixer.Smoothed(mixer.DWA(0.1, 1)),
+    "WarmUp": lambda: mixer.WarmUp(mixer.DWA(0.1, 1), 2),
     "Hold": lambda: mixer.Hold(mixer.DWA(0.1, 1), 2),
     "TrustRegion": lambda: mixer.TrustRegion(mixer.DWA(0.1, 1), 0.01),
 }
 STAY = {"Uniform", "Proportional", "Temperature", "UniMax", "Fixed"}
-ON_LOSSES = {"GroupDRO", "DoReMi"}  # sampled by the streams' own weights
+ON_LOSSES = {"GroupDRO"}  # sampled by the streams' own weights
 
 
 def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[Observation], list[Decision]]:
@@ -64,7 +63,7 @@ def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[
     return trainer, seen, decisions
 
 
-AGGREGATED = ["DoGE", "DoReMi", "FAMO", "GradNorm", "GroupDRO"]
+AGGREGATED = ["DoGE", "GradNorm", "GroupDRO"]
 BESIDE = [pytest.param(name, "pcgrad", marks=pytest.mark.full if name != "DoGE" else ()) for name in AGGREGATED]
 
 
@@ -77,8 +76,6 @@ def test_it_sees_what_it_needs_and_moves_the_mixture(tmp_path: Path, name: str, 
     policy = trainer.mixing.policy
     for kind in {type(need) for need in policy.needs}:
         found = [observation[kind] for observation in seen]
-        if kind in (LossAfter, ExcessLoss):
-            assert all(np.isfinite(losses).any() for losses in found)
         assert any(result is not None for result in found)
     if name not in STAY:
         assert len(decisions) == 6

@@ -71,7 +71,7 @@ def test_a_step_is_what_it_is_without_the_terms_of_the_skipped_sample(plain: Mix
         {"dataloader_num_workers": 2},
         {"max_tokens_per_micro_batch": 30},
         {"train_sampling_strategy": "group_by_length"},
-        {"mixing": "FAMO", "per_device_train_batch_size": 1},
+        {"mixing": "LossChange", "per_device_train_batch_size": 1},
     ],
     ids=lambda changes: "-".join(changes),
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from transformers import Trainer, TrainerCallback
 
-from mixer import FAMO, LossChange, PiKE, Stream, Uniform
+from mixer import LossChange, PiKE, Stream, Uniform
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, three_streams
 from tests.mixer.stand_in import DEVICE, StandIn
 from tests.mixer.trainer.runs import make
@@ -84,12 +84,10 @@ def test_a_decision_waits_no_more_than_a_step_of_the_trainer(tmp_path: Path, pla
     assert all(one <= other for one, other in zip(_waits_of_ours(tmp_path, mixing=mixing)[0], plain, strict=True))
 
 
-@pytest.mark.parametrize("options", [{"loss_weight": 2.0}, pytest.param({}, marks=pytest.mark.full)])
-def test_several_forwards_wait_no_more_than_as_many_of_the_trainers(tmp_path: Path, options: dict[str, Any]) -> None:
-    forwards = 3 if options else 2
-    streams = [Stream(name, rows, **options) for name, rows in three_streams().items()]
-    own = _waits_of_ours(tmp_path / "own", mixing=Uniform() if options else FAMO(), train_dataset=streams)[0]
-    plain = _waits_of_the_trainer(tmp_path / "plain", gradient_accumulation_steps=forwards)[0]
+def test_several_forwards_wait_no_more_than_as_many_of_the_trainers(tmp_path: Path) -> None:
+    streams = [Stream(name, rows, loss_weight=2.0) for name, rows in three_streams().items()]
+    own = _waits_of_ours(tmp_path / "own", mixing=Uniform(), train_dataset=streams)[0]
+    plain = _waits_of_the_trainer(tmp_path / "plain", gradient_accumulation_steps=3)[0]
     assert all(one <= other for one, other in zip(own, plain, strict=True))
 
 

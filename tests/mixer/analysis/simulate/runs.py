@@ -72,9 +72,8 @@ def train(folder: Path, **fields: Any) -> MixingTrainer:
 
 
 def plan(folder: Path, simulated_in: Path, num_ranks: int = 1, **fields: Any) -> Simulated:
-    losses = fields.pop("losses", None)
     made = recipe(folder, **{name: fresh(value) for name, value in fields.items()})
-    return simulate(made, num_ranks, losses, simulated_in)
+    return simulate(made, num_ranks, simulated_in)
 
 
 def assert_same(trained: Path, simulated: Path, but: tuple[str, ...] = ()) -> None:

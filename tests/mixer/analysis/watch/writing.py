@@ -9,7 +9,7 @@ from mixer.ledger.ledger import Ledger
 
 WHOLE = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped", "active")
 FLOATS = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
-RATES = ("learning_rate", "learning_rate_factor", "loss", "gradient_norm", "update_norm")
+RATES = ("learning_rate", "learning_rate_factor", "loss", "gradient_norm")
 
 
 def record_step(ledger: Ledger, names: tuple[str, ...], clock: dict[str, Any], columns: dict[str, Any]) -> None:

@@ -11,17 +11,15 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import Trainer
 from trl import SFTTrainer
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 import mixer
-from mixer import FAMO, DoReMi, MixingSFTTrainer, MixingTrainer, Order, Stream
+from mixer import MixingSFTTrainer, Order, Stream
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import GradientRecorder, Tokens, arguments, mixing_trainer, weights_of
+from tests.helpers import GradientRecorder, Tokens, weights_of
 from tests.mixer.trainer.trl.cases import (
     chats,
     completions,
     model_of,
-    reference,
     sft,
     sft_arguments,
     texts,
@@ -311,24 +309,3 @@ def test_a_run_goes_on_to_the_bit(tmp_path: Path, options: dict[str, Any]) -> No
     mine, theirs = (run.state.log_history[3:6] for run in (parts, whole))
     for key in ("loss", "loss/chat", "loss/answers", "weight/text", "count/text"):
         assert [entry[key] for entry in mine] == [entry[key] for entry in theirs]
-
-
-@pytest.mark.parametrize("policy", [FAMO, DoReMi])
-def test_losses_aside_are_those_of_the_plain_trainer(tmp_path: Path, policy: Any) -> None:
-    def own() -> dict[str, Any]:
-        needed = reference() if policy is DoReMi else None
-        return {"batch_size": 9, "mixing": policy(), "reference_model": needed}
-
-    options: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": 3, "lr_scheduler_type": "constant"}
-    ours = sft(tmp_path / "sft", {"a": chats(20, 1), "b": texts(15, 2)}, "llama", own(), **options)
-    ours.train()
-    data = {stream.name: stream.dataset for stream in ours.streams}
-    collator = DataCollatorForLanguageModeling(pad_token_id=0)
-    plain = mixing_trainer(MixingTrainer, model_of(), arguments(tmp_path / "plain", **options), collator, data, **own())
-    plain.train()
-    torch.testing.assert_close(weights_of(ours.model), weights_of(plain.model), rtol=0, atol=1e-6)
-    aside = "excess_loss/" if policy is DoReMi else "loss_after/"
-    for mine, theirs in zip(ours.state.log_history[:-1], plain.state.log_history[:-1], strict=True):
-        names = [name for name in theirs if name.startswith((aside, "loss", "weight/"))]
-        assert any(name.startswith(aside) for name in names)
-        assert [mine[name] for name in names] == pytest.approx([theirs[name] for name in names], rel=1e-4, abs=1e-6)

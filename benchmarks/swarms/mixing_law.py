@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import FloatArray
 
 # Distances of the floor of the exponential law from the least loss, in ranges of the losses: steep to almost linear.
@@ -14,7 +13,6 @@ _GAPS = np.logspace(-1.5, 1.5, 13)
 # Ridge penalties, as multiples of the largest squared singular value: from almost none to almost a constant.
 _PENALTIES = np.logspace(-8, 1, 19)
 Solver = Callable[[NDArray[np.intp], NDArray[np.intp]], tuple[FloatArray, FloatArray]]
-_MOST_STEPS, _MOST_HALVINGS, _SHORT, _TOLERANCE = 100, 40, 1e-3, 1e-13
 
 
 @dataclass(frozen=True)
@@ -61,46 +59,6 @@ class MixingLaw:
         penalty, gap = np.unravel_index(squares.reshape(-1, losses.shape[1]).argmin(axis=0), squares.shape[:2])
         columns = np.arange(losses.shape[1])
         return cls(floors[gap, columns], *solve(penalty, gap * losses.shape[1] + columns))
-
-    def best(self, importance: FloatArray, prior: FloatArray, strength: float) -> FloatArray:
-        """Minimises `Σ_j b_j L_j(w) + λ KL(w ‖ w⁰)` over the simplex.
-
-        By Newton's method in the dual, which has one variable for each loss: `p_j = b_j exp(a_j + t_j·w)`, with the
-        mixture `w ∝ w⁰ exp(−Tp/λ)`.
-
-        Args:
-            importance: `[num_losses]`: b.
-            prior: `[num_streams]`: w⁰, on the simplex and positive.
-            strength: λ, above 0.
-
-        Returns:
-            `[num_streams]`.
-        """
-        used = importance > 0.0
-        slopes, logs = self.slopes[:, used], self.intercepts[used] + np.log(importance[used])
-        goal, p = np.log(prior), np.exp(logs + prior @ self.slopes[:, used])
-
-        def dual(p: FloatArray) -> float:
-            return float(p @ (logs + 1.0 - np.log(p)) - strength * np.logaddexp.reduce(goal - slopes @ p / strength))
-
-        for _ in range(_MOST_STEPS):
-            weights = softmax(goal - slopes @ p / strength)
-            rise = logs + weights @ slopes - np.log(p)
-            spread = slopes - weights @ slopes
-            curvature = np.diag(1.0 / p) + spread.T @ (weights[:, None] * spread) / strength
-            step = np.linalg.solve(curvature, rise).astype(np.float64)
-            p = p + _length(p, step, dual) * step
-            if np.abs(step / p).max() < _TOLERANCE:
-                break
-        return softmax(goal - slopes @ p / strength)
-
-
-def _length(p: FloatArray, step: FloatArray, dual: Callable[[FloatArray], float]) -> float:
-    """Returns how much of a Newton step to take: all of a short one, whose gain is lost in rounding."""
-    if np.abs(step / p).max() < _SHORT:
-        return 1.0
-    value, sizes = dual(p), 0.5 ** np.arange(_MOST_HALVINGS)
-    return next((s for s in sizes.tolist() if (p + s * step > 0.0).all() and dual(p + s * step) > value), 0.0)
 
 
 def fit_ridge(features: FloatArray, targets: FloatArray, counts: NDArray[np.intp]) -> tuple[FloatArray, Solver]:
