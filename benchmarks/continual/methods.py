@@ -173,16 +173,16 @@ def _slca(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
     return Setting(methods=[SLCA()], trainer_class=partial(slow_encoder, 0.01))
 
 
-def _prompted(kind: Callable[[], TakesPart]) -> Method:
-    return lambda protocol, memory, num_tasks: Setting(methods=[kind()], options={"head": "masked"})
+def _frozen(model: nn.Module) -> nn.Module:
+    model.get_submodule("base_model").requires_grad_(requires_grad=False)
+    vars(model)["output_layer"] = "classifier"  # which a masked head masks
+    return model
 
 
-def _head_alone(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    def frozen(model: nn.Module) -> nn.Module:
-        model.get_submodule("base_model").requires_grad_(requires_grad=False)
-        return model
-
-    return Setting(options={"head": "masked"}, adapt=frozen)
+def _on_frozen(*kinds: Callable[[], TakesPart]) -> Method:
+    return lambda protocol, memory, num_tasks: Setting(
+        methods=[kind() for kind in kinds], options={"head": "masked"}, adapt=_frozen
+    )
 
 
 def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
@@ -223,10 +223,10 @@ WITHOUT_MEMORY: dict[str, Method] = {
     "lora": _adapted(),
     "o-lora": _adapted(OLoRA),
     "inf-lora": _adapted(InfLoRA),
-    "head-alone": _head_alone,
-    "l2p": _prompted(partial(L2P, layers=(0, 1))),
-    "dual-prompt": _prompted(partial(DualPrompt, (0,), (1,))),
-    "coda-prompt": _prompted(partial(CODAPrompt, layers=(0, 1))),
+    "head-alone": _on_frozen(),
+    "l2p": _on_frozen(partial(L2P, layers=(0, 1))),
+    "dual-prompt": _on_frozen(partial(DualPrompt, (0,), (1,))),
+    "coda-prompt": _on_frozen(partial(CODAPrompt, layers=(0, 1))),
     "ran-pac": _ran_pac,
     "slca": _slca,
 }

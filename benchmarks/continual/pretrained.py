@@ -164,8 +164,6 @@ class UpperLayers(nn.Module):
         num_labels: Number of classes.
     """
 
-    output_layer = "classifier"  # of a masked head
-
     def __init__(self, num_labels: int):
         super().__init__()
         self.base_model = UpperEncoder()
