@@ -121,7 +121,7 @@ def test_examples_are_drawn_anew_and_nothing_else_changes(folder, tmp_path, monk
 def test_a_recipe_names_it(folder: Path) -> None:
     given = Factory("tasks.lm_eval_score", {"tasks": "small", "include_path": str(folder)})
     recipe = ContinualRecipe(ClassifierRecipe(), Factory("none"), arguments(folder), score=given)
-    score: Any = recipe._score(None)
+    score: Any = recipe._score(None, [])
     assert score.metric == "acc on small"
 
 

@@ -44,7 +44,7 @@ def test_what_is_trained_otherwise_is_named_in_order(saved, now, expected) -> No
 
 
 def test_a_policy_is_the_same_in_every_form() -> None:
-    forms = ("GroupDRO", {"class_path": "GroupDRO"}, {"class_path": "mixer.GroupDRO", "init_args": {"step_size": 1}})
+    forms = ("GroupDRO", {"class_path": "GroupDRO"}, {"class_path": "mixer.GroupDRO", "init_args": {"step_size": 0.01}})
     for form in forms:
         assert differences(written("GroupDRO"), written(form)) == []
     other = {"class_path": "GroupDRO", "init_args": {"step_size": 2}}

@@ -38,7 +38,7 @@ def run(folder: Path, policy: Policy, seed: int, drawing: Drawing) -> Path:
         mixing.observe(plan, tokens, {Loss: np.where(plan.counts > 0, 1.0, np.nan)})
         sums = torch.tensor([*plan.counts.tolist(), 1.0])
         recorder.record(StepResult(plan, StepCounts(plan.counts, tokens), sums, 0.1, 1.0))
-    recorder.settle()
+    recorder.flush()
     ledger.record_evaluation(mixing.clock.step, {"a": 1.0 + generator.random(), "b": 1.0, "c": 1.0})
     ledger.finish()
     return folder

@@ -79,7 +79,7 @@ def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, capsys
     main(["watch", str(tmp_path), "--json"])
     document = json.loads(capsys.readouterr().out)
     assert (document["state"], document["loading_share"]) == ("running", 0.25)
-    assert document["clock"]["gradient_norm"] is None
+    assert document["clock"]["gradient_norm"] == 0.5
     assert [stream["stream"] for stream in document["streams"]] == ["stream-0", "stream-1"]
     assert document["streams"][1]["share"] == pytest.approx(2 / 3)
 
