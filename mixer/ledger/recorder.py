@@ -247,7 +247,8 @@ class Recorder(HasState):
         if not state:
             return
         num_streams = len(self._counts)
-        super().load_state_dict(state)
+        # Development versions also kept losses that were compared with those of a reference model.
+        super().load_state_dict({name: value for name, value in state.items() if name != "compared"})
         self._gradients = {name: finite_number(value, name) for name, value in state["gradients"].items()}
         means = (self._losses.items, self._losses.sums)
         if any(len(array) != num_streams for array in (self._weights, self._counts, self._amounts, *means)):

@@ -127,7 +127,7 @@ def test_a_description_is_of_what_is_set_however_it_was_given() -> None:
     [
         ("median", {}, ValueError, r"no aggregator is called 'median'; choose one of \['pcgrad', 'cagrad', 'mgda'"),
         ("cagrad", {"radius": 1}, ValueError, r"conflict='cagrad' cannot be made with the options \{'radius': 1\}"),
-        (lambda: torchjd.NashMTL(n_tasks=2), {}, ValueError, "NashMTL remembers"),
+        (lambda: torchjd.GradVac(), {}, ValueError, "GradVac remembers"),
         (lambda: torchjd.ConFIG(), {}, ValueError, "ConFIG needs the whole gradients"),
         (lambda: torchjd.Mean(), {"c": 1}, ValueError, r"options are for names such as 'cagrad'; give them to Mean\("),
         (lambda: torchjd.Constant(torch.tensor([1.0, -1.0])), {}, ValueError, "must add up to more than 0, got 0"),
