@@ -186,6 +186,6 @@ def test_where_runs_are_of_the_fewest_steps_streams_keep_as_large_a_share(tmp_pa
 )
 def test_own_weights_are_those_that_the_recipe_starts_with(mixing, expected, tmp_path, printed) -> None:
     recipe = write_recipe(tmp_path, TRAINING, mixing=mixing, objective=["cpp"])
-    words = ["search", recipe, "--propose", "1", "--to", tmp_path / "swarm", "--json"]
-    (path,) = json.loads(printed(*words))["recipes"]
+    shown = printed("search", recipe, "--propose", "1", "--to", tmp_path / "swarm")
+    (path,) = [line.removeprefix("mixer train ") for line in shown.splitlines() if line.startswith("mixer train ")]
     assert yaml.safe_load(Path(path).read_text())["mixing"] == expected
