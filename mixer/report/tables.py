@@ -32,7 +32,6 @@ _FORMATS = {
 }
 _FORMATS |= {"gradient_norm": "{:.3g}", "gradient_noise_scale": "{:.3g}", "entries": "{:,.0f}"}
 _FORMATS |= dict.fromkeys(("training_not_finite_since", "validation_not_finite_since"), "step {:,.0f}")
-_SPAN = 20  # steps that the last excess loss is smoothed over
 # Whole numbers, also where some are not known.
 _COUNTS = ("samples", "entries", "training_not_finite_since", "validation_not_finite_since")
 

@@ -41,14 +41,11 @@ class CODAPrompt(PromptMethod):
         >>> run = ContinualRun(model, sequence, args, methods=[CODAPrompt()], head="masked")  # doctest: +SKIP
     """
 
-    adds_term = True
-
     def __init__(
         self, components: int = 10, length: int = 4, layers: Sequence[int] = (0, 1, 2, 3, 4), weight: float = 0.1
     ):
-        super().__init__(layers, components=components, length=length)
-        check_range("weight", weight, 0.0, float("inf"), "0.1 is usual, and 0 lets components be alike")
-        self.components, self.length, self.weight = components, length, float(weight)
+        super().__init__(layers, weight, components=components, length=length)
+        self.components, self.length = components, length
 
     def new_prompts(self, width: int) -> Prompts:
         """Returns no components yet; see `PromptMethod`."""

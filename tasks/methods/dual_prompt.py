@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from mixer.utils.ranges import check_range
 from tasks.methods.l2p import cosines
 from tasks.methods.prompts import PromptMethod, Prompts
 
@@ -41,8 +40,6 @@ class DualPrompt(PromptMethod):
         >>> run = ContinualRun(model, sequence, args, methods=[DualPrompt()], head="masked")  # doctest: +SKIP
     """
 
-    adds_term = True
-
     def __init__(
         self,
         shared_layers: Sequence[int] = (0, 1),
@@ -51,12 +48,11 @@ class DualPrompt(PromptMethod):
         length: int = 10,
         weight: float = 1.0,
     ):
-        super().__init__((*shared_layers, *layers), shared_length=shared_length, length=length)
-        check_range("weight", weight, 0.0, float("inf"), "1 is usual, and 0 leaves keys as they come")
+        super().__init__((*shared_layers, *layers), weight, shared_length=shared_length, length=length)
         if not layers:
             raise ValueError("layers must be one or more numbers, of the layers that have prompts of tasks.")
         self.shared_layers, self.layers = tuple(shared_layers), tuple(layers)
-        self.shared_length, self.length, self.weight = shared_length, length, float(weight)
+        self.shared_length, self.length = shared_length, length
 
     def new_prompts(self, width: int) -> Prompts:
         """Returns none yet; see `PromptMethod`."""

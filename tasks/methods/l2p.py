@@ -40,16 +40,14 @@ class L2P(PromptMethod):
         >>> run = ContinualRun(model, sequence, args, methods=[L2P()], head="masked")  # doctest: +SKIP
     """
 
-    adds_term = True
     adds_parameters = False  # after the first task
 
     def __init__(
         self, pool_size: int = 10, top: int = 5, length: int = 5, layers: Sequence[int] = (0,), weight: float = 0.5
     ):
-        super().__init__(layers, pool_size=pool_size, top=top, length=length)
+        super().__init__(layers, weight, pool_size=pool_size, top=top, length=length)
         check_range("top", top, 1, pool_size, "a row takes that many of pool_size prompts")
-        check_range("weight", weight, 0.0, float("inf"), "0.5 is usual, and 0 leaves keys as they come")
-        self.pool_size, self.top, self.length, self.weight = pool_size, top, length, float(weight)
+        self.pool_size, self.top, self.length = pool_size, top, length
 
     def new_prompts(self, width: int) -> Prompts:
         """Returns an empty pool; see `PromptMethod`."""

@@ -17,7 +17,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mixer.utils.random_state import seeded
-from mixer.utils.ranges import check_count
+from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import is_adapted
 from tasks.methods.shared import TaskMethod
 
@@ -94,15 +94,18 @@ class PromptMethod(TaskMethod):
 
     Args:
         layers: The layers that get prompts.
+        weight: Factor of the method's term of the loss, 0 or more.
         counts: What must be 1 or more, by its name.
     """
 
+    adds_term = True
     takes_weights = True
     adds_parameters = True
     _prompts: Any
 
-    def __init__(self, layers: Iterable[int], **counts: int):
-        self.layers = tuple(layers)
+    def __init__(self, layers: Iterable[int], weight: float, **counts: int):
+        self.layers, self.weight = tuple(layers), float(weight)
+        check_range("weight", weight, 0.0, float("inf"), "0 leaves the method's term out")
         for layer in self.layers:
             check_count("layers", layer, 0, "layers are numbered from 0")
         if not self.layers or len(set(self.layers)) < len(self.layers):
