@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import Trainer
 
+from mixer.checkpoint.starting_point import StartingPoint
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
@@ -44,7 +45,6 @@ from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
-from mixer.trainer.starting_point import StartingPoint
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.trl import TRLMetrics
@@ -99,7 +99,7 @@ class Parts:
         self.checkpoints = Checkpointing(basis, methods, self.arguments, guard)
         self.loop = loop = LoopControl(basis, self.checkpoints, self.arguments)
         self.start = start = StartingPoint(basis)
-        self.resuming = Resuming(basis, start, loop, self.checkpoints)
+        self.resuming = Resuming(basis, start, loop, self.checkpoints, methods)
         self.search = Search(basis, methods, self._check_again)
         confirmation = StepConfirmation(basis, losses, self.differences.check_classes, lambda: loop.signals)
         self.recovery = Recovery(basis, hooks, losses, confirmation, rules)

@@ -450,13 +450,13 @@ class MixingMixin(Trainer):
 
     def _init_training_state(self, max_steps: int, num_steps: int, _num_epochs: int, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # the loop passes these by place
         begin, num_epochs = super()._init_training_state, self.mixing.clock.planned_epochs
-        return self._parts.resuming.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
+        return self._parts.loop.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         super()._issue_warnings_after_load(self._training.complete_loading(load_result))
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)
+        self._parts.loop.run_epoch(super()._run_epoch, *args, **kwargs)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.warned_metrics)

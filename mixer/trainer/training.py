@@ -12,7 +12,6 @@ from mixer.checkpoint.checkpoint_files import annotate
 from mixer.checkpoint.load_weights import adapters_checked, loaded_whole, refusal_of_weights
 from mixer.checkpoint.write_errors import explain_write_error, write_error
 from mixer.ledger.progress.bar import replace_progress_bars
-from mixer.ledger.recorder import Recorder
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
 from mixer.trainer.failures import reporting_to_all_ranks
@@ -175,40 +174,25 @@ class Training:
         if is_run:
             run.loader, run.feed = loader, feed
             if self._parts.recovery.is_on:
-                self._parts.resuming.restore_cap()
+                self._parts.resuming.restore_cap(loader)
         return loader
 
     def _begin(self) -> None:
         """Begins a run, or resumes one."""
-        run, args = self._run, self._trainer.args
+        args = self._trainer.args
         self._parts.loop.begin_run()
         # Callbacks, evaluation and checkpoints see the user's value.
         self._held.enter_context(self._parts.arguments.held(auto_find_batch_size=self._parts.recovery.is_on))
         self._parts.search.begin_run()
         # The first samples of one rank decide for all ranks.
         self._one_stream_each = bool(self._ranks.max_over_ranks(int(self._one_stream_each)))
-        own = partial(assemble, args, self._plan.streams, self._parts.mixture)
-        progress, new_parts = None, partial(own, scheduler=self._trainer.lr_scheduler)
-        if self._parts.start.checkpoint is None:
-            run.mixing.restart(*new_parts(None))
-        else:
-            progress = self._parts.resuming.restore(self._parts.methods, new_parts)
-        self._ranks.run_on_all(partial(self._parts.resuming.begin_run, progress))
-        names = {
-            "streams": list(run.mixing.names),
-            "policy": self._plan.policy.name,
-            "batch_size": self._plan.schedule.name,
-        }
-        self._ranks.run_on_all(partial(self._parts.resuming.begin_ledger, {**names, "run": self._parts.describe()}))
-        run.recorder = Recorder(run.mixing, run.ledger, self._plan.reads_losses_at_once)
-        if progress is None:
-            run.recorder.record_start()
-        self._parts.resuming.record_new_policy()
-        with self._parts.resuming.naming_checkpoint():
-            self._parts.methods.load_log_state({} if progress is None else progress.methods)
+        new_parts = partial(
+            assemble, args, self._plan.streams, self._parts.mixture, scheduler=self._trainer.lr_scheduler
+        )
+        self._parts.resuming.begin(new_parts, self._parts.describe)
         self._parts.steps.begin_run()
         self._parts.reporting.hook()  # callbacks may have been added
-        if progress is not None:  # only at the start
+        if self._parts.start.checkpoint is not None:  # only at the start
             self._held.enter_context(self._parts.arguments.held(eval_on_start=False))
 
     # ---- The callbacks of a run ----
@@ -233,7 +217,6 @@ class Training:
             hook.prepare(self._trainer.model_wrapped)
         self._parts.loop.prepare()
         self._parts.recovery.prepare()
-        self._parts.resuming.restore_progress()
         self._held.enter_context(self._parts.steps.replacing_training_step())
 
     def after_step(self, act: Callable[..., None], tr_loss: Any, grad_norm: Any, *args: Any, **kwargs: Any) -> None:

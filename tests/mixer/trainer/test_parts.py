@@ -12,6 +12,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments, defaul
 from transformers.trainer_callback import CallbackHandler
 
 from mixer import Stream
+from mixer.checkpoint.starting_point import StartingPoint
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
@@ -36,7 +37,6 @@ from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
-from mixer.trainer.starting_point import StartingPoint
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.training import Training
@@ -117,7 +117,7 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     checkpoints = make(Checkpointing, basis, methods, arguments, guard)
     loop = make(LoopControl, basis, checkpoints, arguments)
     start = make(StartingPoint, basis)
-    resuming = make(Resuming, basis, start, loop, checkpoints)
+    resuming = make(Resuming, basis, start, loop, checkpoints, methods)
     search = make(Search, basis, methods, lambda: None)
     confirmation = make(StepConfirmation, basis, losses, differences.check_classes, lambda: loop.signals)
     recovery = make(Recovery, basis, hooks, losses, confirmation, rules)
