@@ -5,16 +5,22 @@ What is restored, in the order in which `Trainer.train` comes to it:
 | when | what | from | by |
 |---|---|---|---|
 | first | the folder's lock, the checkpoint | `complete.json` | `StartingPoint.chosen` |
-| then (with DeepSpeed and FSDP after the loader) | weights | `model.safetensors` | the Trainer, `loaded_whole` |
-| the loop asks for its loader | memories, states of methods | `methods/NAME/` | `MethodList.load` |
-| | streams, clock, policy, batch size | `mixing.json` | `Mixing.load_state_dict` |
-| | the ledger's tables, cut at this step | `ledger/` | `Ledger.begin` |
-| | sums for the next log entry | `progress` in `mixing.json` | `Recorder`, `MethodList` |
+| then | weights (DeepSpeed, FSDP: with the optimizer) | `model.safetensors` | the Trainer, `loaded_whole` |
+| the loop asks for its loader | memories and states of methods | `methods/NAME/` | `MethodList.load` |
+| | `format`, `options`, `methods`: refused if others, or told | `mixing.json` | `Resuming` |
+| | `planner`: position of each stream in its order, what it is owed | | `Mixing`: `Planner` |
+| | `clock`: steps, samples, epochs | | `Clock` |
+| | `batch_size`: the schedule and its size | | `BatchSize` |
+| | `num_tokens`, `num_labels`, `skipped`: of each stream so far | | `Mixing` |
+| | `loss_units`: of each stream | | `LossUnits` |
+| | `weights`: the policy, its last decision, evaluation losses | | `MixtureWeights` |
+| | the tables, cut at this step | `ledger/` | `Ledger.begin` |
+| | `progress`: sums for the next log entry | `mixing.json` | `Recorder`, `MethodList` |
 | | rows of iterable streams | `rows-RANK.json` | `StreamLoading.new_feed` |
-| | the limit of micro-batches | `micro_batch_cap` in `mixing.json` | `restore_cap` |
-| the loop sets its length | the epoch to go on in | `progress` | `LoopControl.first_epoch` |
+| | `micro_batch_cap`, if one was found by halving | `mixing.json` | `Resuming.restore_cap` |
+| it sets its length | `progress`: the epoch to go on in | | `LoopControl.first_epoch` |
 | the model is wrapped | optimizer, schedule | `optimizer.pt`, `scheduler.pt` | the Trainer, in `loading_optimizer` |
-| `on_train_begin` | time, loss sums, learning rate | `progress` | `LoopControl.prepare` |
+| `on_train_begin` | `progress`: time, sums of losses, learning rate | `mixing.json` | `LoopControl.prepare` |
 | the first epoch | random states | `rng_state.pth` | the Trainer, or `LoopControl.run_epoch` |
 """
 
