@@ -34,17 +34,17 @@ from mixer.run.loading import LoadingRules, data_seed
 from mixer.run.plan import Options
 from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
-from mixer.trainer.best_model import is_best
-from mixer.trainer.evaluation import StreamEvaluation
-from mixer.trainer.evaluation_sets import check_sets
+from mixer.trainer.checks.overrides import check_class, check_trainer_keywords
+from mixer.trainer.evaluation.best_model import is_best
+from mixer.trainer.evaluation.evaluation import StreamEvaluation
+from mixer.trainer.evaluation.evaluation_sets import check_sets
 from mixer.trainer.failures import reports_errors_to_all_ranks
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
-from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
 from mixer.trainer.training import Training
-from mixer.trainer.trl import StreamPreparation
+from mixer.trainer.trl.preparation import StreamPreparation
 from mixer.utils.text import safe_names
 
 if TYPE_CHECKING:

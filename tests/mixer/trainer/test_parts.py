@@ -25,7 +25,7 @@ from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import RunPlan
 from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.confirmation import StepConfirmation
-from mixer.trainer.evaluation import StreamEvaluation
+from mixer.trainer.evaluation.evaluation import StreamEvaluation
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
