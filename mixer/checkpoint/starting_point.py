@@ -1,7 +1,7 @@
 """Where a run starts: its output folder, which it locks, and the checkpoint to resume from, the same on all ranks."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,13 @@ class StartingPoint:
         self.parent: Path | None = None  # the run that this one is a fork of, while it begins
         self._is_held = False  # whether this run holds the lock on the output folder
 
-    def forked(self, run: Path, at: int, train: Callable[[str], Any]) -> Any:
-        """Trains on from a checkpoint of another run; see `MixingMixin.fork`.
+    @contextlib.contextmanager
+    def forking(self, run: Path, at: int) -> Iterator[str]:
+        """Gives a checkpoint of another run, to train on from; see `MixingMixin.fork`.
 
         Args:
             run: Its output folder.
             at: The step of the checkpoint.
-            train: Trains, given a checkpoint.
         """
 
         def checkpoint() -> str:
@@ -72,7 +72,7 @@ class StartingPoint:
 
         path, self.parent = self._ranks.run_on_all(checkpoint), run
         try:
-            return train(path)
+            yield path
         finally:
             self.parent = None
 

@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import floor
 from typing import Any
@@ -204,12 +204,9 @@ class LoopControl:
             restore_loop(self._trainer, running_loss, saved.logged_loss, saved.last_logged_step)
             self._run.learning_rate.factor = saved.learning_rate_factor
 
-    def run(self, train: Callable[[], Any], finish: Callable[[], None]) -> Any:
-        """Trains until the run is finished or a signal arrives.
-
-        Args:
-            train: The Trainer's loop.
-            finish: Called when it has ended without an error.
+    @contextlib.contextmanager
+    def ending_by_signals(self) -> Iterator[None]:
+        """Ends the process after a run that a signal has stopped.
 
         Raises:
             RunTerminated: After a SIGTERM or SIGUSR1, once the run is saved; a `SystemExit`.
@@ -217,15 +214,13 @@ class LoopControl:
         """
         self.stopped_by, self._signals = None, StopSignals()
         with self._signals if self._handles_signals else contextlib.nullcontext():
-            result = train()
-            finish()
+            yield
         if not self._handles_signals:
-            return result
+            return
         # A signal after the last step has no step to stop, but ends the script after the run.
         number = self.stopped_by or which(self._ranks.all_reduce_max(np.array(self._signals.flags)))
-        if number is None:
-            return result
-        raise ending(self._stop_in_words(number), number)
+        if number is not None:
+            raise ending(self._stop_in_words(number), number)
 
     def _stop_in_words(self, number: signal.Signals) -> str:
         step, outcome = self._trainer.state.global_step, ". Nothing was saved: save_strategy is 'no'."

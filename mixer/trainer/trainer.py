@@ -270,7 +270,8 @@ class MixingMixin(Trainer):
         Raises:
             ValueError: If there is no such checkpoint (with those that there are), or the folder is that of the run.
         """
-        return self._parts.start.forked(Path(run), at, partial(self.train, **kwargs))
+        with self._parts.start.forking(Path(run), at) as checkpoint:
+            return self.train(checkpoint, **kwargs)
 
     def _check_train_dataset(self) -> None:
         if self.train_dataset is not self._preparation.combined:

@@ -9,7 +9,7 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import annotate
-from mixer.checkpoint.load_weights import adapters_checked, loaded_whole, refusal_of_weights
+from mixer.checkpoint.load_weights import adapters_checked, loaded_whole
 from mixer.checkpoint.write_errors import explain_write_error, write_error
 from mixer.ledger.progress.bar import replace_progress_bars
 from mixer.loading.build import assemble
@@ -74,10 +74,13 @@ class Training:
             reporting_to_all_ranks(self._place, lambda: training_args.ddp_timeout),
             self._parts.arguments.held(auto_find_batch_size=False),  # otherwise the whole loop would restart
             contextlib.ExitStack() as self._held,
-            adapters_checked(self._trainer.model, self._check_loaded),
+            adapters_checked(self._trainer.model, self._plan.config.allow_inexact),
             self._parts.start.chosen(requested, trial) as checkpoint,
+            self._parts.loop.ending_by_signals(),
         ):
-            return self._parts.loop.run(partial(train, checkpoint, *args, **kwargs), self._finish)
+            result = train(checkpoint, *args, **kwargs)
+            self._finish()
+            return result
 
     def _place(self) -> str:
         """Returns the place in the run, for the error of another rank."""
@@ -133,28 +136,10 @@ class Training:
     # ---- The weights of a checkpoint ----
 
     def complete_loading(self, result: Any) -> Any:
-        """Completes the loading of weights from a checkpoint.
-
-        Args:
-            result: What loading them by name has returned.
-
-        Returns:
-            What is then left out.
-
-        Raises:
-            ValueError: If weights are left out and `allow_inexact` is not set.
-        """
-        is_resuming = self._is_beginning
+        """Completes the loading of weights from a checkpoint, or of the best model; see `loaded_whole`."""
         trainer: Any = self._trainer
-        checkpoint = str(self._parts.start.checkpoint if is_resuming else trainer.state.best_model_checkpoint)
-        left = loaded_whole(trainer.model, result, Path(checkpoint))
-        self._check_loaded(left, checkpoint)
-        return left
-
-    def _check_loaded(self, left: Any, checkpoint: str) -> None:
-        model: Any = self._trainer.model
-        if any(left) and not self._plan.config.allow_inexact:
-            raise ValueError(refusal_of_weights(model, left, checkpoint))
+        checkpoint = self._parts.start.checkpoint if self._is_beginning else trainer.state.best_model_checkpoint
+        return loaded_whole(trainer.model, result, Path(str(checkpoint)), self._plan.config.allow_inexact)
 
     # ---- The loader, whose first request begins the run ----
 
