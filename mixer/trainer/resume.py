@@ -34,7 +34,7 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint import saved_options
-from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, read_state, supersede
+from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, read_state
 from mixer.checkpoint.starting_point import StartingPoint
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
@@ -44,7 +44,6 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import check_format
 from mixer.mixture.planner import Planner
-from mixer.run.hf_compat import output_folder, present_trial
 from mixer.run.state import Basis
 from mixer.trainer.loop import LoopControl
 from mixer.trainer.methods import MethodList
@@ -94,14 +93,15 @@ class Resuming:
             ValueError: If the state of the checkpoint does not fit the run, or is damaged.
         """
         run, progress = self._run, None
+        checkpoint = None if self._start.checkpoint is None else Path(self._start.checkpoint)
         self._saved_cap, self._saved_optimizer, self._begins_policy = None, None, False
-        if self._start.checkpoint is None:
+        if checkpoint is None:
             run.mixing.restart(*new_parts(None))
         else:
-            self._methods.load(Path(self._start.checkpoint))
-            progress = self._restore_mixture(read_state(Path(self._start.checkpoint)), new_parts)
+            self._methods.load(checkpoint)
+            progress = self._restore_mixture(read_state(checkpoint), new_parts)
             self._loop.resume(progress, self._start.has_ended)
-        self._ranks.run_on_all(self._begin_checkpoints)
+        self._ranks.run_on_all(partial(self._checkpoints.begin_run, checkpoint))
         self._ranks.run_on_all(partial(self._begin_ledger, progress, describe()))
         run.recorder = Recorder(run.mixing, run.ledger, self._plan.reads_losses_at_once)
         if progress is None:
@@ -183,14 +183,7 @@ class Resuming:
             logger.warning("Resumed on another number of ranks: %s. %d goes on.", difference, saved)
         return saved
 
-    # ---- Checkpoints and ledger ----
-
-    def _begin_checkpoints(self) -> None:
-        """Marks later checkpoints in the folder as those of an earlier run."""
-        last = None if self._start.checkpoint is None else Path(self._start.checkpoint)
-        self._checkpoints.last, self._checkpoints.last_step = last, (None, None, None)
-        if self._trainer.args.should_save:
-            supersede(output_folder(self._trainer, present_trial(self._trainer)), last)
+    # ---- The ledger ----
 
     def _begin_ledger(self, progress: Progress | None, described: dict[str, Any]) -> None:
         """Begins the ledger, at the step of the checkpoint if the run resumes."""

@@ -17,7 +17,7 @@ from mixer.checkpoint.saved_options import OPTIONS_ENTRY, options_of
 from mixer.checkpoint.write_errors import write_error
 from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
-from mixer.run.hf_compat import loop_losses, output_folder, push_checkpoint
+from mixer.run.hf_compat import loop_losses, output_folder, present_trial, push_checkpoint
 from mixer.run.state import Basis
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.methods import MethodList
@@ -151,6 +151,12 @@ class Checkpointing:
     def holds_step(self) -> bool:
         """Whether the newest checkpoint is of the present step."""
         return self.last is not None and checkpoint_files.step_of(self.last) == self._trainer.state.global_step
+
+    def begin_run(self, last: Path | None) -> None:
+        """Begins a run, at its newest checkpoint if it resumes; later ones in the folder are of an earlier run."""
+        self.last, self.last_step = last, (None, None, None)
+        if self._trainer.args.should_save:
+            checkpoint_files.supersede(output_folder(self._trainer, present_trial(self._trainer)), last)
 
     def note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         """Records the last step; called after every step, and once more at the end of an epoch."""
