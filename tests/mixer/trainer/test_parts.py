@@ -38,6 +38,7 @@ from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
 from mixer.trainer.step import StepRunner
+from mixer.trainer.stream_separation import StreamSeparation
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.training import Training
 from tests.mixer.run.run_plans import planned
@@ -121,7 +122,8 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     search = make(Search, basis, methods, lambda: None)
     confirmation = make(StepConfirmation, basis, losses, differences.check_classes, lambda: loop.signals)
     recovery = make(Recovery, basis, hooks, losses, confirmation, rules)
-    make(LossTrials, basis, hooks, losses, confirmation, recovery)
+    separation = make(StreamSeparation, basis, len(hooks) > 0, confirmation)
+    make(LossTrials, basis, losses, confirmation, separation, recovery)
     make(MicroBatchTraining, trainer, run, losses)
     steps = make(StepRunner, basis, hooks, losses, confirmation, recovery, methods, guard, arguments, None)
     reporting = make(Reporting, trainer)
