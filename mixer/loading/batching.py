@@ -11,9 +11,8 @@ import numpy as np
 from mixer.loading.collate import Loaded
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length
 from mixer.loading.micro_batch_caps import MicroBatchCap
-from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.utils.arrays import BoolArray, Int64Array
 
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.

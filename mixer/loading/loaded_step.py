@@ -13,8 +13,7 @@ from mixer.distributed.collectives import RankSync
 from mixer.distributed.signals import NUM_SIGNALS
 from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.device import to_host

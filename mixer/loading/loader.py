@@ -28,8 +28,7 @@ from mixer.loading.transport import Columns, Row, Samples
 from mixer.loading.workers import WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.mixture.streams import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 

@@ -16,8 +16,7 @@ from mixer.loading.transport import Row, Samples
 from mixer.loading.workers import Job, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 
 Key = tuple[int, int, int]  # stream, position and index: a memory's sample at a position may still change
 

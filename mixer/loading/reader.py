@@ -20,7 +20,7 @@ from transformers.trainer_utils import RemoveColumnsCollator
 from mixer.loading.arrow import ArrowRows
 from mixer.loading.transport import Columns
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import StreamShare
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import RandomState, seed_generators
 

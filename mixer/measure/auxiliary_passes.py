@@ -27,8 +27,7 @@ from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
 from mixer.loading.transport import Columns
 from mixer.losses.stream_losses import StreamLosses
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs

@@ -7,11 +7,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mixer.mixture.apportion import apportion
-from mixer.mixture.cursor import Cursor
-from mixer.mixture.cursors import CursorLookup, IterableCursor, ShuffledCursor, StreamShare
+from mixer.mixture.cursors import IterableCursor, ShuffledCursor
 from mixer.mixture.groups import Grouping, Groups
-from mixer.mixture.step_plan import StepPlan
-from mixer.mixture.stream import Stream
+from mixer.mixture.step_plan import RankLookup, StepPlan, StreamShare
+from mixer.mixture.stream import Cursor, Stream
 from mixer.policies.contract import UNITS, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.options import check_choice
@@ -66,7 +65,7 @@ class Planner:
         self.seed = seed
         self._drawing = drawing
         self._groups = Groups(streams, groupings)
-        self._lookup = CursorLookup(self.cursors)
+        self._lookup = RankLookup(self.cursors)
         # `[num_streams]`: samples of its share that each stream has yet to receive; negative for streams ahead.
         self.deficit: FloatArray = np.zeros(len(self.streams))
         self._additional_deficit = np.zeros(len(self.streams))
@@ -216,7 +215,7 @@ class Planner:
         self._advance(np.array([num_samples]))
 
     def rank_share(self, plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
-        """Returns a rank's samples of a plan; see `CursorLookup.share`."""
+        """Returns a rank's samples of a plan; see `RankLookup.share`."""
         return self._lookup.share(plan, rank, world_size, is_balanced)
 
     def example(self, plan: StepPlan, stream_id: int, number: int = 0) -> StreamShare:

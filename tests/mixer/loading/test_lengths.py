@@ -18,9 +18,9 @@ from mixer.loading.reader import SampleError
 from mixer.loading.transport import Samples
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_micro_batch
+from mixer.mixture.step_plan import StreamShare
 from tests.helpers import GradientRecorder, arguments, build_model, mixing_trainer
 from tests.mixer.loaders import quick_and_full
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from mixer.loading.reader import SampleError, StreamReader, collates_without_randomness, reads_without_randomness
-from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import StreamShare
 from mixer.utils.random_state import RandomState, seeded
 
 # ruff: noqa: NPY002  # the global generators are what this is about
