@@ -1,4 +1,4 @@
-"""Collates samples into micro-batches."""
+"""The loaded samples of a step, and how they are collated into micro-batches."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,9 +8,17 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import default_collate
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForSeq2Seq,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    DefaultDataCollator,
+    default_data_collator,
+)
+from transformers.trainer_utils import RemoveColumnsCollator
 
-from mixer.loading.reader import collates_without_randomness
-from mixer.loading.transport import Columns, Row, Samples, stack_rows
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.models.inputs import TASK
 from mixer.models.labels import LABEL_COLUMNS
@@ -18,6 +26,73 @@ from mixer.utils.random_state import seeded
 
 Collator = Callable[[list[Any]], Any]
 Selection = slice | NDArray[Any]
+Columns = Mapping[str, Tensor]
+Row = tuple["Samples", int]
+_FUNCTIONS = (default_data_collator, default_collate)
+_COLLATORS = (DataCollatorWithPadding, DataCollatorForSeq2Seq, DataCollatorForTokenClassification, DefaultDataCollator)
+
+
+class Samples:
+    """Samples that were loaded together.
+
+    Args:
+        columns: For dicts with equal keys, one column per key: a tensor of all samples, or a list.
+        rows: Other samples.
+    """
+
+    def __init__(self, columns: Mapping[Any, Tensor | list[Any]] | None, rows: Sequence[Any] = ()):
+        self._columns, self.rows = columns, rows
+
+    def __getitem__(self, number: int) -> Any:
+        if self._columns is None:
+            return self.rows[number]
+        return {name: values[number] for name, values in self._columns.items()}
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether all samples are dicts with equal keys."""
+        return self._columns is not None
+
+    @property
+    def tensors(self) -> Columns | None:
+        """Columns as tensors `[num_samples, ...]`, or `None` if any is not a tensor."""
+        columns = self._columns
+        if not columns or not all(isinstance(values, Tensor) for values in columns.values()):
+            return None
+        return columns  # type: ignore[return-value]
+
+
+def stack_rows(rows: Sequence[Row]) -> Columns | None:
+    """Stacks samples by column.
+
+    Args:
+        rows: References to samples.
+
+    Returns:
+        For each column a tensor `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes by column.
+    """
+    runs: list[tuple[Samples, int, int]] = []
+    for samples, number in rows:
+        if runs and runs[-1][0] is samples and runs[-1][2] == number:
+            runs[-1] = (samples, runs[-1][1], number + 1)
+        else:
+            runs.append((samples, number, number + 1))
+    parts: list[Columns] = []
+    for samples, start, stop in runs:
+        columns = samples.tensors
+        if columns is None or (parts and not _fit(parts[0], columns)):
+            return None
+        parts.append({name: values[start:stop] for name, values in columns.items()})
+    if len(parts) == 1:
+        return parts[0]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _fit(first: Columns, other: Columns) -> bool:
+    return first.keys() == other.keys() and all(
+        values.shape[1:] == other[name].shape[1:] and values.dtype == other[name].dtype
+        for name, values in first.items()
+    )
 
 
 class Loaded:
@@ -174,6 +249,15 @@ def _unfit_values(samples: Sequence[Any]) -> list[str]:
     texts = [name for name in LABEL_COLUMNS if any(isinstance(row.get(name), str) for row in rows)]
     notes = [f"Some of its samples have no value (None) in {missing}."] if missing else []
     return notes + ([f"Its labels in {texts} are text: number the classes."] if texts else [])
+
+
+def collates_without_randomness(collator: Any) -> bool:
+    """Whether a collator is known to draw no random numbers."""
+    if type(collator) is RemoveColumnsCollator:
+        collator = collator.data_collator
+    if type(collator) is DataCollatorForLanguageModeling:
+        return not collator.mlm
+    return collator in _FUNCTIONS or type(collator) in _COLLATORS
 
 
 def batch_mapping(inputs: Any) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from mixer.loading.batching import (
     split_by_cap,
     streams_in_turn,
 )
-from mixer.loading.collate import Collation, Collator, Loaded, Selection, StreamSpecifics
+from mixer.loading.collate import Collation, Collator, Columns, Loaded, Row, Samples, Selection, StreamSpecifics
 from mixer.loading.epoch_sampler import EpochSampler
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
@@ -24,7 +24,6 @@ from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.transport import Columns, Row, Samples
 from mixer.loading.workers import WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing

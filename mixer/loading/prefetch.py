@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from mixer.loading.batching import pick
-from mixer.loading.transport import Row, Samples
+from mixer.loading.collate import Row, Samples
 from mixer.loading.workers import Job, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.controller import Mixing

@@ -22,10 +22,9 @@ from mixer.distributed.gradient_sync import (
     reshard,
 )
 from mixer.gradients.per_source import product
-from mixer.loading.collate import batch_mapping
+from mixer.loading.collate import Columns, batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
-from mixer.loading.transport import Columns
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored

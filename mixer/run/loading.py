@@ -11,13 +11,12 @@ from transformers.trainer_utils import seed_worker
 
 from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.collate import StreamSpecifics
+from mixer.loading.collate import Columns, StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.lengths import Lengths
 from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
-from mixer.loading.transport import Columns
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream

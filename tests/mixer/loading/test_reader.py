@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from mixer.loading.reader import SampleError, StreamReader, collates_without_randomness, reads_without_randomness
+from mixer.loading.collate import collates_without_randomness
+from mixer.loading.reader import SampleError, StreamReader, reads_without_randomness
 from mixer.mixture.step_plan import StreamShare
 from mixer.utils.random_state import RandomState, seeded
 
