@@ -1,24 +1,108 @@
-"""Splits this rank's samples of a step into micro-batches."""
+"""Splits this rank's samples of a step into micro-batches, none larger than a cap."""
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mixer.loading.collate import Loaded
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length
-from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.validation import refusing_damage, whole_number
 
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
 STREAMS_A_ROUND = 16
 _ALONE = contextlib.nullcontext()
 MostOnARank = Callable[[int, int], int]
+
+
+class Size(NamedTuple):
+    """Size of a micro-batch.
+
+    Args:
+        samples: Number of samples.
+        elements: Elements of its largest input, including padding: tokens, for text.
+    """
+
+    samples: int
+    elements: int
+
+    @classmethod
+    def largest(cls, batches: Sequence[tuple[Mapping[str, Any], int]]) -> "Size":
+        """Returns the maximum of each measure over micro-batches, given as pairs of inputs and number of samples."""
+        tensors = [value for inputs, _ in batches for value in inputs.values() if isinstance(value, Tensor)]
+        return cls(
+            max((num_samples for _, num_samples in batches), default=0),
+            max((tensor.numel() for tensor in tensors), default=0),
+        )
+
+
+@dataclass(frozen=True)
+class MicroBatchCap:
+    """Maximum size of a micro-batch.
+
+    Args:
+        max_samples: Maximum samples.
+        max_tokens: Maximum tokens, including padding; replaces `max_samples`.
+
+    Example:
+        >>> MicroBatchCap(16).halved(Size(10, 1000))
+        MicroBatchCap(max_samples=5, max_tokens=None)
+    """
+
+    max_samples: int
+    max_tokens: int | None = None
+
+    def __str__(self) -> str:
+        number, unit = (self.max_samples, "sample") if self.max_tokens is None else (self.max_tokens, "token")
+        return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+    def halved(self, largest: Size) -> "MicroBatchCap | None":
+        """Halves the cap or the largest micro-batch, whichever is smaller.
+
+        Args:
+            largest: Largest micro-batch tried on any rank.
+
+        Returns:
+            Smaller cap, or `None` if every micro-batch was a single sample already.
+        """
+        if largest.samples <= 1:
+            return None
+        if self.max_tokens is None:
+            return replace(self, max_samples=min(self.max_samples, largest.samples) // 2)
+        return replace(self, max_tokens=max(1, min(self.max_tokens, largest.elements) // 2))
+
+    def state_dict(self, configured: "MicroBatchCap") -> dict[str, Any]:
+        """Returns the cap as plain data; `configured` is the cap set by the arguments."""
+        return {"max_samples": self.max_samples, "max_tokens": self.max_tokens, "was_halved": self != configured}
+
+    def lowered_to(self, state: Mapping[str, Any] | None) -> "MicroBatchCap":
+        """Returns this cap lowered to a saved cap that was found by halving, or unchanged.
+
+        Args:
+            state: Saved state, or `None`.
+        """
+        if not state:
+            return self
+        with refusing_damage("the saved micro-batch cap"):
+            if not state["was_halved"]:
+                return self
+            max_samples = whole_number(state["max_samples"], "max_samples", 1)
+            max_tokens = self.max_tokens
+            if max_tokens is not None and state["max_tokens"] is not None:
+                max_tokens = min(max_tokens, whole_number(state["max_tokens"], "max_tokens", 1))
+        return MicroBatchCap(min(self.max_samples, max_samples), max_tokens)
+
+
+class MicroBatchMemoryError(torch.OutOfMemoryError):
+    """A step runs out of memory at this micro-batch size; the message names the cap to set."""
 
 
 class MicroBatchSlice(NamedTuple):

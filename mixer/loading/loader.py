@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixer.loading.batching import (
+    MicroBatchCap,
     MicroBatcher,
     MicroBatchOptions,
     MicroBatchSlice,
@@ -21,7 +22,6 @@ from mixer.loading.epoch_sampler import EpochSampler
 from mixer.loading.errors import naming_rows
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.workers import WorkerOptions, Workers

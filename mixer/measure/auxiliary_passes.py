@@ -22,9 +22,9 @@ from mixer.distributed.gradient_sync import (
     reshard,
 )
 from mixer.gradients.per_source import product
+from mixer.loading.batching import MicroBatchCap, Size
 from mixer.loading.collate import Columns, batch_mapping
 from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
@@ -33,6 +33,7 @@ from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
 from mixer.run.loading import StreamLoading
 from mixer.run.state import Basis
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.device import is_out_of_memory
 
 logger = logging.get_logger(__name__)
 Result = TypeVar("Result")

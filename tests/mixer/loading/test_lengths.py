@@ -8,12 +8,11 @@ import torch
 from hypothesis import given, strategies as st
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
-from mixer.loading.batching import MicroBatchOptions, split_by_tokens
+from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, split_by_tokens
 from mixer.loading.collate import Loaded, Samples
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
-from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.reader import SampleError
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing

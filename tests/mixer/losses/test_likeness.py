@@ -12,9 +12,8 @@ from torch import Tensor
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import LossChange, MixingTrainer, Stream
-from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
+from mixer.loading.batching import MicroBatchCap, MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
 from mixer.loading.collate import Loaded, Samples, can_share_batch
-from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.mixture.planner import Planner
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY

@@ -1,8 +1,10 @@
 import pytest
 import torch
 
-from mixer.loading.micro_batch_caps import MicroBatchCap, Size, SucceededSizes, is_out_of_memory
+from mixer.loading.batching import MicroBatchCap, Size
 from mixer.models.side_state import Snapshot
+from mixer.trainer.confirmation import SucceededSizes
+from mixer.utils.device import is_out_of_memory
 
 
 @pytest.mark.parametrize(
