@@ -1,8 +1,7 @@
 """Splits this rank's samples of a step into micro-batches, none larger than a cap."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from mixer.utils.validation import refusing_damage, whole_number
 
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
 STREAMS_A_ROUND = 16
-_ALONE = contextlib.nullcontext()
 MostOnARank = Callable[[int, int], int]
 
 
@@ -37,11 +35,13 @@ class Size(NamedTuple):
     @classmethod
     def largest(cls, batches: Sequence[tuple[Mapping[str, Any], int]]) -> "Size":
         """Returns the maximum of each measure over micro-batches, given as pairs of inputs and number of samples."""
-        tensors = [value for inputs, _ in batches for value in inputs.values() if isinstance(value, Tensor)]
-        return cls(
-            max((num_samples for _, num_samples in batches), default=0),
-            max((tensor.numel() for tensor in tensors), default=0),
-        )
+        samples = elements = 0
+        for inputs, num_samples in batches:
+            samples = max(samples, num_samples)
+            for value in inputs.values():
+                if isinstance(value, Tensor):
+                    elements = max(elements, value.numel())
+        return cls(samples, elements)
 
 
 @dataclass(frozen=True)
@@ -165,33 +165,33 @@ class MicroBatcher:
     the cap mid-step does not change which samples a rank trains on.
 
     Args:
-        planner: Returns the planner.
         options: Options.
         rank: This rank.
         world_size: Number of ranks.
     """
 
-    def __init__(self, planner: Callable[[], Planner], options: MicroBatchOptions, rank: int, world_size: int):
+    def __init__(self, options: MicroBatchOptions, rank: int, world_size: int):
         self.options = options
-        self._planner, self._rank, self._world_size = planner, rank, world_size
+        self._rank, self._world_size = rank, world_size
         knows_all = options.groups_by_length and options.lengths is not None and options.lengths.are_known
         self._deals_by_length = knows_all and world_size > 1
         self._most_on_a_rank = deal_evenly
         if self._deals_by_length:
             self._most_on_a_rank = functools.partial(most_dealt, max_samples=options.max_samples)
 
-    def share(self, plan: StepPlan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
+    def share(self, planner: Planner, plan: StepPlan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
         """Returns this rank's samples of a plan, per stream.
 
         Args:
+            planner: The planner, which knows the streams.
             plan: Plan of the step.
             is_by_stream: Whether each micro-batch holds one stream only; bool `[num_streams]` selects these streams.
         """
         if not isinstance(is_by_stream, bool):
             parts = [(plan.only(is_by_stream), True), (plan.only(~is_by_stream), False)]
-            shares = [share for part, alone in parts if part.total for share in self.share(part, alone)]
+            shares = [share for part, alone in parts if part.total for share in self.share(planner, part, alone)]
             return sorted(shares, key=lambda share: share.stream_id)
-        planner, lengths = self._planner(), self.options.lengths
+        lengths = self.options.lengths
         if lengths is None or not self._deals_by_length:
             # Without balancing, every rank has equally many micro-batches of each stream.
             return planner.rank_share(plan, self._rank, self._world_size, is_balanced=not is_by_stream)
@@ -245,20 +245,8 @@ class MicroBatcher:
         dealing = (self._world_size, cap.max_samples, self._most_on_a_rank)
         return order, split_evenly(plan.counts, own_counts, are_alone, *dealing)
 
-    def share_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps the ranks' collectives aligned if this rank fails inside the context."""
-        return _ALONE if self.options.max_tokens is None else self._sharing_errors()
-
-    @contextlib.contextmanager
-    def _sharing_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            self.join_without_samples()
-            raise
-
     def join_without_samples(self) -> None:
-        """Takes part in the ranks' agreement without contributing a micro-batch."""
+        """Takes part in the ranks' agreement without a micro-batch: this rank has no step, or has failed."""
         if self.options.max_tokens is not None:
             self.options.agree_on_most(0)
 
@@ -295,7 +283,9 @@ def ids_of(share: Sequence[StreamShare]) -> Int64Array:
 
 def positions_of(share: Sequence[StreamShare]) -> Int64Array:
     """Returns each sample's position in its stream, int64 `[num_samples]`."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(part.positions) for part in share)])
+    own = [part.positions for part in share]
+    parts = [np.arange(each.start, each.stop, each.step) if isinstance(each, range) else each for each in own]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def indices_of(share: Sequence[StreamShare]) -> Int64Array:

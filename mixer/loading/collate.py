@@ -267,10 +267,14 @@ def batch_mapping(inputs: Any) -> Mapping[str, Any]:
     return inputs
 
 
+def have_same_keys(samples: Sequence[Any]) -> bool:
+    """Whether samples are dicts with equal keys."""
+    return set(map(type, samples)) == {dict} and len(set(map(frozenset, samples))) == 1
+
+
 def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) -> None:
     """Refuses samples with different columns: many collators keep the first sample's columns only."""
-    first = samples[0]
-    if type(first) is dict and all(type(sample) is dict and sample.keys() == first.keys() for sample in samples):
+    if have_same_keys(samples):
         return
     columns = {frozenset(sample) for sample in samples if isinstance(sample, Mapping)}
     columns = columns if taken is None else {own & taken for own in columns}

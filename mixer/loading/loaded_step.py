@@ -71,7 +71,7 @@ class MicroBatch:
         inputs: Output of the collator.
         stream_ids: int64 `[num_samples]`: stream of each sample.
         is_padding: Whether it only keeps this rank in step with the others and does not count.
-        positions: int64 `[num_samples]`: position of each sample in its stream, if requested.
+        positions: int64 `[num_samples]`: position of each sample in its stream; `None` for one that no step drew.
         indices: int64 `[num_samples]`: index of each sample in its dataset, for errors.
     """
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mixer.loading.collate import Columns, Samples
+from mixer.loading.collate import Columns, Samples, have_same_keys
 
 _MAX_PIPED_BYTES = 1_000_000
 _ARRAY_DTYPES = frozenset(
@@ -45,9 +45,8 @@ class Packed:
 
 def pack(samples: Sequence[Any]) -> Packed:
     """Packs samples of any kind."""
-    first = samples[0]
-    if type(first) is dict and all(type(sample) is dict and sample.keys() == first.keys() for sample in samples):
-        return Packed({name: _pack_column([sample[name] for sample in samples]) for name in first})
+    if have_same_keys(samples):
+        return Packed({name: _pack_column([sample[name] for sample in samples]) for name in samples[0]})
     return Packed(None, _pack_column(list(samples)))
 
 

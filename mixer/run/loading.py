@@ -98,7 +98,6 @@ class StreamLoading:
         feed: Feed | None,
         specifics: Mapping[int, StreamSpecifics],
         one_stream_each: bool,
-        keeps_positions: bool,
     ) -> MixingLoader:
         """Makes a loader.
 
@@ -107,7 +106,6 @@ class StreamLoading:
             feed: The rows of iterable streams.
             specifics: Collators and heads of single streams.
             one_stream_each: Whether every micro-batch contains one stream.
-            keeps_positions: Whether micro-batches keep the positions of their samples.
         """
         trainer, args = self._trainer, self._trainer.args
         loader = MixingLoader(
@@ -127,7 +125,7 @@ class StreamLoading:
             specifics=specifics,
             skipping=self._skipping,
         )
-        loader.keeps_positions, loader.by_stream = keeps_positions, one_stream_each
+        loader.by_stream = one_stream_each
         self._compare_unseen_columns(loader)
         return loader
 

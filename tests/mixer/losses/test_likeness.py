@@ -204,8 +204,8 @@ def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_
     planner = Planner([Stream(str(k), range(1000)) for k in range(len(counts))], seed=0)
     found, num_micro_batches = [], set()
     for rank in range(world_size):
-        cutter = MicroBatcher(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
-        share = cutter.share(plan, are_alone)
+        cutter = MicroBatcher(MicroBatchOptions(max_samples), rank, world_size)
+        share = cutter.share(planner, plan, are_alone)
         ids, positions = ids_of(share), positions_of(share)
         order, slices = cutter.split(
             plan, share, ids, Loaded(Samples(None, ids)), are_alone, MicroBatchCap(max_samples)
