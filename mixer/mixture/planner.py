@@ -57,7 +57,6 @@ class Planner:
                 self._ends[number] = np.inf if cursor.end is None else cursor.end
             else:
                 self.others[number] = cursor
-        self._has_rows = any(stream.is_iterable for stream in streams)
         self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
         own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
         self._loss_weights = None if (own == 1).all() else own
@@ -76,7 +75,7 @@ class Planner:
         self._has_amounts = bool(np.isfinite(self._most).any())
         self._left_by_amounts = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self.leaves == 1.0).all())
-        is_limited = bool(groupings) or self._has_rows or self._has_amounts
+        is_limited = bool(groupings) or bool(self.row_drawers) or self._has_amounts
         self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
         self._last_shares: tuple[FloatArray, FloatArray] | None = None  # of unlimited streams, and their weights
@@ -205,9 +204,7 @@ class Planner:
     @property
     def row_drawers(self) -> dict[int, IterableCursor]:
         """Cursors of the iterable streams, by stream id."""
-        if not self._has_rows:
-            return {}
-        return {number: cursor for number, cursor in enumerate(self.cursors) if isinstance(cursor, IterableCursor)}
+        return {number: cursor for number, cursor in self.others.items() if isinstance(cursor, IterableCursor)}
 
     def skip(self, num_samples: int) -> None:
         """Skips the next samples of a mixture of one stream, when the end of an epoch is dropped."""
