@@ -1,6 +1,5 @@
 """The loaded samples of a step, and how they are collated into micro-batches."""
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -291,39 +290,3 @@ def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:
     if isinstance(selection, slice):
         return list(values[selection])
     return [values[place] for place in selection.tolist()]
-
-
-def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[Mapping[str, Any]]) -> bool:
-    """Checks whether a collator can mix samples of several streams in one batch without loss.
-
-    A collator that pads can. One that stacks fails if shapes differ. One that follows the first sample's columns, shape
-    or label type would silently drop or convert data of the others.
-
-    Args:
-        collator: Collator.
-        samples: One sample of each stream.
-        alone: The collator's output for each sample alone.
-
-    Returns:
-        Whether the streams have the same columns of the same kinds, alone and together.
-    """
-    kinds = [_kinds(inputs) for inputs in alone]
-    if any(kind != kinds[0] for kind in kinds):
-        return False
-    try:
-        together = collator([copy.copy(sample) for sample in samples])
-    except Exception:  # the collator cannot mix these samples
-        return False
-    if not isinstance(together, Mapping) or _kinds(together) != kinds[0]:
-        return False
-    # No stream's values may be truncated: no dimension is smaller than for a stream alone.
-    tensors = [(name, value) for name, value in together.items() if isinstance(value, Tensor)]
-    pairs = [(value.shape[1:], inputs[name].shape[1:]) for name, value in tensors for inputs in alone]
-    return all(size >= own for both in pairs for size, own in zip(*both, strict=True))
-
-
-def _kinds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the kind of each column: for tensors, dtype and number of dimensions."""
-    return {
-        name: (value.dtype, value.dim()) if isinstance(value, Tensor) else type(value) for name, value in inputs.items()
-    }

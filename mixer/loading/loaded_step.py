@@ -88,7 +88,7 @@ class MicroBatch:
             numbers = np.diff(np.arange(len(ids) + 1) * numbers.sum() // len(ids))
         return np.bincount(ids, weights=numbers, minlength=num_streams).astype(np.int64)
 
-    @property
+    @functools.cached_property
     def first_stream(self) -> int:
         """Stream of its first sample; 0 if it has no streams."""
         return int(self.stream_ids[0]) if len(self.stream_ids) else 0

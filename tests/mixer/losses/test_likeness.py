@@ -13,11 +13,12 @@ from transformers import TrainerCallback, default_data_collator
 
 from mixer import LossChange, MixingTrainer, Stream
 from mixer.loading.batching import MicroBatchCap, MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
-from mixer.loading.collate import Loaded, Samples, can_share_batch
+from mixer.loading.collate import Loaded, Samples
 from mixer.mixture.planner import Planner
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from mixer.trainer.method import Method
+from mixer.trainer.streams_that_differ import can_share_batch
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.measure.test_probed_numbers import Opaque
 from tests.mixer.plans import make_plan
