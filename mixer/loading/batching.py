@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixer.loading.collate import Loaded
+from mixer.loading.collate import Loaded, batch_mapping
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length
+from mixer.loading.loaded_step import MicroBatch
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.utils.arrays import BoolArray, Int64Array
@@ -33,12 +34,12 @@ class Size(NamedTuple):
     elements: int
 
     @classmethod
-    def largest(cls, batches: Sequence[tuple[Mapping[str, Any], int]]) -> "Size":
-        """Returns the maximum of each measure over micro-batches, given as pairs of inputs and number of samples."""
+    def largest(cls, micro_batches: Iterable[MicroBatch]) -> "Size":
+        """Returns the maximum of each measure over micro-batches."""
         samples = elements = 0
-        for inputs, num_samples in batches:
-            samples = max(samples, num_samples)
-            for value in inputs.values():
+        for micro in micro_batches:
+            samples = max(samples, len(micro.stream_ids))
+            for value in batch_mapping(micro.inputs).values():
                 if isinstance(value, Tensor):
                     elements = max(elements, value.numel())
         return cls(samples, elements)

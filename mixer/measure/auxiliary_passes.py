@@ -23,7 +23,7 @@ from mixer.distributed.gradient_sync import (
 )
 from mixer.gradients.per_source import product
 from mixer.loading.batching import MicroBatchCap, Size
-from mixer.loading.collate import Columns, batch_mapping
+from mixer.loading.collate import Columns
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.step_plan import StepPlan, StreamShare
@@ -211,7 +211,7 @@ class AuxiliaryPasses:
         try:
             return work(), Size(0, 0)
         except Exception as error:
-            largest = Size.largest([(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in micros])
+            largest = Size.largest(micros)
             if not is_out_of_memory(error):
                 raise
             if self.cap.halved(largest) is None:

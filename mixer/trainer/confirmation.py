@@ -150,8 +150,7 @@ class StepConfirmation:
         """Whether a step has a micro-batch larger than any before."""
         num_micro_batches, trainer = len(batch.micro_batches), self._trainer
         check_one_pass(trainer.args, trainer.accelerator, batch.plan.step, num_micro_batches, not self._num_trained)
-        batches = [(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in batch.micro_batches]
-        self.largest = Size.largest(batches)
+        self.largest = Size.largest(batch.micro_batches)
         return self._window.is_beyond(self.largest)
 
     def _left_out(self, batch: StepBatch, skipped: Int64Array | None) -> list[tuple[int, int]]:
