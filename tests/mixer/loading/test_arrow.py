@@ -11,7 +11,7 @@ from transformers import default_data_collator
 
 from mixer.loading.arrow import ArrowRows
 from mixer.loading.reader import StreamReader
-from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import StreamShare
 
 NUMBERS = ("int8", "int32", "int64", "uint16", "uint32", "float16", "float32", "float64")
 FORMATS = (None, "numpy", "torch")

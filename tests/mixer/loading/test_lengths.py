@@ -8,19 +8,17 @@ import torch
 from hypothesis import given, strategies as st
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
-from mixer.loading.batching import MicroBatchOptions, split_by_tokens
-from mixer.loading.collate import Loaded
+from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, split_by_tokens
+from mixer.loading.collate import Loaded, Samples
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
-from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.reader import SampleError
-from mixer.loading.transport import Samples
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_micro_batch
+from mixer.mixture.step_plan import StreamShare
 from tests.helpers import GradientRecorder, arguments, build_model, mixing_trainer
 from tests.mixer.loaders import quick_and_full
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from mixer.loading.transport import Packed, pack, pack_columns, stack_rows
+from mixer.loading.collate import stack_rows
+from mixer.loading.transport import Packed, pack, pack_columns
 
 DTYPES = [torch.int64, torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
 Pair = namedtuple("Pair", "first second")

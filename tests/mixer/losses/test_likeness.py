@@ -12,14 +12,13 @@ from torch import Tensor
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import LossChange, MixingTrainer, Stream
-from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
-from mixer.loading.collate import Loaded, can_share_batch
-from mixer.loading.micro_batch_caps import MicroBatchCap
-from mixer.loading.transport import Samples
+from mixer.loading.batching import MicroBatchCap, MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
+from mixer.loading.collate import Loaded, Samples
 from mixer.mixture.planner import Planner
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from mixer.trainer.method import Method
+from mixer.trainer.streams_that_differ import can_share_batch
 from tests.helpers import Tokens, arguments, build_model
 from tests.mixer.measure.test_probed_numbers import Opaque
 from tests.mixer.plans import make_plan
@@ -206,8 +205,8 @@ def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_
     planner = Planner([Stream(str(k), range(1000)) for k in range(len(counts))], seed=0)
     found, num_micro_batches = [], set()
     for rank in range(world_size):
-        cutter = MicroBatcher(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
-        share = cutter.share(plan, are_alone)
+        cutter = MicroBatcher(MicroBatchOptions(max_samples), rank, world_size)
+        share = cutter.share(planner, plan, are_alone)
         ids, positions = ids_of(share), positions_of(share)
         order, slices = cutter.split(
             plan, share, ids, Loaded(Samples(None, ids)), are_alone, MicroBatchCap(max_samples)
