@@ -74,21 +74,13 @@ def _measured(prediction: Any) -> dict[str, Any]:
 
 
 def _train(folder: Path, resumed_from: str | None = None, **options: Any) -> Any:
-    from mixer import MixingTrainer
-    from tests.helpers import Tokens, arguments, build_model, mixing_trainer
+    from tests.helpers import Tokens
+    from tests.mixer.trainer.runs import train
 
-    trainer = mixing_trainer(
-        MixingTrainer,
-        build_model("llama"),
-        arguments(folder, max_steps=4, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2),
-        train_dataset={"a": Tokens(20, 1), "b": Tokens(20, 2)},
-        eval_dataset={name: Tokens(4, seed) for seed, name in enumerate(SETS)},
-        mixing={"a": 9, "b": 1},
-        compute_metrics=_measured,
-        **options,
-    )
-    trainer.train(resume_from_checkpoint=resumed_from)
-    return trainer
+    saves = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"train_dataset": {"a": Tokens(20, 1), "b": Tokens(20, 2)}, "mixing": {"a": 9, "b": 1}, **saves}
+    options |= {"eval_dataset": {name: Tokens(4, seed) for seed, name in enumerate(SETS)}}
+    return train(folder, resume=resumed_from, max_steps=4, compute_metrics=_measured, **options)
 
 
 @pytest.mark.parametrize("weights", [None, {"a": 1.0, "b": 3.0, "held out": 0.0}])

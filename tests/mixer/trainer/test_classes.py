@@ -9,8 +9,9 @@ import torch
 from datasets import ClassLabel, Dataset
 
 from mixer import Head, MixingTrainer, Stream
-from tests.helpers import arguments, build_model
+from tests.helpers import build_model
 from tests.mixer.forms import multi_task
+from tests.mixer.trainer.runs import make
 
 KNOWN, SWAPPED = ["bad", "fine", "good"], ["good", "bad", "fine"]
 
@@ -23,10 +24,9 @@ def _table(names: list[str] | None, column: str = "label", are_tags: bool = Fals
     return table.cast_column(column, datasets.List(kind) if are_tags else kind)
 
 
-def _build(folder: Path, data: Any, model: Any = None, **options: Any) -> MixingTrainer:
+def _build(folder: Path, data: Any, model: Any = "bert-classifier", **options: Any) -> MixingTrainer:
     evaluates = {"eval_strategy": "steps", "eval_steps": 1} if "eval_dataset" in options else {}
-    args = arguments(folder, max_steps=1, **evaluates, **options.pop("args", {}))
-    return MixingTrainer(model or build_model("bert-classifier"), args, train_dataset=data, **options)
+    return make(folder, model, train_dataset=data, max_steps=1, **evaluates, **options)
 
 
 def _batched(samples: list[Any]) -> Any:
@@ -66,7 +66,7 @@ def test_another_order_is_refused(tmp_path: Path, data: Any, options: dict[str, 
 def test_tags_are_classes_too(tmp_path: Path) -> None:
     data = {"a": _table(KNOWN, "labels", True), "b": _table(SWAPPED, "labels", True)}
     with pytest.raises(ValueError, match="Stream 'b': its labels are"):
-        _build(tmp_path, data, build_model("bert-tokens"))
+        _build(tmp_path, data, "bert-tokens")
 
 
 def test_the_run_describes_its_classes_by_name(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 from transformers import EarlyStoppingCallback
 
-from mixer import MixingTrainer
-from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
+from tests.helpers import MODEL_DATA, Tokens, weights_of
+from tests.mixer.trainer.runs import make
 
 KIND = "sequence-classification"
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 1}
@@ -43,11 +43,8 @@ class Rows(IterableDataset[dict[str, Tensor]]):
         return (self._rows[index] for index in range(len(self._rows)))
 
 
-def _trainer(folder: Path, data: Any, model: str = "bert-classifier", callbacks: Any = None, **options: Any) -> Any:
-    named = ("eval_dataset", "compute_metrics", "mixing", "batch_size", "processing_class")
-    own = {name: options.pop(name) for name in named if name in options}
-    args = arguments(folder, **{"max_steps": 3, **options})
-    return MixingTrainer(build_model(model), args, train_dataset=data, callbacks=callbacks, **own)
+def _trainer(folder: Path, data: Any, model: str = "bert-classifier", **options: Any) -> Any:
+    return make(folder, model, train_dataset=data, **options)
 
 
 def _told(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:

@@ -15,7 +15,7 @@ from mixer.analysis.watch.view import as_document, view
 from mixer.ledger.comparison import comparison
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
-from tests.helpers import arguments, build_model
+from tests.mixer.trainer.runs import train
 
 LENGTHS, WEIGHTS = {"a": 12, "b": 6, "c": 3}, {"a": 60, "b": 30, "c": 10}
 ASKED = pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1}, abs=0.02)
@@ -40,15 +40,9 @@ def _padded(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 def _train(folder: Path, policy: Policy) -> MixingTrainer:
-    trainer = MixingTrainer(
-        build_model("llama"),
-        arguments(folder, max_steps=40, logging_steps=20, per_device_train_batch_size=10),
-        data_collator=_padded,
-        train_dataset={name: _Rows(length) for name, length in LENGTHS.items()},
-        mixing=policy,
-    )
-    trainer.train()
-    return trainer
+    data = {name: _Rows(length) for name, length in LENGTHS.items()}
+    options = {"max_steps": 40, "logging_steps": 20, "per_device_train_batch_size": 10}
+    return train(folder, data_collator=_padded, train_dataset=data, mixing=policy, **options)
 
 
 @pytest.fixture(scope="module")

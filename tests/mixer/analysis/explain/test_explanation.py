@@ -23,10 +23,11 @@ from mixer.analysis.explain.screen import as_json, screen
 from mixer.cli.entry import main
 from mixer.ledger.table_files import write_part
 from mixer.utils.console import print_json
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer
+from tests.helpers import Tokens
+from tests.mixer.trainer.runs import make
 
 SIZES = {"a": 40, "b": 23, "c": 9}
-SAVED = {"save_strategy": "steps", "save_steps": 5, "max_steps": 12}
+SAVED = {"save_strategy": "steps", "save_steps": 5}
 
 
 def nest() -> mixer.Policy:
@@ -38,14 +39,9 @@ def streams(**options: dict[str, Any]) -> list[Stream]:
     return [Stream(name, Tokens(size, size), **options.get(name, {})) for name, size in SIZES.items()]
 
 
-def build(folder: Path, max_steps: int = 4, data: Any = None, **fields: Any) -> MixingTrainer:
-    return mixing_trainer(
-        MixingTrainer,
-        build_model("llama"),
-        arguments(folder, **{"max_steps": max_steps, **fields.pop("args", {})}),
-        train_dataset=streams() if data is None else data,
-        **{"mixing": nest(), **fields},
-    )
+def build(folder: Path, max_steps: int = 4, data: Any = None, **options: Any) -> MixingTrainer:
+    own = {"train_dataset": streams() if data is None else data, "mixing": nest(), **options}
+    return make(folder, max_steps=max_steps, **own)
 
 
 class Live(TrainerCallback):
@@ -81,7 +77,7 @@ class ByHand(TrainerCallback):
 def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Live]:
     """A run of twelve steps, with a checkpoint at step 5, and what was seen of it while it went on."""
     folder, live = tmp_path_factory.mktemp("plain"), Live()
-    live.trainer = build(folder, callbacks=[live], args=SAVED)
+    live.trainer = build(folder, 12, callbacks=[live], **SAVED)
     live.trainer.train()
     return folder, live
 
@@ -189,7 +185,7 @@ def test_a_resumed_run_is_one_run_and_drops_the_decisions_after_the_checkpoint(t
 
 
 def test_a_run_that_went_on_with_another_stream(tmp_path: Path) -> None:
-    fields = {"mixing": LossChange(num_warmup_observations=1), "args": {"save_strategy": "steps", "save_steps": 3}}
+    fields = {"mixing": LossChange(num_warmup_observations=1), "save_strategy": "steps", "save_steps": 3}
     build(tmp_path, 3, streams()[:2], **fields).train()
     build(tmp_path, 6, allow_inexact=True, **fields).train(resume_from_checkpoint=True)
     before, at, after = (explain(tmp_path, step) for step in (3, 4, 6))
@@ -322,7 +318,7 @@ def test_missing_steps_are_refused(plain, copied, tmp_path, capsys) -> None:
 
 def test_the_objective_has_the_value_of_the_last_evaluation_that_was_known(tmp_path: Path) -> None:
     sets, every_two = {name: Tokens(8, 8) for name in "bc"}, {"eval_strategy": "steps", "eval_steps": 2}
-    trainer = build(tmp_path, 5, objective=["b"], eval_dataset=sets, args=every_two)
+    trainer = build(tmp_path, 5, objective=["b"], eval_dataset=sets, **every_two)
     trainer.train()
     logged = {
         entry["step"]: entry["eval_objective"] for entry in trainer.state.log_history if "eval_objective" in entry

@@ -12,7 +12,8 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 
 from mixer import MixingTrainer
 from mixer.ledger.trackers import reporting
-from tests.helpers import Tokens, arguments, build_model, three_streams
+from tests.helpers import Tokens, three_streams
+from tests.mixer.trainer.runs import make, train
 
 
 class Writer:
@@ -40,19 +41,16 @@ class Writer:
         return {name for name, _, _ in self.scalars}
 
 
-def _run(
-    folder: Path, data: Any, callback: Any, kind: Any = MixingTrainer, resumed: str | None = None, **more: Any
-) -> Any:
-    args = arguments(folder, eval_strategy="steps", eval_steps=2, max_steps=4, save_strategy="steps", save_steps=2)
-    trainer = kind(build_model("llama"), args, train_dataset=data, eval_dataset=data, callbacks=[callback], **more)
-    trainer.train(resume_from_checkpoint=resumed)
-    return trainer
+def _run(folder: Path, data: Any, callback: Any, resumed: str | None = None, **more: Any) -> Any:
+    options = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    options |= {"train_dataset": data, "eval_dataset": data, "callbacks": [callback], **more}
+    return train(folder, resume=resumed, **options)
 
 
 def test_one_data_set_is_told_as_the_trainer_tells_it_unless_its_batches_grow(tmp_path: Path) -> None:
     plain, mixed, growing = Writer(), Writer(), Writer()
     for writer, kind in ((plain, Trainer), (mixed, MixingTrainer)):
-        _run(tmp_path, Tokens(40, 1), TensorBoardCallback(tb_writer=writer), kind)
+        _run(tmp_path, Tokens(40, 1), TensorBoardCallback(tb_writer=writer), kind=kind)
     assert [(name, step) for name, _, step in mixed.scalars] == [(name, step) for name, _, step in plain.scalars]
     assert mixed.texts == plain.texts == ["args", "model_config"]
     _run(tmp_path, Tokens(40, 1), TensorBoardCallback(tb_writer=growing), batch_size=lambda step, size: 4 + step)
@@ -79,7 +77,7 @@ def test_other_callbacks_see_all_entries_and_one_that_moves_to_another_trainer_t
 
     writer = Writer()
     callback = TensorBoardCallback(tb_writer=writer)
-    trainer = MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams())
+    trainer = make(tmp_path)
     for added in (callback, Seeing()):  # after construction
         trainer.add_callback(added)
     trainer.train()
@@ -108,6 +106,5 @@ def test_a_resumed_run_goes_on_and_a_class_with_a_way_of_its_own_is_left_alone(t
     assert told[0] == told[1] != []
     second.scalars.clear()
     callback = TensorBoardCallback(tb_writer=second)
-    options = {"train_dataset": three_streams(), "eval_dataset": three_streams(), "callbacks": [callback]}
-    MixingTrainer(build_model("llama"), arguments(tmp_path), **options).evaluate()
+    make(tmp_path, eval_dataset=three_streams(), callbacks=[callback]).evaluate()
     assert {"eval_loss/a", "eval_loss/b", "eval/a_loss", "clock/samples"} <= second.names

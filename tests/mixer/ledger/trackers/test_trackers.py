@@ -13,8 +13,9 @@ import pytest
 from packaging.version import Version
 
 from mixer import MixingTrainer
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens
 from tests.mixer.ledger.trackers import offline_runs
+from tests.mixer.trainer.runs import make
 
 pytestmark = pytest.mark.full
 STREAMS = {"math (en)": Tokens(20, 1), "math [en]": Tokens(11, 2), "c": Tokens(6, 3)}
@@ -65,13 +66,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Mixing
 
     patch.setattr(socket.socket, "connect", only_local)
     options = {"report_to": _installed(), "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 2}
-    trainer = MixingTrainer(
-        build_model("llama"),
-        arguments(folder / "out", max_steps=4, project="project", **options),
-        train_dataset=STREAMS,
-        eval_dataset=STREAMS,
-        mixing=[3, 2, 1],
-    )
+    options |= {"train_dataset": STREAMS, "eval_dataset": STREAMS, "mixing": [3, 2, 1]}
+    trainer = make(folder / "out", max_steps=4, project="project", **options)
     trainer.recipe_text = "mixing: Uniform\n"
     trainer.train()
     if "wandb" in _installed():

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from mixer import MixingTrainer
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens
+from tests.mixer.trainer.runs import make
 
 KIND = "sequence-classification"
 SAVES = {"save_strategy": "steps", "save_steps": 1, "load_best_model_at_end": True}
@@ -21,17 +21,12 @@ def _share_right(prediction: Any) -> dict[str, float]:
     return {"accuracy": float((scores.argmax(-1) == labels).double().mean() + scores[:, 0].double().mean())}
 
 
-def _trainer(folder: Path, metric: str, kind: type = MixingTrainer, **changes: Any) -> Any:
+def _trainer(folder: Path, metric: str, **changes: Any) -> Any:
     options: dict[str, Any] = {"max_steps": 6, "learning_rate": 0.5, "eval_strategy": "steps", "eval_steps": 1, **SAVES}
-    fields = {
-        "train_dataset": {"math": Tokens(20, 1, KIND), "code": Tokens(11, 2, KIND)},
-        "eval_dataset": {"math": Tokens(7, 8, KIND), "code": Tokens(6, 9, KIND)},
-        "compute_metrics": _share_right,
-        "callbacks": None,
-    }
-    fields |= {name: changes.pop(name) for name in fields if name in changes}
-    args = arguments(folder, **{**options, "metric_for_best_model": metric, **changes})
-    return kind(build_model("bert-classifier"), args, **fields)
+    options["train_dataset"] = {"math": Tokens(20, 1, KIND), "code": Tokens(11, 2, KIND)}
+    options["eval_dataset"] = {"math": Tokens(7, 8, KIND), "code": Tokens(6, 9, KIND)}
+    options |= {"compute_metrics": _share_right, "metric_for_best_model": metric, **changes}
+    return make(folder, "bert-classifier", **options)
 
 
 def _values(trainer: Any, metric: str) -> list[float]:

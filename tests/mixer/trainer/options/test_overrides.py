@@ -11,7 +11,8 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from mixer import MixingMixin, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import Tokens, arguments, build_model, weights_of
+from tests.mixer.trainer.runs import make
 
 # What makes the batches of training is not the Trainer's here, but the streams'.
 NEVER_CALLED = ("_get_train_sampler", "_get_num_items_in_batch")
@@ -53,8 +54,7 @@ def calls_of(base: type[Trainer], folder: Path) -> Counter[str]:
 
 
 def made(folder: Path, kind: Any = MixingTrainer, callbacks: Any = None, **changes: Any) -> Any:
-    own = {"batch_size": changes.pop("batch_size", None), "callbacks": callbacks}
-    return kind(build_model("llama"), arguments(folder, **changes), train_dataset=three_streams(), **own)
+    return make(folder, kind=kind, callbacks=callbacks, **changes)
 
 
 def test_what_the_trainer_calls_is_called(tmp_path: Path) -> None:

@@ -8,27 +8,21 @@ import pandas as pd
 import pytest
 from transformers import TrainerCallback
 
-from mixer import Ledger, LossChange, MixingTrainer, Stream
+from mixer import Ledger, LossChange, Stream
 from mixer.checkpoint.checkpoint_files import find_problem
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, build_model
+from tests.mixer.trainer.runs import make
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _trainer(folder: Path, callbacks: Any = None, data: Any = None, **options: Any) -> Any:
+def _trainer(folder: Path, data: Any = None, **options: Any) -> Any:
     own: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": -1, "num_train_epochs": 1}
-    own |= {"eval_strategy": "steps", "eval_steps": 3}
-    return MixingTrainer(
-        None,
-        model_init=lambda: build_model("llama"),
-        train_dataset=data or {"math": Tokens(20, 1), "code": Tokens(11, 2)},
-        eval_dataset={"math": Tokens(5, 8), "code": Tokens(4, 9)},
-        mixing=ReplayRatio(0.25) if data else LossChange(),
-        batch_size=options.pop("batch_size", None),
-        args=arguments(folder, **{**own, **options}),
-        callbacks=callbacks,
-    )
+    own |= {"train_dataset": data or {"math": Tokens(20, 1), "code": Tokens(11, 2)}}
+    own |= {"eval_strategy": "steps", "eval_steps": 3, "mixing": ReplayRatio(0.25) if data else LossChange()}
+    own |= {"eval_dataset": {"math": Tokens(5, 8), "code": Tokens(4, 9)}, **options}
+    return make(folder, None, model_init=lambda: build_model("llama"), **own)
 
 
 TRIALS: list[dict[str, Any]] = [
