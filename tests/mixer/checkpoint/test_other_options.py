@@ -62,12 +62,6 @@ def test_another_total_batch_size_is_refused_with_its_parts(tmp_path: Path, chec
     assert trainer.ledger.to_pandas().groupby("step")["count"].sum().tolist() == [total]
 
 
-def test_a_size_of_the_constructor_that_is_left_out_is_missed(tmp_path: Path) -> None:
-    train(tmp_path, **{**SAVED, "gradient_accumulation_steps": 1, "batch_size": 12})
-    with pytest.raises(ValueError, match=r"batch_size was 12 .* is 8 now"):
-        resumed(tmp_path, tmp_path / "checkpoint-2", gradient_accumulation_steps=1)
-
-
 KEPT = [("learning_rate", 0.05), ("weight_decay", 0.1), ("adam_beta1", 0.8), ("adam_epsilon", 1e-6), ("seed", 7)]
 TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("max_steps", {}),

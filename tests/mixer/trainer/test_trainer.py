@@ -158,20 +158,6 @@ def test_exhausted_streams_end_the_run(tmp_path: Path) -> None:
     assert (tmp_path / f"checkpoint-{trainer.state.global_step}").is_dir()
 
 
-@pytest.mark.parametrize(("own", "weights"), [(None, [1, 1, 1]), ({"c": 5, "b": 0, "a": 1}, [1, 0, 5])])
-def test_evaluation_gives_the_mean_whatever_the_mixture_and_the_worst(tmp_path, own, weights) -> None:
-    sets = {name: Tokens(4, seed) for seed, name in enumerate("abc")}
-    trainer = make(tmp_path, mixing=mixer.Fixed({"a": 2, "b": 1, "c": 1}), eval_dataset=sets, eval_weights=own)
-    metrics = trainer.evaluate()
-    losses = [metrics[f"eval_{name}_loss"] for name in "abc"]
-    assert metrics["eval_loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-12)
-    assert metrics["eval_worst_loss"] == max(losses)
-    part = {name: trainer.eval_dataset[name] for name in "ab"}
-    assert trainer.evaluate(part)["eval_loss"] == pytest.approx(np.average(losses[:2], weights=weights[:2]), rel=1e-12)
-    others = {**part, "held out": part["a"]}
-    assert trainer.evaluate(others)["eval_loss"] == pytest.approx((2 * losses[0] + losses[1]) / 3, rel=1e-12)
-
-
 SAVED = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
 
 

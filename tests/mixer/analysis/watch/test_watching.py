@@ -84,15 +84,6 @@ def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, capsys
     assert document["streams"][1]["share"] == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["."]])
-def test_wrong_input_is_refused(tmp_path, arguments, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["watch", *arguments])
-    assert ended.value.code == 2
-    assert "mixer watch: " in capsys.readouterr().err
-
-
 def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = begin(tmp_path, 3, 1)
     write(ledger, range(2, 3), 3, broken=1)

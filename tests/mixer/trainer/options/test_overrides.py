@@ -86,30 +86,6 @@ class TestTrainingStep:
 
 
 class TestLog:
-    def test_it_sees_the_streams_once(self, tmp_path: Path) -> None:
-        seen: list[dict[str, float]] = []
-        told: list[dict[str, float]] = []
-
-        class Mine(MixingTrainer):
-            def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-                seen.append(dict(logs))
-                logs["own"] = 1.0
-                super().log(logs, start_time)
-
-        class Kept(TrainerCallback):
-            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-                told.append(dict(logs))
-
-        trainer = made(tmp_path, Mine, [Kept()])
-        trainer.train()
-        for step, entry in enumerate(seen[:3], start=1):
-            assert {"loss", "train_coverage", "batch_size", "loss/a", "count/b", "weight/c"} <= entry.keys()
-            assert sum(entry[f"count/{name}"] for name in "abc") == 8
-            kept = {**entry, "own": 1.0, "epoch": told[step - 1]["epoch"]}
-            assert told[step - 1] == kept
-            assert trainer.state.log_history[step - 1] == {**kept, "step": step}
-        assert "log" not in vars(trainer)
-
     @pytest.mark.parametrize("is_above", [True, False])
     def test_one_without_a_start_time_is_called(self, tmp_path: Path, is_above: bool) -> None:
         seen: list[dict[str, float]] = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 
-from mixer import MixingMixin, MixingSeq2SeqTrainer, MixingTrainer, Order, Stream
+from mixer import MixingMixin, MixingSeq2SeqTrainer, Order, Stream
 from tests.helpers import weights_of
 from tests.seq2seq import arguments, model, pairs, tokenizer
 
@@ -87,8 +87,3 @@ def test_options_for_generation_hold_for_each_set_and_for_predictions(kind: type
     assert asked == [(2, 6), (2, 6), (None, 9), (None, 9), (2, 6)]
     assert output.predictions.shape[0] == 4
     assert "test_right" in output.metrics
-
-
-def test_a_trainer_that_generates_nothing_takes_no_such_option(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="num_beams"):
-        _trainer(MixingTrainer, tmp_path).evaluate(num_beams=2)
