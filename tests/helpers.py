@@ -5,7 +5,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ import pytest
 import torch
 from accelerate.utils import imports, memory, other
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -64,6 +64,16 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self.rows[index]
+
+
+class InOrder(IterableDataset[Any]):
+    """Rows that can only be read one after the other."""
+
+    def __init__(self, rows: Any):
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[index] for index in range(len(self.rows)))
 
 
 def _class(ids: torch.Tensor, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -177,6 +187,17 @@ def mixing_trainer(kind: Any, model: Any = None, args: Any = None, *more: Any, *
         args = copy.copy(args)
         vars(args).update(own)
     return kind(model, args, *more, **options)
+
+
+class On(TrainerCallback):
+    """Calls functions at events: with the state, and with what else a callback is given by keyword."""
+
+    def __init__(self, **events: Callable[..., Any]):
+        for event, act in events.items():
+            setattr(self, f"on_{event}", functools.partial(self._call, act))
+
+    def _call(self, act: Callable[..., Any], args: Any, state: Any, control: Any, **given: Any) -> None:
+        act(state, control=control, **given)
 
 
 class GradientRecorder(TrainerCallback):

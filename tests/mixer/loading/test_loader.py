@@ -7,9 +7,14 @@ import torch
 from mixer import Order, Uniform
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.loader import MixingLoader
+from mixer.loading.reader import SampleError
 from tests.mixer.loaders import Columns, Numbers, batches_of, contents, make_loader, stacking_collator
 
 LENGTHS = (20, 11, 6)
+
+
+class _OtherColumns(Columns):
+    name = "y"
 
 
 def _loader(rank: int = 0, world_size: int = 1, kinds: Any = (Numbers,) * 3, **options: Any) -> MixingLoader:
@@ -86,3 +91,9 @@ def test_columns_give_the_micro_batches_of_the_collator(rank: int, world_size: i
     options = {"rank": rank, "world_size": world_size, "kinds": (Columns,) * 3}
     by_columns = _loader(stack_columns=dict, num_workers=num_workers, **options)
     assert [*map(contents, batches_of(by_columns))] == [*map(contents, batches_of(_loader(**options)))]
+
+
+def test_columns_are_read_where_all_data_sets_have_those_that_fit_together() -> None:
+    assert len(_rows(_first(_loader(kinds=(Columns, Numbers), stack_columns=dict)))) == 9
+    with pytest.raises(SampleError, match=r"columns of the streams \['s0', 's1'\] cannot be stacked"):
+        _loader(kinds=(Columns, _OtherColumns), stack_columns=dict).next_batch()

@@ -1,6 +1,5 @@
 """Options that mean something else to a mixture, where no other test shows it."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import IterableDataset
 
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
-from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.distributed.collectives import RankSync
-from tests.helpers import Tokens, arguments, weights_of
+from tests.helpers import InOrder, Tokens, arguments, weights_of
 from tests.mixer.trainer.runs import make, train
 
 
@@ -57,13 +54,8 @@ def test_a_seed_set_after_construction_is_the_one_that_rules(name: str, tmp_path
     assert late.describe_run()["data_seed"] == 7
 
 
-class _Rows(IterableDataset[dict[str, torch.Tensor]]):
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        yield from Tokens(9, 4).rows
-
-
 def test_nothing_is_dropped_where_a_stream_is_iterable(tmp_path: Path) -> None:
-    streams = [Stream("indexed", Tokens(20, 1), weight=1), Stream("rows", _Rows(), weight=1)]
+    streams = [Stream("indexed", Tokens(20, 1), weight=1), Stream("rows", InOrder(Tokens(9, 4)), weight=1)]
     trainer = train(
         tmp_path, train_dataset=streams, dataloader_drop_last=True, max_steps=7, per_device_train_batch_size=4
     )
@@ -71,19 +63,9 @@ def test_nothing_is_dropped_where_a_stream_is_iterable(tmp_path: Path) -> None:
     assert trainer.mixing.clock.dropped_samples == 0
 
 
-def test_going_on_needs_no_skipping_and_a_checkpoint_is_whole_when_it_is_pushed(tmp_path: Path) -> None:
-    pushed = []
-
-    class Pushing(MixingTrainer):
-        def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
-            self.hub_model_id = "nobody/nothing"
-
-        def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-            pushed.append((Path(checkpoint_folder).name, find_problem(Path(checkpoint_folder))))
-
+def test_going_on_needs_no_skipping(tmp_path: Path) -> None:
     options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "ignore_data_skip": True, "max_steps": 4}
-    whole = train(tmp_path, kind=Pushing, push_to_hub=True, **options)
-    assert pushed == [("checkpoint-2", None), ("checkpoint-4", None)]
+    whole = train(tmp_path, **options)
     parts = train(tmp_path, resume=tmp_path / "checkpoint-2", **options)
     assert torch.equal(weights_of(whole.model), weights_of(parts.model))
 

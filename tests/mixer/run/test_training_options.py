@@ -1,7 +1,7 @@
 """Training arguments that are refused, and what is wrong with a first script, are said when the trainer is made."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,6 @@ import transformers
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from torch import Tensor
-from torch.utils.data import IterableDataset
 from transformers import TrainingArguments
 
 from docs.site.argument_behaviour import AS_BY_THE_TRAINER, DIFFERENCES, TRANSFORMERS
@@ -23,7 +22,7 @@ from mixer import MixingTrainer, Stream, schedules
 from mixer.policies.function import Function
 from mixer.run.argument_support import REFUSED
 from mixer.schedules.function import Function as SizeFunction
-from tests.helpers import Tokens, arguments, build_model, three_streams
+from tests.helpers import InOrder, Tokens, arguments, build_model, three_streams
 from tests.mixer.trainer.runs import make
 
 KNOWN = AS_BY_THE_TRAINER | DIFFERENCES.keys() | REFUSED.keys()
@@ -43,11 +42,6 @@ def test_the_page_is_what_is_written_now() -> None:
     assert sorted(KNOWN - set(option_names())) == []
     path = Path(__file__).parents[3] / "docs" / "training_arguments.md"
     assert path.read_text(encoding="utf-8") == page(option_names()), f"python -m docs.site.options_page {path}"
-
-
-class _Rows(IterableDataset[dict[str, torch.Tensor]]):
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        yield from Tokens(5, 1).rows
 
 
 def _in_parts(self: MixingTrainer) -> None:
@@ -84,7 +78,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[pytest.MonkeyPa
     ("gradient_accumulation_steps", {"gradient_accumulation_steps": 2}, {"batch_size": 8}, None),
     ("average_tokens_across_devices", {"average_tokens_across_devices": False}, {}, _two_ranks),
     ("enable_jit_checkpoint", {"enable_jit_checkpoint": True}, {}, None),
-    ("ignore_data_skip", {"ignore_data_skip": True}, {"train_dataset": {"a": _Rows()}, "mixing": [1]}, None),
+    (
+        "ignore_data_skip",
+        {"ignore_data_skip": True},
+        {"train_dataset": {"a": InOrder(Tokens(5, 1))}, "mixing": [1]},
+        None,
+    ),
     ("accelerator_config", {"accelerator_config": {"dispatch_batches": True}}, {}, None),
     ("accelerator_config", {"accelerator_config": {"split_batches": True}}, {}, None),
     ("parallelism_config", {}, {"kind": SHARDED}, None),

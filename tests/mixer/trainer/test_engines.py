@@ -7,7 +7,6 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from torch import nn
-from torch.utils.data import IterableDataset
 
 from mixer import Budget, MarginalValue, Probing, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
@@ -16,6 +15,7 @@ from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from replay.feeding.features import extract_features
 from replay.methods import AGEM
+from tests.helpers import InOrder
 from tests.mixer.run.run_plans import planned
 
 
@@ -33,11 +33,6 @@ def trainer_with(kind: str, fsdp: bool = False, **config: Any) -> Any:
 class _SeesGradients(Method):
     def end_backward(self, model: nn.Module) -> None:
         """Looks at them."""
-
-
-class _Rows(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter(())
 
 
 class _HoldsTheModel(Method):
@@ -78,7 +73,7 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),
     (("zero3",), HEADS, "first micro-batch"),
     (("fsdp2", "zero2"), {**HEADS, "max_tokens_per_micro_batch": 9}, "max_tokens_per_micro_batch cannot guarantee"),
-    (("fsdp2",), {**HEADS, "streams": [Stream("rows", _Rows()), Stream("b", [3])]}, r"iterable streams \['rows'\]"),
+    (("fsdp2",), {**HEADS, "streams": [Stream("rows", InOrder([])), Stream("b", [3])]}, r"iterable streams \['rows'\]"),
     (
         ("zero2",),
         {"config": {"scheduler": {"type": "W"}}, "budget": Budget(samples=9)},

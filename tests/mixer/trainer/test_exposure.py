@@ -6,12 +6,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from torch.utils.data import IterableDataset
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import Exposure, Grouping, LossChange, MixingTrainer, Stream, schedules
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import Tokens
+from tests.helpers import InOrder, Tokens
 from tests.mixer.trainer.runs import make
 
 SIZES = {"a": 20, "b": 11, "c": 6}
@@ -29,12 +28,6 @@ class Numbered(Tokens):
         if index in self.broken:
             raise OSError("gone")
         return {**super().__getitem__(index), "row": self.first + index}
-
-
-class Rows(IterableDataset):
-    def __iter__(self) -> Any:
-        data = Numbered("c", 6)
-        return (data[index] for index in range(6))
 
 
 class Recording(TrainerCallback):
@@ -93,7 +86,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "mixing": lambda: ReplayRatio(0.3, "Uniform"),
     },
     "rows": {
-        "train_dataset": lambda: {"a": Numbered("a", 20), "c": Rows()},
+        "train_dataset": lambda: {"a": Numbered("a", 20), "c": InOrder(Numbered("c", 6))},
         "mixing": lambda: [1.0, 1.0],
         "max_steps": 6,
     },

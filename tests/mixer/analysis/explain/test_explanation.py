@@ -23,7 +23,7 @@ from mixer.analysis.explain.screen import as_json, screen
 from mixer.cli.entry import main
 from mixer.ledger.table_files import write_part
 from mixer.utils.console import print_json
-from tests.helpers import Tokens
+from tests.helpers import On, Tokens
 from tests.mixer.trainer.runs import make
 
 SIZES = {"a": 40, "b": 23, "c": 9}
@@ -61,16 +61,6 @@ class Live(TrainerCallback):
             terms.append({name: np.copy(term) for name, term in policy.explain().items()})
             policy = getattr(policy, "policy", None)
         self.terms[state.global_step + 1] = terms[::-1]
-
-
-class ByHand(TrainerCallback):
-    """Sets weights by hand after step 4 and gives them back after step 7."""
-
-    trainer: MixingTrainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step in (4, 7):
-            self.trainer.mixing.set_weights({"a": 1, "b": 1, "c": 6} if state.global_step == 4 else None)
 
 
 @pytest.fixture(scope="module")
@@ -158,9 +148,12 @@ def test_only_changes_are_recorded_and_nothing_of_a_static_policy(tmp_path: Path
 
 
 def test_weights_set_by_hand(tmp_path: Path) -> None:
-    by_hand = ByHand()
-    by_hand.trainer = build(tmp_path, max_steps=9, callbacks=[by_hand])
-    by_hand.trainer.train()
+    def set_weights(state: Any, **_: Any) -> None:
+        if state.global_step in (4, 7):  # and gives them back
+            trainer.mixing.set_weights({"a": 1, "b": 1, "c": 6} if state.global_step == 4 else None)
+
+    trainer = build(tmp_path, max_steps=9, callbacks=[On(step_end=set_weights)])
+    trainer.train()
     for step, is_by_hand in ((4, False), (5, True), (7, True), (8, False), (9, False)):
         found = explain(tmp_path, step)
         assert found.is_decided != is_by_hand

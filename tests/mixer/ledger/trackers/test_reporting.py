@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("tensorboard", reason="the extra `trackers` is not installed")
 
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from mixer import MixingTrainer
 from mixer.ledger.trackers import reporting
-from tests.helpers import Tokens, three_streams
+from tests.helpers import On, Tokens, three_streams
 from tests.mixer.trainer.runs import make, train
 
 
@@ -71,14 +71,10 @@ def test_a_tracker_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.M
 def test_other_callbacks_see_all_entries_and_one_that_moves_to_another_trainer_tells_of_that(tmp_path: Path) -> None:
     seen: set[str] = set()
 
-    class Seeing(TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            seen.update(logs)
-
     writer = Writer()
     callback = TensorBoardCallback(tb_writer=writer)
     trainer = make(tmp_path)
-    for added in (callback, Seeing()):  # after construction
+    for added in (callback, On(log=lambda _, logs, **__: seen.update(logs))):  # after construction
         trainer.add_callback(added)
     trainer.train()
     assert {"loss", "loss/a", "weight/b", "batch_size"} <= seen

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback
 
-from tests.helpers import Tokens
+from tests.helpers import On, Tokens
 from tests.mixer.trainer.runs import make
 
 KIND = "sequence-classification"
@@ -51,18 +51,16 @@ def test_the_best_model_by_it_is_loaded(metric: str, greater: bool | None, tmp_p
     assert metrics[f"eval_{metric.removeprefix('eval_')}"] == pytest.approx(best, abs=1e-6)
 
 
-class _Worsens(TrainerCallback):  # type: ignore[misc]
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if state.global_step >= 2:
-            for parameter in model.parameters():
-                parameter.grad.neg_()
+def _worsen(state: Any, model: Any, **_: Any) -> None:
+    for parameter in model.parameters() if state.global_step >= 2 else ():
+        parameter.grad.neg_()
 
 
 @pytest.mark.parametrize("metric", ["eval_math_loss", "worst_loss", "loss"])
 def test_a_run_stops_once_it_does_not_improve(metric, tmp_path, caplog, monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    stopping = EarlyStoppingCallback(early_stopping_patience=2)
-    trainer = _trainer(tmp_path, metric, callbacks=[_Worsens(), stopping], learning_rate=0.1, max_steps=12)
+    callbacks = [On(pre_optimizer_step=_worsen), EarlyStoppingCallback(early_stopping_patience=2)]
+    trainer = _trainer(tmp_path, metric, callbacks=callbacks, learning_rate=0.1, max_steps=12)
     trainer.train()
     values = _values(trainer, metric)
     best = values.index(min(values))

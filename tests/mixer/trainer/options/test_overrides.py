@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from mixer import MixingMixin, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model, weights_of
-from tests.mixer.trainer.runs import make
+from tests.helpers import On, Tokens, arguments, build_model, weights_of
+from tests.mixer.trainer.runs import make, train
 
 # What makes the batches of training is not the Trainer's here, but the streams'.
 NEVER_CALLED = ("_get_train_sampler", "_get_num_items_in_batch")
@@ -76,11 +76,8 @@ class TestTrainingStep:
             made(tmp_path, Mine).train()
 
     def test_one_that_is_replaced_in_the_run_is_refused(self, tmp_path: Path) -> None:
-        class Replacing(TrainerCallback):
-            def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-                trainer.training_step = lambda model, *rest: torch.zeros(())
-
-        trainer = made(tmp_path, callbacks=[Replacing()])
+        replaced = On(step_begin=lambda *_, **__: setattr(trainer, "training_step", lambda *_: torch.zeros(())))
+        trainer = made(tmp_path, callbacks=[replaced])
         with pytest.raises(TypeError, match=r"training_step of this MixingTrainer was replaced during the run"):
             trainer.train()
 
@@ -105,20 +102,14 @@ class TestLog:
 
 class TestLoader:
     def test_a_look_at_it_changes_no_run(self, tmp_path: Path) -> None:
-        class Looking(TrainerCallback):
-            pass
-
         def look(*args: Any, **kwargs: Any) -> None:
             assert next(iter(trainer.get_train_dataloader()))["input_ids"].ndim == 2
 
         ends = []
-        for when in ("never", "on_train_begin", "on_step_end", "on_epoch_end"):
-            callback = Looking()
-            setattr(callback, when, look)
-            args = arguments(tmp_path / when, max_steps=-1, num_train_epochs=2)
-            data = {"train_dataset": {"a": Tokens(20, 1), "b": Tokens(11, 2)}, "mixing": "LossChange"}
-            trainer = MixingTrainer(build_model("llama"), args, callbacks=[callback], **data)
-            trainer.train()
+        data = {"a": Tokens(20, 1), "b": Tokens(11, 2)}
+        for when in ("push_begin", "train_begin", "step_end", "epoch_end"):  # never, and at three events
+            options = {"callbacks": [On(**{when: look})], "max_steps": -1, "num_train_epochs": 2}
+            trainer = train(tmp_path / when, train_dataset=data, mixing="LossChange", **options)
             ends.append((weights_of(trainer.model), trainer.ledger.to_pandas()))
             assert torch.equal(ends[-1][0], ends[0][0])
             assert ends[-1][1].equals(ends[0][1])

@@ -6,12 +6,11 @@ from typing import Any
 import optuna
 import pandas as pd
 import pytest
-from transformers import TrainerCallback
 
 from mixer import Ledger, LossChange, Stream
 from mixer.checkpoint.checkpoint_files import find_problem
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import Tokens, build_model
+from tests.helpers import On, Tokens, build_model
 from tests.mixer.trainer.runs import make
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -44,19 +43,14 @@ def _assert_same_ledgers(folder: Path, expected: Ledger) -> None:
         pd.testing.assert_frame_equal(getattr(mine, table)(), getattr(expected, table)())
 
 
-class _MoreMath(TrainerCallback):  # type: ignore[misc]
-    trainer: Any
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 3:
-            self.trainer.mixing.set_weights({"math": 9, "code": 1})
-            self.trainer.mixing.set_batch_size(3)
-
-
 def _with_more_math(folder: Path, **options: Any) -> Any:
-    callback = _MoreMath()
-    callback.trainer = _trainer(folder, callbacks=[callback], **options)
-    return callback.trainer
+    def change(state: Any, **_: Any) -> None:
+        if state.global_step == 3:
+            trainer.mixing.set_weights({"math": 9, "code": 1})
+            trainer.mixing.set_batch_size(3)
+
+    trainer = _trainer(folder, callbacks=[On(step_end=change)], **options)
+    return trainer
 
 
 def test_every_trial_is_the_run_of_a_new_trainer(tmp_path: Path) -> None:

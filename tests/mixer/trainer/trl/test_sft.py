@@ -29,17 +29,6 @@ from tests.mixer.trainer.trl.cases import (
 from tests.ranks.warm import some
 
 
-def test_each_stream_becomes_what_sft_trainer_makes_of_it_alone(tmp_path: Path) -> None:
-    data = {"chat": chats(6, 1), "answers": completions(5, 2), "text": texts(4, 3)}
-    trainer = sft(tmp_path / "all", data, max_length=6)
-    for stream in trainer.streams:
-        args = sft_arguments(tmp_path / stream.name, max_length=6)
-        alone = SFTTrainer(model_of(), args, train_dataset=data[stream.name], processing_class=tokenizer())
-        for column in ("input_ids", "labels"):
-            assert list(stream.dataset[column]) == list(alone.train_dataset[column])
-    assert len(trainer.train_dataset) == sum(len(stream.dataset) for stream in trainer.streams)
-
-
 def _question(row: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": row["question"] + " ", "completion": row["answer"]}
 
