@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.cli.entry import main
 from mixer.ledger.evaluated_losses import (
     check_eval_weights,
     mean_loss,
@@ -84,7 +83,7 @@ def _train(folder: Path, resumed_from: str | None = None, **options: Any) -> Any
 
 
 @pytest.mark.parametrize("weights", [None, {"a": 1.0, "b": 3.0, "held out": 0.0}])
-def test_it_is_the_same_wherever_it_stands(tmp_path, weights, capsys) -> None:
+def test_it_is_the_same_wherever_it_stands(tmp_path, weights, printed) -> None:
     from mixer.analysis.watch.gathered import WatchedRun
     from mixer.analysis.watch.view import as_document
     from mixer.report.contents import read_report
@@ -105,14 +104,11 @@ def test_it_is_the_same_wherever_it_stands(tmp_path, weights, capsys) -> None:
     logged = [entry["eval_b_accuracy"] for entry in trainer.state.log_history if "eval_b_accuracy" in entry]
     assert metrics[(metrics["stream"] == "b") & (metrics["metric"] == "accuracy")]["value"].tolist() == logged
 
-    capsys.readouterr()
-    main(["compare", str(tmp_path), "--json"])
-    (told,) = json.loads(capsys.readouterr().out)
+    (told,) = json.loads(printed("compare", tmp_path, "--json"))
     assert told["eval_loss"] == {"first": first, "last": last}
     assert [row["samples"] for row in told["streams"] if row["stream"] == "held out"] == [None]
     assert {"stream": "b", "metric": "accuracy", "first": logged[0], "last": logged[1]} in told["metrics"]
-    main(["compare", str(tmp_path)])
-    table = capsys.readouterr().out
+    table = printed("compare", tmp_path)
     assert re.search(rf"average +│ +{first:.3f} → {last:.3f}", table)
     assert re.search(rf"b +│ accuracy │ +{logged[0]:.3f} → {logged[1]:.3f}", table)
 

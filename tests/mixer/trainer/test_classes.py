@@ -54,6 +54,7 @@ def _as_it_is(sample: Any) -> Any:
         ({"a": _table(KNOWN), "b": _table(SWAPPED)}, {"data_collator": _batched}),
         ([Stream("a", _table(KNOWN)), Stream("b", _table(SWAPPED), preprocess=_as_it_is)], {}),
         ({"a": _table(KNOWN), "b": _table(["no", "so so", "yes"])}, {}),
+        ({"a": _table(KNOWN, "labels", True), "b": _table(SWAPPED, "labels", True)}, {"model": "bert-tokens"}),
         ({"a": _table(KNOWN)}, {"eval_dataset": _table(SWAPPED)}),
         ({"a": _table(KNOWN)}, {"eval_dataset": {"a": _table(KNOWN), "other": _table(SWAPPED)}}),
     ],
@@ -61,12 +62,6 @@ def _as_it_is(sample: Any) -> Any:
 def test_another_order_is_refused(tmp_path: Path, data: Any, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="the same number would mean two things"):
         _build(tmp_path, data, **options)
-
-
-def test_tags_are_classes_too(tmp_path: Path) -> None:
-    data = {"a": _table(KNOWN, "labels", True), "b": _table(SWAPPED, "labels", True)}
-    with pytest.raises(ValueError, match="Stream 'b': its labels are"):
-        _build(tmp_path, data, "bert-tokens")
 
 
 def test_the_run_describes_its_classes_by_name(tmp_path: Path) -> None:

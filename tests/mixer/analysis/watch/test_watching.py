@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ from rich.console import Console
 
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
-from mixer.cli.entry import main
 from tests.mixer.analysis.watch.writing import begin, write
 from tests.terminal import Terminal
 
@@ -67,24 +67,22 @@ def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> No
         assert not any(line.startswith("stream-0 ") for line in lines)
 
 
-def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, printed: Callable[..., str]) -> None:
     for name in ("01-first", "02-second"):
         begin(tmp_path / name, 2, 1)
         for path in (tmp_path / name / "ledger").rglob("*"):
             os.utime(path, (1e9 + int(name[:2]), 1e9 + int(name[:2])))
-    main(["watch", str(tmp_path)])
-    shown = capsys.readouterr().out
+    shown = printed("watch", tmp_path)
     assert "02-second" in shown
     assert "1/200 steps" in shown
-    main(["watch", str(tmp_path), "--json"])
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed("watch", tmp_path, "--json"))
     assert (document["state"], document["loading_share"]) == ("running", 0.25)
     assert document["clock"]["gradient_norm"] == 0.5
     assert [stream["stream"] for stream in document["streams"]] == ["stream-0", "stream-1"]
     assert document["streams"][1]["share"] == pytest.approx(2 / 3)
 
 
-def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, printed: Callable[..., str]) -> None:
     ledger = begin(tmp_path, 3, 1)
     write(ledger, range(2, 3), 3, broken=1)
     ledger.record_evaluation(2, {"stream-1": 2.0, "stream-0": float("nan")})
@@ -94,8 +92,7 @@ def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pyte
     assert "worst stream-0 nan" in lines[4]
     cells = [line.split() for line in lines[6:]]
     assert [(row[3], row[6]) for row in cells] == [("nan", "nan"), ("4.985", "2.000"), ("5.985", "-")]
-    main(["watch", str(tmp_path), "--json"])
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed("watch", tmp_path, "--json"))
     finite = [(stream["loss_is_finite"], stream["evaluation_is_finite"]) for stream in document["streams"]]
     assert finite == [(False, False), (True, True), (True, None)]
     told = ("loss_is_finite", "gradient_norm_is_finite", "loss")

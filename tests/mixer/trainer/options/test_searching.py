@@ -136,16 +136,13 @@ def test_names_of_trials_name_folders_and_the_objective_is_the_mean_loss_if_noth
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"max_steps": 0}, "max_steps=0 trains nothing"),
         ({"gradient_accumulation_steps": 2}, "conflicts with gradient_accumulation_steps=2"),
         ({"num_train_epochs": 0.0}, "num_train_epochs must be above 0"),
     ],
 )
 def test_a_trial_is_refused_what_a_trainer_is(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
-        _trainer(tmp_path / "new", batch_size=8, **changes)
-    with pytest.raises(ValueError, match=message):
-        _search(_trainer(tmp_path / "search", batch_size=8), [changes])
+        _search(_trainer(tmp_path, batch_size=8), [changes])
 
 
 def test_a_search_that_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -118,17 +118,15 @@ def test_a_stream_that_does_not_go_is_named(tmp_path: Path, other: Any, changes:
         sft(tmp_path, {"chat": chats(4, 1), "odd": other}, **changes)
 
 
-def test_what_sft_trainer_drops_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("mixer.trainer.trl.logger.warning", lambda text, *values: said.append(text % values))
+def test_what_sft_trainer_drops_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain = chats(4, 1)
     columns = {"system": "w1", "weight": 0.5, "tools": None, "id": 1}
     dropping = datasets.Dataset.from_list([{**row, **columns} for row in plain])
     weighted = [{"messages": [{**turn, "weight": 0} for turn in row["messages"]]} for row in plain]
     sft(tmp_path, {"plain": plain, "dropping": dropping, "turns": datasets.Dataset.from_list(weighted)})
-    assert len(said) == 2
-    assert "'dropping': SFTTrainer drops the column 'system' and the column 'weight', so" in said[0]
-    assert "'turns': SFTTrainer drops the field 'weight' of turns, so" in said[1]
+    columns_lost, turns_lost = [text for text in caplog.messages if "SFTTrainer drops" in text]
+    assert "'dropping': SFTTrainer drops the column 'system' and the column 'weight', so" in columns_lost
+    assert "'turns': SFTTrainer drops the field 'weight' of turns, so" in turns_lost
 
 
 def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:
