@@ -10,7 +10,7 @@ from torch import nn
 
 from mixer import Budget, MarginalValue, Probing, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
-from mixer.trainer.engines import check_engine, engine_of
+from mixer.trainer.checks.engines import check_engine, engine_of
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from replay.feeding.features import extract_features

@@ -139,7 +139,7 @@ def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:
 
 
 def test_without_trl_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "mixer.trainer.sft", raising=False)
+    monkeypatch.delitem(sys.modules, "mixer.trainer.trl.sft", raising=False)
     monkeypatch.delitem(vars(mixer), "MixingSFTTrainer", raising=False)
     monkeypatch.setitem(sys.modules, "trl", None)
     with pytest.raises(ImportError, match=r"MixingSFTTrainer needs TRL.*pip install 'adaptive-mixer\[trl\]'"):
