@@ -19,15 +19,17 @@ OPTIONS: dict[str, Any] = {"max_steps": 11, "save_strategy": "steps", "save_step
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> MixingTrainer:
-    trainer = build(tmp_path_factory.mktemp("runs") / "every", None)
-    trainer.train()
-    return trainer
+    return trained(tmp_path_factory.mktemp("runs") / "every", None)
 
 
 @pytest.fixture(scope="module")
 def intervals(tmp_path_factory: pytest.TempPathFactory) -> MixingTrainer:
-    trainer = build(tmp_path_factory.mktemp("runs") / "intervals", 3)
-    trainer.train()
+    return trained(tmp_path_factory.mktemp("runs") / "intervals", 3)
+
+
+def trained(folder: Path, interval_steps: int | None, resume: str | None = None) -> MixingTrainer:
+    trainer = build(folder, interval_steps)
+    trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 
@@ -43,8 +45,7 @@ def folder_of(trainer: MixingTrainer) -> Path:
 @pytest.mark.parametrize("step", [4, 8])
 def test_a_run_resumed_within_an_interval_is_the_whole_one(intervals: MixingTrainer, tmp_path: Path, step: int) -> None:
     shutil.copytree(folder_of(intervals), tmp_path / "run")
-    resumed = build(tmp_path / "run", 3)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
+    resumed = trained(tmp_path / "run", 3, str(tmp_path / "run" / f"checkpoint-{step}"))
     for table in ("streams", "clock", "decisions"):
         own, expected = (trainer.ledger.read(table).to_pandas() for trainer in (resumed, intervals))
         pd.testing.assert_frame_equal(own, expected)

@@ -41,3 +41,9 @@ def gradients_of(folder: Path, model: Any = "llama", **changes: Any) -> torch.Te
 
 def logged(trainer: MixingTrainer, key: str) -> list[float]:
     return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def padded(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Rows of tokens with labels, put together."""
+    fills, pad = {"input_ids": 0, "attention_mask": 0, "labels": -100}, torch.nn.utils.rnn.pad_sequence
+    return {name: pad([row[name] for row in rows], True, fill) for name, fill in fills.items()}

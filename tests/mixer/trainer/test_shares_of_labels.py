@@ -12,7 +12,7 @@ from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
-from tests.mixer.trainer.runs import make
+from tests.mixer.trainer.runs import make, padded
 from tests.mixer.trainer.trl.cases import chats, completions, sft
 
 WEIGHTS = {"long": 0.75, "short": 0.25}
@@ -51,9 +51,7 @@ class Recording:
             name = list(WEIGHTS)[int(row["input_ids"][0]) - 1]
             if self.trainer is not None and self.trainer.state.global_step:
                 self.labels[name] += sum(label != -100 for label in row["labels"].tolist()[1:])
-        fills = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-        pad = torch.nn.utils.rnn.pad_sequence
-        return {name: pad([row[name] for row in rows], True, fill) for name, fill in fills.items()}
+        return padded(rows)
 
 
 def streams(**limits: int) -> list[Stream]:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from torch.utils.data import Dataset
 
 from mixer import Fixed, MixingTrainer, Policy
 from mixer.analysis.explain.explanation import explain
@@ -15,34 +14,21 @@ from mixer.analysis.watch.view import as_document, view
 from mixer.ledger.comparison import comparison
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
-from tests.mixer.trainer.runs import train
+from tests.mixer.trainer.runs import padded, train
 
 LENGTHS, WEIGHTS = {"a": 12, "b": 6, "c": 3}, {"a": 60, "b": 30, "c": 10}
 ASKED = pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1}, abs=0.02)
 
 
-class _Rows(Dataset[dict[str, torch.Tensor]]):
-    def __init__(self, length: int):
-        self.length = length
-
-    def __len__(self) -> int:
-        return 400
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        ids = torch.full((self.length,), index % 60 + 1)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-
-
-def _padded(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    fills = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-    pad = torch.nn.utils.rnn.pad_sequence
-    return {name: pad([row[name] for row in rows], True, fill) for name, fill in fills.items()}
+def _rows(length: int) -> list[dict[str, torch.Tensor]]:
+    tokens = [torch.full((length,), index % 60 + 1) for index in range(400)]
+    return [{"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids} for ids in tokens]
 
 
 def _train(folder: Path, policy: Policy) -> MixingTrainer:
-    data = {name: _Rows(length) for name, length in LENGTHS.items()}
+    data = {name: _rows(length) for name, length in LENGTHS.items()}
     options = {"max_steps": 40, "logging_steps": 20, "per_device_train_batch_size": 10}
-    return train(folder, data_collator=_padded, train_dataset=data, mixing=policy, **options)
+    return train(folder, data_collator=padded, train_dataset=data, mixing=policy, **options)
 
 
 @pytest.fixture(scope="module")
