@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import imports, memory, other
+from rich.console import Console
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 from transformers import (
@@ -211,6 +212,14 @@ class GradientRecorder(TrainerCallback):
     ) -> None:
         parts = [p.grad.flatten() if p.grad is not None else torch.zeros(p.numel()) for p in model.parameters()]
         self.gradients.append(torch.cat(parts).detach().clone())
+
+
+def shown(*parts: Any, width: int = 120, height: int = 40) -> str:
+    """What a terminal of so many columns and rows shows of tables and panels."""
+    console = Console(width=width, height=height, no_color=True)
+    with console.capture() as captured:
+        console.print(*parts)
+    return captured.get()
 
 
 def weights_of(model: nn.Module) -> torch.Tensor:

@@ -11,7 +11,7 @@ import pytest
 from mixer import LossChange, MixingTrainer
 from mixer.analysis.explain.explanation import explain
 from mixer.report.contents import read_report
-from tests.mixer.trainer.runs import make
+from tests.mixer.trainer.runs import folder_of, make
 
 ENDS = [3, 4, 6, 8, 9, 11]  # at multiples of 3, in checkpoints, at the end
 OPTIONS: dict[str, Any] = {"max_steps": 11, "save_strategy": "steps", "save_steps": 4, "logging_steps": 2}
@@ -36,10 +36,6 @@ def trained(folder: Path, interval_steps: int | None, resume: str | None = None)
 def build(folder: Path, interval_steps: int | None) -> MixingTrainer:
     policy = LossChange(num_warmup_observations=1)
     return make(folder, mixing=policy, batch_size=6, ledger_interval_steps=interval_steps, **OPTIONS)
-
-
-def folder_of(trainer: MixingTrainer) -> Path:
-    return Path(str(trainer.args.output_dir))
 
 
 @pytest.mark.parametrize("step", [4, 8])

@@ -12,7 +12,7 @@ from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
-from tests.mixer.trainer.runs import make, padded
+from tests.mixer.trainer.runs import folder_of, make, padded
 from tests.mixer.trainer.trl.cases import chats, completions, sft
 
 WEIGHTS = {"long": 0.75, "short": 0.25}
@@ -98,16 +98,15 @@ def test_shares_of_labels_are_those_that_the_collator_counts(run: MixingTrainer)
 
 
 def test_a_resumed_run_counts_on_to_the_bit(run: MixingTrainer, tmp_path: Path) -> None:
-    checkpoint = Path(str(run.args.output_dir)) / "checkpoint-25"
     resumed = made(tmp_path / "labels", mixing=Fixed(WEIGHTS, unit="labels"))
-    resumed.train(resume_from_checkpoint=str(checkpoint))
+    resumed.train(resume_from_checkpoint=str(folder_of(run) / "checkpoint-25"))
     assert resumed.mixing.state_dict() == run.mixing.state_dict()
     rows = run.ledger.to_pandas().query("step > 25").reset_index(drop=True)
     assert resumed.ledger.to_pandas().query("step > 25").reset_index(drop=True).equals(rows)
 
 
 def test_a_report_an_explanation_and_a_fit_go_by_labels(run: MixingTrainer) -> None:
-    folder = Path(str(run.args.output_dir))
+    folder = folder_of(run)
     assert summarise(folder).streams["label_share"].to_dict() == ASKED
     assert read_report([folder]).tables()["by_stream"].set_index("stream")["label_share"].to_dict() == ASKED
     labels, seen = (run.ledger.to_pandas().query("step < 30").groupby("stream")[name] for name in ("labels", "count"))

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset
 from transformers import Trainer, TrainerCallback
 
 import mixer
 from mixer import MixingTrainer, Policy, Stream
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
-from tests.mixer.trainer.runs import gradients_of, make, train
+from tests.mixer.trainer.runs import as_drawn, gradients_of, make, train
 
 
 class _Events(TrainerCallback):
@@ -34,7 +33,6 @@ class _Events(TrainerCallback):
 def _run_both(folder: Path, model: str, num_samples: int, stop_at: int = 0, **changes: Any) -> list[Trainer]:
     """Trains by the Trainer and by ours; events, epochs, steps and learning rates are the same."""
     data = Tokens(num_samples, 1, MODEL_DATA[model])
-    order = mixer.Order(num_samples, Stream("train", data).order_key(42)).indices(0, num_samples)
     both: list[Trainer] = []
     found = []
     for kind in (Trainer, MixingTrainer):
@@ -43,7 +41,7 @@ def _run_both(folder: Path, model: str, num_samples: int, stop_at: int = 0, **ch
         own: Any = data
         if kind is Trainer:  # it gets the samples in our order: epoch after epoch
             args.train_sampling_strategy = "sequential"
-            own = Subset(data, order.tolist())
+            own = as_drawn(data)
         events = _Events(stop_at)
         evaluation = Tokens(4, 9, MODEL_DATA[model])
         trainer = kind(build_model(model), args, train_dataset=own, eval_dataset=evaluation, callbacks=[events])

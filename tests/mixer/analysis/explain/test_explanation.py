@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 from transformers import TrainerCallback
 
 import mixer
@@ -22,7 +21,7 @@ from mixer.analysis.explain.explanation import Explanation, explain
 from mixer.analysis.explain.screen import as_json, screen
 from mixer.ledger.table_files import write_part
 from mixer.utils.console import print_json
-from tests.helpers import On, Tokens
+from tests.helpers import On, Tokens, shown
 from tests.mixer.trainer.runs import make
 
 SIZES = {"a": 40, "b": 23, "c": 9}
@@ -90,10 +89,7 @@ def keep_rows(run: Path, kept: Callable[[Any], Any]) -> None:
 
 
 def drawn(found: Explanation) -> str:
-    console = Console(width=80, height=40)
-    with console.capture() as capture:
-        console.print(screen(found))
-    lines = capture.get().splitlines()
+    lines = shown(screen(found), width=80).splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
     return "\n".join(lines)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
+from tests.helpers import shown
 from tests.mixer.analysis.watch.writing import begin, write
 from tests.terminal import Terminal
 
@@ -17,10 +17,7 @@ from tests.terminal import Terminal
 def _drawn(folder: Path, columns: int, rows: int) -> list[str]:
     run = WatchedRun(folder)
     run.read()
-    console = Console(width=columns, height=rows, no_color=True)
-    with console.capture() as captured:
-        console.print(view(run, columns, rows))
-    return captured.get().splitlines()
+    return shown(view(run, columns, rows), width=columns, height=rows).splitlines()
 
 
 @pytest.mark.full
@@ -35,8 +32,8 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     assert "loss 3.500 █" in lines[3]
     assert "loading 25%" in lines[3]
     row = next(line for line in lines if line.startswith("stream-2"))
-    for shown in ("████░░░░ 0.500", " 75% ", " 50% "):  # the weight, the coverage, the share of the samples
-        assert shown in row
+    for part in ("████░░░░ 0.500", " 75% ", " 50% "):  # the weight, the coverage, the share of the samples
+        assert part in row
     write(ledger, range(51, 101), 3)
     ledger.record_evaluation(100, {"stream-0": 1.5, "stream-1": 2.5})
     ledger.finish()  # a tail becomes a part under its eyes
@@ -61,8 +58,8 @@ def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> No
     assert all(len(line) <= columns for line in lines)
     assert "running" in lines[0] or columns < 30
     if rows >= 15 and columns >= 50:
-        shown = rows - 5 - 2  # lines above, the table's head and the line that counts the others
-        assert lines[-1].startswith(f"… and {40 - shown} more of 40 streams, weight")
+        num_shown = rows - 5 - 2  # lines above, the table's head and the line that counts the others
+        assert lines[-1].startswith(f"… and {40 - num_shown} more of 40 streams, weight")
         assert any(line.startswith("stream-39 ") for line in lines)  # the heaviest
         assert not any(line.startswith("stream-0 ") for line in lines)
 
@@ -72,9 +69,9 @@ def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, printe
         begin(tmp_path / name, 2, 1)
         for path in (tmp_path / name / "ledger").rglob("*"):
             os.utime(path, (1e9 + int(name[:2]), 1e9 + int(name[:2])))
-    shown = printed("watch", tmp_path)
-    assert "02-second" in shown
-    assert "1/200 steps" in shown
+    once = printed("watch", tmp_path)
+    assert "02-second" in once
+    assert "1/200 steps" in once
     document = json.loads(printed("watch", tmp_path, "--json"))
     assert (document["state"], document["loading_share"]) == ("running", 0.25)
     assert document["clock"]["gradient_norm"] == 0.5

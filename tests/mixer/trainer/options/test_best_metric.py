@@ -9,7 +9,7 @@ import torch
 from transformers import EarlyStoppingCallback
 
 from tests.helpers import On, Tokens
-from tests.mixer.trainer.runs import make
+from tests.mixer.trainer.runs import logged, make
 
 KIND = "sequence-classification"
 SAVES = {"save_strategy": "steps", "save_steps": 1, "load_best_model_at_end": True}
@@ -29,11 +29,6 @@ def _trainer(folder: Path, metric: str, **changes: Any) -> Any:
     return make(folder, "bert-classifier", **options)
 
 
-def _values(trainer: Any, metric: str) -> list[float]:
-    key = metric if metric.startswith("eval_") else f"eval_{metric}"
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
-
-
 @pytest.mark.parametrize(
     ("metric", "greater"),
     [("eval_math_loss", None), ("eval_worst_loss", None), ("code_loss", True), ("code_accuracy", None)],
@@ -41,7 +36,7 @@ def _values(trainer: Any, metric: str) -> list[float]:
 def test_the_best_model_by_it_is_loaded(metric: str, greater: bool | None, tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, metric, greater_is_better=greater, save_total_limit=1)
     trainer.train()
-    values = _values(trainer, metric)
+    values = logged(trainer, f"eval_{metric.removeprefix('eval_')}")
     is_greater = not metric.endswith("loss") if greater is None else greater
     best = max(values) if is_greater else min(values)
     assert len(values) == 6
@@ -62,7 +57,7 @@ def test_a_run_stops_once_it_does_not_improve(metric, tmp_path, caplog, monkeypa
     callbacks = [On(pre_optimizer_step=_worsen), EarlyStoppingCallback(early_stopping_patience=2)]
     trainer = _trainer(tmp_path, metric, callbacks=callbacks, learning_rate=0.1, max_steps=12)
     trainer.train()
-    values = _values(trainer, metric)
+    values = logged(trainer, f"eval_{metric.removeprefix('eval_')}")
     best = values.index(min(values))
     assert len(values) == best + 3 < 12  # two evaluations that are no better, of that metric alone
     assert trainer.state.best_global_step == best + 1

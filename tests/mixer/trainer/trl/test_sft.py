@@ -13,9 +13,10 @@ from transformers import Trainer
 from trl import SFTTrainer
 
 import mixer
-from mixer import MixingSFTTrainer, Order, Stream
+from mixer import MixingSFTTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import GradientRecorder, Tokens, weights_of
+from tests.mixer.trainer.runs import as_drawn
 from tests.mixer.trainer.trl.cases import (
     chats,
     completions,
@@ -247,17 +248,14 @@ def test_a_step_of_all_samples(tmp_path: Path, name: str) -> None:
 
 def _both(tmp_path: Path, model_name: str, data: Any, **changes: Any) -> list[Trainer]:
     """Trains SFTTrainer on the samples in our order, and ours on one data set."""
-    order = Order(len(data), Stream("train", data).order_key(42)).indices(0, len(data)).tolist()
     trainers: list[Trainer] = []
     for trainer_class in (SFTTrainer, MixingSFTTrainer):
         options = {"optim": "adamw_torch", "learning_rate": 1e-2, "max_grad_norm": 1.0, "max_steps": -1, **changes}
         args = sft_arguments(tmp_path / trainer_class.__name__, num_train_epochs=1, **options)
+        own = {"train_dataset": data, "eval_dataset": data, "processing_class": tokenizer()}
         if trainer_class is SFTTrainer:
-            args.train_sampling_strategy = "sequential"
-        own = data.select(order) if trainer_class is SFTTrainer else data
-        trainer = trainer_class(
-            model_of(model_name), args, train_dataset=own, eval_dataset=data, processing_class=tokenizer()
-        )
+            args.train_sampling_strategy, own["train_dataset"] = "sequential", as_drawn(data)
+        trainer = trainer_class(model_of(model_name), args, **own)
         trainer.train()
         trainers.append(trainer)
     return trainers
