@@ -20,10 +20,10 @@ from transformers import (
     ViTConfig,
 )
 
-from mixer import Head, MixingTrainer, MultiTaskModel, Stream
+from mixer import Head, MultiTaskModel, Stream
 from mixer.models.multi_task import MultiTaskConfig
 from mixer.recipe.model import ModelRecipe
-from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, weights_of
+from tests.helpers import VOCABULARY, GradientRecorder, Tokens, weights_of
 from tests.mixer.forms import (
     HEADS,
     KINDS,
@@ -37,6 +37,7 @@ from tests.mixer.forms import (
     task_streams,
     watched,
 )
+from tests.mixer.trainer.runs import train
 
 _TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY}
 _ENCODERS: dict[str, tuple[PreTrainedConfig, str]] = {
@@ -98,8 +99,7 @@ class _Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
 def test_it_trains_on_both_heads(name: str, tmp_path: Path) -> None:
     model, recorder, twin = _model(name), GradientRecorder(), _model(name).train()
     data = {"topic": _Rows(name, _CLASSES), "stars": _Rows(name, _NUMBERS)}
-    args = arguments(tmp_path, max_steps=1)
-    MixingTrainer(model, args, train_dataset=data, batch_size=8, callbacks=[recorder]).train()
+    train(tmp_path, model, max_steps=1, train_dataset=data, batch_size=8, callbacks=[recorder])
     loss = (twin("topic", **_batch(name, _CLASSES)).loss + twin("stars", **_batch(name, _NUMBERS)).loss) / 2
     loss.backward()
     expected = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in twin.parameters()])
