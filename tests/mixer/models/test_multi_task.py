@@ -35,7 +35,7 @@ from tests.mixer.forms import (
     multi_task,
     task_data,
     task_streams,
-    watched,
+    trained,
 )
 from tests.mixer.trainer.runs import train
 
@@ -199,16 +199,14 @@ def test_adapters_around_it_train_its_heads_too(tmp_path: Path) -> None:
     torch.manual_seed(0)
     options = LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=list(HEADS))
     model: Any = get_peft_model(multi_task(), options).double()
-    recorder = GradientRecorder()
-    trainer = watched(tmp_path, model, task_streams(), callbacks=[recorder], args={"max_steps": 1})
-    trainer.train()
-    batch, twin = trainer.batches[0]
+    trainer = trained(tmp_path, model, task_streams(), args={"max_steps": 1})
+    (batch, twin), gradient = trainer.batches[0], trainer.recorder.gradients[0]
     for parameter in twin.parameters():
         parameter.requires_grad_(True)
     expected = gradient_by_hand(batch, twin, means_by_hand(batch, twin, NAMES))
     kept = torch.cat([torch.full((one.numel(),), one.requires_grad) for one in model.parameters()])
-    torch.testing.assert_close(recorder.gradients[0][kept], expected[kept], rtol=0, atol=1e-12)
-    assert recorder.gradients[0][kept].abs().max() > 1e-3
+    torch.testing.assert_close(gradient[kept], expected[kept], rtol=0, atol=1e-12)
+    assert gradient[kept].abs().max() > 1e-3
     heads = [name for name, one in model.named_parameters() if one.requires_grad and ".heads." in name]
     assert len(heads) == 2 * len(HEADS)
     assert trainer.evaluate({"tags": task_data("tags")})["eval_tags_loss"] > 0
@@ -238,14 +236,12 @@ def test_a_model_of_the_users_own_is_told_the_task(tmp_path: Path, heads: Any, m
         Stream("b", Tokens(8, 2, KINDS["topic"]), head="other"),
         Stream("c", Tokens(8, 3, KINDS["topic"]), head="other"),
     ]
-    recorder, tasks = GradientRecorder(), ["topic", "other", "other"]
-    trainer = watched(tmp_path, _Own(heads).double(), streams, micro, 9, callbacks=[recorder], args={"max_steps": 2})
-    trainer.train()
+    trainer = trained(tmp_path, _Own(heads).double(), streams, micro, 9, args={"max_steps": 2})
 
     def loss_sum(model: nn.Module, task: str, row: Any) -> Tensor:
         return model(task=task, **row)["loss"]
 
-    for gradient, (batch, model) in zip(recorder.gradients, trainer.batches, strict=True):
-        means = means_by_hand(batch, model, tasks, loss_sum)
+    for gradient, (batch, model) in zip(trainer.recorder.gradients, trainer.batches, strict=True):
+        means = means_by_hand(batch, model, ["topic", "other", "other"], loss_sum)
         torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
     assert trainer.evaluate({"c": Tokens(4, 9, KINDS["topic"])})["eval_c_loss"] > 0
