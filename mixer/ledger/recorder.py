@@ -36,50 +36,6 @@ def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
     return plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
 
 
-class ConflictLog:
-    """Adds up, since the last log entry, steps with a conflict and the weights of the streams' gradients."""
-
-    def __init__(self) -> None:
-        self._num_steps, self._num_conflicts = 0, 0
-        self._weights: dict[int, tuple[float, int]] = {}  # sum and count by stream
-
-    def note(self, gramian: FloatArray, stream_ids: Sequence[int], weights: FloatArray) -> None:
-        """Notes a step.
-
-        Args:
-            gramian: `[num_streams, num_streams]`: products of gradients.
-            stream_ids: `[num_present]`: streams whose gradient is not 0.
-            weights: `[num_present]`: their factors.
-        """
-        self._num_steps += 1
-        self._num_conflicts += int((gramian < 0.0).any())
-        for stream_id, weight in zip(stream_ids, weights.tolist(), strict=True):
-            total, count = self._weights.get(stream_id, (0.0, 0))
-            self._weights[stream_id] = total + weight, count + 1
-
-    def entries(self, names: Sequence[str]) -> dict[str, float]:
-        """Gives the share of steps with a conflict and the streams' mean weights; empty without a step."""
-        if not self._num_steps:
-            return {}
-        means = {
-            f"conflict_weight/{names[one]}": total / count for one, (total, count) in sorted(self._weights.items())
-        }
-        return {"conflicts": self._num_conflicts / self._num_steps, **means}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the sums as plain data."""
-        streams = [[stream_id, *sums] for stream_id, sums in sorted(self._weights.items())]
-        return {"steps": self._num_steps, "conflicts": self._num_conflicts, "streams": streams}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "ConflictLog":
-        """Makes a log of saved sums, or an empty one of an empty state."""
-        log = cls()
-        log._num_steps, log._num_conflicts = state.get("steps", 0), state.get("conflicts", 0)
-        log._weights = {stream_id: (total, count) for stream_id, total, count in state.get("streams", [])}
-        return log
-
-
 # A step with losses and norm that may still be on a GPU: its result, the run's state and place after it, and the norm.
 _Waiting = tuple[StepResult, FloatArray, dict[str, NDArray[Any]], dict[str, float], Tensor | float | None]
 
