@@ -85,9 +85,9 @@ def rows_of(step: int, levels: Sequence[Level], names: Sequence[str]) -> dict[st
                 rows.append((number, level.name, term, array.reshape(1)))
             elif array.shape == (len(level.names),):
                 rows.append((number, level.name, term, _spread(array, level.names, names)))
-    level, rule, term, values = ([row[place] for row in rows] for place in range(4))
     columns: dict[str, list[Any]] = {"step": [step] * len(rows), "control": ["weights"] * len(rows)}
-    return {**columns, "level": level, "rule": rule, "term": term, "values": values}
+    by_place = {name: [row[place] for row in rows] for place, name in enumerate(("level", "rule", "term", "values"))}
+    return columns | by_place
 
 
 def decided_before(decisions: pd.DataFrame, step: int) -> tuple[int | None, pd.DataFrame]:

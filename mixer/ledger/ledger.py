@@ -316,9 +316,9 @@ class Ledger:
         Returns:
             One row per decision, level and term: step (steps done when it was made; it rules from the next one on),
             control (`"weights"`), level (0 for the innermost policy, then its wrappers), rule (name of the policy),
-            term (`"decided ..."` for the decision itself), values (one number, or one a stream in the order of `streams`
-            at that step; NaN for a stream that the level does not see). None of a policy that never changes its first
-            decision. Version 0.1.0 also recorded those on the `"batch_size"`.
+            term (`"decided ..."` for the decision itself), values (one number, or one a stream in the order of
+            `streams` at that step; NaN for a stream that the level does not see). None of a policy that never changes
+            its first decision. Version 0.1.0 also recorded those on the `"batch_size"`.
         """
         return self._frame("decisions")
 
