@@ -25,11 +25,6 @@ _OF_TABLES: dict[str, dict[str, Any]] = {
     "--greater_is_better": {"action": "store_true", "help": "The table has metrics of which more is better."},
 }
 _OF_FOLDERS: dict[str, dict[str, Any]] = {
-    "--loss": {
-        "choices": ["evaluation", "train"],
-        "default": "evaluation",
-        "help": "Losses of the last evaluation, or of training over the last tenth of the steps.",
-    },
     "--allow-different-budgets": {
         "action": "store_true",
         "help": "Also fit runs that differ in length or last evaluation, or stopped early.",
@@ -113,7 +108,7 @@ def _recorded(config: Namespace) -> RunTable | RecordedRuns:
     if any(are_tables):
         raise ValueError("runs: give tables or folders of runs, not both.")
     _refuse_others(config, _OF_TABLES, "tables")
-    return RecordedRuns(paths, config.unit, config.loss, config.allow_different_budgets, config.allow_different_recipes)
+    return RecordedRuns(paths, config.unit, config.allow_different_budgets, config.allow_different_recipes)
 
 
 def _refuse_others(config: Namespace, options: Mapping[str, Mapping[str, Any]], kind: str) -> None:

@@ -15,7 +15,7 @@ _FIRST = (
     *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
 )
 _GROUPS: dict[str, Sequence[str]] = {
-    "Data": ("trainer", "reference_model", "streams", "tokenizer", "chat_template"),
+    "Data": ("trainer", "streams", "tokenizer", "chat_template"),
     "Mixture": ("groupings", "probe", "budget", "conflict", "methods"),
     "Evaluation": ("evaluation", "targets"),
 }

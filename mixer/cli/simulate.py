@@ -16,7 +16,6 @@ _EVERY = "Shows the mixture in such parts of the run."
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--num_ranks": {"type": int, "default": 1, "metavar": "N", "help": _NUM_RANKS},
     "--every": {"type": float, "default": 0.1, "metavar": "SHARE", "help": _EVERY},
-    "--output": {"type": str | None, "metavar": "FOLDER", "help": "Writes a ledger there, as a run would."},
 }
 
 
@@ -26,7 +25,7 @@ def simulate() -> Command:
         Recipe,
         _simulate,
         description="Plans the whole run of a recipe without a model. Every field can be overridden: --batch_size 64.",
-        usage="[--num_ranks N] [--every SHARE] [--output FOLDER] [--json]",
+        usage="[--num_ranks N] [--every SHARE] [--json]",
         example="mixer simulate recipes/demo.yaml --mixing Proportional --num_ranks 2",
         options=_OPTIONS,
     )
@@ -35,5 +34,5 @@ def simulate() -> Command:
 def _simulate(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     check_every(own.every)
     with only_json(own.json):
-        planned = simulate_run(build_recipe(Recipe, parser, config), own.num_ranks, own.output)
+        planned = simulate_run(build_recipe(Recipe, parser, config), own.num_ranks)
     show(lambda: planned.summary(own.every), lambda: screen(planned, own.every), own.json)

@@ -1,10 +1,9 @@
 """Weights for conflicting gradients: the methods of the package `torchjd`, by name or as objects of it."""
 
-import copy
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ _CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 NAMES = tuple(_CLASSES)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-_OF_SHAPE_ALONE = ("Mean", "Sum", "Constant", "Random")  # aggregators that ignore the gradients' values
 
 
 class Aggregator:
@@ -37,44 +35,33 @@ class Aggregator:
     an aggregator, whether torchjd's weights are those of a sum or of a mean. The Gramian is divided by its trace first,
     so the scale of the gradients does not matter (torchjd ignores conflicts if the trace is below 1e-4).
 
-    An aggregator with an entry per stream (`pref_vector`) uses the entries of the streams that are present. If these
-    add up to 0 or less, such as `[1, 0, 0]` once the first stream has ended, all weights are 1.
-
     Args:
         method: A name of `NAMES`, or an aggregator or weighting of torchjd that only needs the Gramian.
-        options: Arguments of torchjd's class, for a name: `{"c": 0.4}` for `"cagrad"`.
         num_streams: Number of streams.
 
     Raises:
         ValueError: If the name is unknown, torchjd or a solver of it is not installed, or the aggregator needs more
-            than the Gramian, or has a state.
+            than the Gramian, or has a state or an entry per stream.
         TypeError: If `method` is of another type.
 
     Example:
-        >>> aggregator = Aggregator("pcgrad", {}, num_streams=2)  # doctest: +SKIP
-        >>> aggregator.weigh(np.array([[1.0, -1.0], [-1.0, 2.0]]), stream_ids=[0, 1], key=[0])  # doctest: +SKIP
+        >>> aggregator = Aggregator("pcgrad", num_streams=2)  # doctest: +SKIP
+        >>> aggregator.weigh(np.array([[1.0, -1.0], [-1.0, 2.0]]), key=[0])  # doctest: +SKIP
         array([2. , 1.5])
     """
 
-    def __init__(self, method: Any, options: Mapping[str, Any], num_streams: int):
-        self._num_streams = num_streams
-        self.name, self._weighting = _weighting_of(method, options)
+    def __init__(self, method: Any, num_streams: int):
+        self.name, self._weighting = _weighting_of(method)
         self.description = _description(self._weighting)  # before its use, which may change its counters
-        self._vector = _vector_name(self._weighting)
-        if self._vector and (length := len(getattr(self._weighting, self._vector))) != num_streams:
-            raise ValueError(
-                f"conflict={self.name}: {self._vector} must have one entry per stream ({num_streams}), got {length}."
-            )
-        self._scales: dict[tuple[int, ...], float] = {}
+        self._scales: dict[int, float] = {}
         if num_streams > 1:  # fails now rather than in the first step
-            self._scale(tuple(range(num_streams)))
+            self._scale(num_streams)
 
-    def weigh(self, gramian: FloatArray, stream_ids: Sequence[int], key: Sequence[int]) -> FloatArray:
+    def weigh(self, gramian: FloatArray, key: Sequence[int]) -> FloatArray:
         """Computes the weights of the gradients.
 
         Args:
             gramian: `[num_present, num_present]`: products of the gradients, finite, with a positive diagonal.
-            stream_ids: `[num_present]`: the streams of the gradients.
             key: Seed of the random numbers; global generators are left as they are.
 
         Returns:
@@ -83,44 +70,33 @@ class Aggregator:
         Raises:
             ValueError: If torchjd fails.
         """
-        present = tuple(stream_ids)
-        if self._vector and len(present) < self._num_streams and self._entries(present).sum() <= 0.0:
-            return np.ones(len(present))
         with seeded(*key):
-            weights = self._solve(gramian / np.trace(gramian), present)
-        return weights * self._scale(present)
+            weights = self._solve(gramian / np.trace(gramian))
+        return weights * self._scale(len(gramian))
 
-    def _entries(self, present: tuple[int, ...]) -> Tensor:
-        entries: Tensor = getattr(self._weighting, str(self._vector)).detach().double().cpu()
-        return entries[list(present)]
-
-    def _scale(self, present: tuple[int, ...]) -> float:
+    def _scale(self, num_present: int) -> float:
         """Factor that gives orthogonal gradients of equal length a mean weight of 1."""
-        if present not in self._scales:
+        if num_present not in self._scales:
             with seeded(0):
-                total = float(self._solve(np.eye(len(present)) / len(present), present).sum())
+                total = float(self._solve(np.eye(num_present) / num_present).sum())
             if total <= 0.0:
                 raise ValueError(
                     f"conflict={self.name}: weights of orthogonal gradients must add up to more than 0, got {total:g}."
                 )
-            self._scales[present] = len(present) / total
-        return self._scales[present]
+            self._scales[num_present] = num_present / total
+        return self._scales[num_present]
 
-    def _solve(self, gramian: FloatArray, present: tuple[int, ...]) -> FloatArray:
-        weighting = self._weighting
-        if self._vector:
-            weighting = copy.deepcopy(weighting)
-            setattr(weighting, self._vector, self._entries(present))
+    def _solve(self, gramian: FloatArray) -> FloatArray:
         try:
             with torch.no_grad():
-                weights: FloatArray = weighting(torch.from_numpy(gramian)).detach().double().cpu().numpy()
+                weights: FloatArray = self._weighting(torch.from_numpy(gramian)).detach().double().cpu().numpy()
         except Exception as error:  # solvers fail in many ways
             raise ValueError(
                 f"conflict={self.name} found no weights for the Gramian {gramian.tolist()}: {error}"
             ) from error
-        if weights.shape != (len(present),) or not np.isfinite(weights).all():
+        if weights.shape != (len(gramian),) or not np.isfinite(weights).all():
             raise ValueError(
-                f"conflict={self.name} must give {len(present)} finite weights for the Gramian {gramian.tolist()}, got "
+                f"conflict={self.name} must give {len(gramian)} finite weights for the Gramian {gramian.tolist()}, got "
                 f"{weights.tolist()}."
             )
         return weights
@@ -141,13 +117,6 @@ def known_name(name: str) -> str:
 
 def _key(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
-
-
-def _vector_name(weighting: Any) -> str | None:
-    """Name of the attribute that has an entry per stream."""
-    if type(weighting).__name__ == "ConstantWeighting":
-        return "weights"
-    return None if getattr(weighting, "pref_vector", None) is None else "pref_vector"
 
 
 def _description(weighting: Any) -> str:
@@ -176,29 +145,25 @@ def _torchjd(module: str) -> Any:
         ) from None
 
 
-def _weighting_of(method: Any, options: Mapping[str, Any]) -> tuple[str, Weighting]:
+def _weighting_of(method: Any) -> tuple[str, Weighting]:
     """Name and weighting `[num_present, num_present] -> [num_present]` of the option `conflict`."""
     if isinstance(method, str):
-        return known_name(method), _create(known_name(method), options)
+        return known_name(method), _create(known_name(method))
     if inspect.isclass(method):
         raise TypeError(f"conflict is the class {method.__name__}; give an instance: conflict={method.__name__}(...).")
     name = type(method).__name__
-    if options:
-        raise ValueError(f"conflict: options are for names such as 'cagrad'; give them to {name}(...) itself.")
     return name, _extract(method, name)
 
 
-def _create(name: str, options: Mapping[str, Any]) -> Weighting:
+def _create(name: str) -> Weighting:
     class_name, defaults = _CLASSES[name]
     try:
-        weighting: Weighting = getattr(_torchjd("torchjd.aggregation"), class_name)(**{**defaults, **options})
+        weighting: Weighting = getattr(_torchjd("torchjd.aggregation"), class_name)(**defaults)
     except ImportError as error:
         raise ValueError(
             f"conflict={name!r} needs a solver ({str(error).partition('. ')[0]}): pip install "
             "'adaptive-mixer[conflict-solvers]' (some is copyleft), or choose 'pcgrad' or 'mgda', which need none."
         ) from None
-    except TypeError as error:
-        raise ValueError(f"conflict={name!r} cannot be made with the options {dict(options)}: {error}.") from None
     return weighting
 
 
@@ -212,12 +177,14 @@ def _extract(method: Any, name: str) -> Weighting:
             f"conflict={name} remembers earlier gradients, which no checkpoint holds: a resumed run would differ. "
             "Choose an aggregator without a state."
         )
-    if isinstance(method, torchjd.Weighting):
-        return method  # type: ignore[no-any-return]
-    if isinstance(method, torchjd.GramianWeightedAggregator):
-        return method.gramian_weighting  # type: ignore[no-any-return]
-    if any(isinstance(method, getattr(torchjd, known)) for known in _OF_SHAPE_ALONE):
-        return method.weighting  # type: ignore[no-any-return]
+    weighting = getattr(method, "gramian_weighting", method)
+    if getattr(weighting, "pref_vector", None) is not None or isinstance(weighting, torchjd.ConstantWeighting):
+        raise ValueError(
+            f"conflict={name} has an entry per stream, but not every step has every stream. Leave pref_vector out, and "
+            "weight streams by loss_weight."
+        )
+    if isinstance(weighting, torchjd.Weighting):
+        return weighting  # type: ignore[no-any-return]
     raise ValueError(
         f"conflict={name} needs the whole gradients, not only their products. Choose an aggregator that works on the "
         "Gramian (torchjd.aggregation.GramianWeightedAggregator), such as 'upgrad'."

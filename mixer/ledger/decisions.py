@@ -1,9 +1,9 @@
-"""Decisions of the policy and of the batch-size schedule: as rows of the ledger's table `decisions`, and back."""
+"""Decisions of the policy: as rows of the ledger's table `decisions`, and back."""
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,6 @@ import pandas as pd
 from mixer.policies.contract import Decision, Policy, Terms
 from mixer.utils.arrays import FloatArray
 
-Control = Literal["weights", "batch_size"]
 _FIELDS = tuple(field.name for field in dataclasses.fields(Decision))
 _DECIDED = "decided "  # sets the decision itself apart from the terms that led to it
 
@@ -64,8 +63,8 @@ def copied(decision: Decision) -> Decision:
     return Decision(np.array(decision.weights), *rest)
 
 
-def rows_of_weights(step: int, levels: Sequence[Level], names: Sequence[str]) -> dict[str, list[Any]]:
-    """Lays out a decision on the weights.
+def rows_of(step: int, levels: Sequence[Level], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Lays out a decision.
 
     Args:
         step: Number of steps done when it was made.
@@ -86,42 +85,29 @@ def rows_of_weights(step: int, levels: Sequence[Level], names: Sequence[str]) ->
                 rows.append((number, level.name, term, array.reshape(1)))
             elif array.shape == (len(level.names),):
                 rows.append((number, level.name, term, _spread(array, level.names, names)))
-    return _columns(step, "weights", rows)
+    columns: dict[str, list[Any]] = {"step": [step] * len(rows), "control": ["weights"] * len(rows)}
+    by_place = {name: [row[place] for row in rows] for place, name in enumerate(("level", "rule", "term", "values"))}
+    return columns | by_place
 
 
-def rows_of_batch_size(step: int, schedule: str, terms: Terms) -> dict[str, list[Any]]:
-    """Lays out a decision on the batch size.
-
-    Args:
-        step: Number of steps done when it was made.
-        schedule: Name of the schedule.
-        terms: The decided size and its terms; those that are no number are left out.
-
-    Returns:
-        Columns of `decisions`.
-    """
-    numbers = [(0, schedule, name, np.full(1, value)) for name, value in terms.items() if np.ndim(value) == 0]
-    return _columns(step, "batch_size", numbers)
-
-
-def decided_before(decisions: pd.DataFrame, step: int, control: Control) -> tuple[int | None, pd.DataFrame]:
+def decided_before(decisions: pd.DataFrame, step: int) -> tuple[int | None, pd.DataFrame]:
     """Finds the decision that rules a step.
 
     Args:
         decisions: The table.
         step: Number of the step.
-        control: What was decided.
 
     Returns:
         Number of steps done when it was made, and its rows; `None` and no rows if none is recorded.
     """
-    rows = decisions[(decisions["control"] == control) & (decisions["step"] < step)]
+    # Version 0.1.0 also recorded decisions of the batch-size schedule.
+    rows = decisions[(decisions["control"] == "weights") & (decisions["step"] < step)]
     made = None if rows.empty else int(rows["step"].max())
     return made, rows[rows["step"] == made]
 
 
 def levels_in(rows: pd.DataFrame, names: Sequence[str]) -> list[Level]:
-    """Reads a decision on the weights.
+    """Reads a decision.
 
     Args:
         rows: Its rows.
@@ -147,22 +133,11 @@ def levels_in(rows: pd.DataFrame, names: Sequence[str]) -> list[Level]:
     return levels
 
 
-def numbers_in(rows: pd.DataFrame) -> dict[str, float]:
-    """Reads a decision on the batch size: its terms by name."""
-    return {term: float(value[0]) for term, value in _arrays(rows).items()}
-
-
 def _spread(values: FloatArray, own: Sequence[str], names: Sequence[str]) -> FloatArray:
     if len(own) == len(names):
         return values
     by_name = dict(zip(own, values, strict=True))
     return np.array([by_name.get(name, np.nan) for name in names])
-
-
-def _columns(step: int, control: Control, rows: Sequence[tuple[int, str, str, FloatArray]]) -> dict[str, list[Any]]:
-    level, rule, term, values = ([row[place] for row in rows] for place in range(4))
-    columns: dict[str, list[Any]] = {"step": [step] * len(rows), "control": [control] * len(rows)}
-    return {**columns, "level": level, "rule": rule, "term": term, "values": values}
 
 
 def _arrays(rows: pd.DataFrame) -> dict[str, FloatArray]:

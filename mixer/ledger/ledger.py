@@ -173,7 +173,7 @@ class Ledger:
         self._append("gradients", rows_of(step, names, statistics))
 
     def record_decision(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Adds a decision; see `rows_of_weights` and `rows_of_batch_size`."""
+        """Adds a decision; see `decisions.rows_of`."""
         self._append("decisions", columns)
 
     def record_memory(
@@ -311,14 +311,14 @@ class Ledger:
         return cosines_of(self.gradients())
 
     def decisions(self) -> pd.DataFrame:
-        """Reads the decisions of the policy and of the batch-size schedule, each recorded when it changed.
+        """Reads the decisions of the policy, each recorded when it changed.
 
         Returns:
             One row per decision, level and term: step (steps done when it was made; it rules from the next one on),
-            control (`"weights"` or `"batch_size"`), level (0 for the innermost policy, then its wrappers), rule (name
-            of the policy or schedule), term (`"decided ..."` for the decision itself), values (one number, or one a
-            stream in the order of `streams` at that step; NaN for a stream that the level does not see). None of
-            rules that never change their first decision.
+            control (`"weights"`), level (0 for the innermost policy, then its wrappers), rule (name of the policy),
+            term (`"decided ..."` for the decision itself), values (one number, or one a stream in the order of
+            `streams` at that step; NaN for a stream that the level does not see). None of a policy that never changes
+            its first decision. Version 0.1.0 also recorded those on the `"batch_size"`.
         """
         return self._frame("decisions")
 

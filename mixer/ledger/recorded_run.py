@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mixer.gradients.records import measurements_in
-from mixer.ledger.decisions import Control, decided_before
+from mixer.ledger.decisions import decided_before
 from mixer.ledger.evaluated_losses import recorded_objective
 from mixer.ledger.folder import open_ledger, read_note
 from mixer.measurements.gradients import GradientStatistics
@@ -107,9 +107,9 @@ class RecordedRun:
             at = self.steps[np.searchsorted(self.steps[:-1], at)]
         return tuple(self._order.loc[self._order["step"] == at, "stream"])
 
-    def decision_before(self, step: int, control: Control) -> tuple[int | None, pd.DataFrame]:
+    def decision_before(self, step: int) -> tuple[int | None, pd.DataFrame]:
         """Finds the decision that rules a step; see `decided_before`."""
-        return decided_before(self._decisions, step, control)
+        return decided_before(self._decisions, step)
 
     @functools.cached_property
     def _decisions(self) -> pd.DataFrame:

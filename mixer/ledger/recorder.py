@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from mixer.gradients.records import gradient_entries
-from mixer.ledger.decisions import Control, Level, copied, is_same, levels_of, rows_of_batch_size, rows_of_weights
+from mixer.ledger.decisions import Level, copied, is_same, levels_of, rows_of
 from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.orders import OrderRecorder
@@ -34,50 +34,6 @@ def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
     before = mixing.seen - plan.counts, mixing.amounts - result.contents.amounts(unit)
     lengths = None if unit == "samples" else mean_tokens(*before)
     return plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
-
-
-class ConflictLog:
-    """Adds up, since the last log entry, steps with a conflict and the weights of the streams' gradients."""
-
-    def __init__(self) -> None:
-        self._num_steps, self._num_conflicts = 0, 0
-        self._weights: dict[int, tuple[float, int]] = {}  # sum and count by stream
-
-    def note(self, gramian: FloatArray, stream_ids: Sequence[int], weights: FloatArray) -> None:
-        """Notes a step.
-
-        Args:
-            gramian: `[num_streams, num_streams]`: products of gradients.
-            stream_ids: `[num_present]`: streams whose gradient is not 0.
-            weights: `[num_present]`: their factors.
-        """
-        self._num_steps += 1
-        self._num_conflicts += int((gramian < 0.0).any())
-        for stream_id, weight in zip(stream_ids, weights.tolist(), strict=True):
-            total, count = self._weights.get(stream_id, (0.0, 0))
-            self._weights[stream_id] = total + weight, count + 1
-
-    def entries(self, names: Sequence[str]) -> dict[str, float]:
-        """Gives the share of steps with a conflict and the streams' mean weights; empty without a step."""
-        if not self._num_steps:
-            return {}
-        means = {
-            f"conflict_weight/{names[one]}": total / count for one, (total, count) in sorted(self._weights.items())
-        }
-        return {"conflicts": self._num_conflicts / self._num_steps, **means}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Gives the sums as plain data."""
-        streams = [[stream_id, *sums] for stream_id, sums in sorted(self._weights.items())]
-        return {"steps": self._num_steps, "conflicts": self._num_conflicts, "streams": streams}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "ConflictLog":
-        """Makes a log of saved sums, or an empty one of an empty state."""
-        log = cls()
-        log._num_steps, log._num_conflicts = state.get("steps", 0), state.get("conflicts", 0)
-        log._weights = {stream_id: (total, count) for stream_id, total, count in state.get("streams", [])}
-        return log
 
 
 # A step with losses and norm that may still be on a GPU: its result, the run's state and place after it, and the norm.
@@ -104,8 +60,8 @@ class Recorder(HasState):
         self.reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
-        self._decision, self._scheduled = copied(mixing.decision), mixing.size.scheduled
-        self._decided: dict[Control, int] = {}  # steps of decisions that wait for the end of their interval
+        self._decision = copied(mixing.decision)
+        self._decided: int | None = None  # step of a decision that waits for the end of its interval
         self._orders = OrderRecorder(mixing, ledger)
         self._reset()
 
@@ -119,18 +75,14 @@ class Recorder(HasState):
         self._gradients: dict[str, float] = {}
 
     def record_start(self) -> None:
-        """Writes the decisions that a new run begins with, but for rules that never change them."""
+        """Writes the decision that a new run begins with, but for a policy that never changes it."""
         if not self._mixing.policy.is_static:
-            self._record_weights(0)
-        if not self._mixing.schedule.is_constant:
-            self._record_batch_size(0)
+            self._record_decision(0)
 
     def record_new_policy(self, step: int) -> None:
-        """Writes the decisions with which a fork begins after a step, in place of those of the run that it left."""
+        """Writes the decision with which a fork begins after a step, in place of those of the run that it left."""
         self._ledger.drop_decisions(step)
-        self._record_weights(step)
-        if not self._mixing.schedule.is_constant:
-            self._record_batch_size(step)
+        self._record_decision(step)
 
     def record(
         self,
@@ -152,7 +104,7 @@ class Recorder(HasState):
         shares, columns = _shares_in_unit(self._mixing, result), self._columns(result)
         self._waiting.append((result, shares, columns, self._place(result, measured), gradient_norm))
         self._orders.record(plan, left_out)
-        self._record_decisions(plan.step)
+        self._note_decision(plan.step)
         self._record_measured(result, measured)
         if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self._write_steps()
@@ -197,8 +149,8 @@ class Recorder(HasState):
         }
 
     def flush(self) -> None:
-        """Writes all that waits: steps for their losses, decisions for the end of their interval."""
-        self._write_decisions()
+        """Writes all that waits: steps for their losses, a decision for the end of its interval."""
+        self._write_decision()
         self._write_steps()
 
     def _write_steps(self) -> None:
@@ -247,49 +199,38 @@ class Recorder(HasState):
         if not state:
             return
         num_streams = len(self._counts)
-        # Development versions also kept losses that were compared with those of a reference model.
+        # Version 0.1.0 also kept losses that were compared with those of a reference model.
         super().load_state_dict({name: value for name, value in state.items() if name != "compared"})
         self._gradients = {name: finite_number(value, name) for name, value in state["gradients"].items()}
         means = (self._losses.items, self._losses.sums)
         if any(len(array) != num_streams for array in (self._weights, self._counts, self._amounts, *means)):
             raise ValueError(f"the figures of the next log entry must be of {num_streams} streams")
 
-    def _record_decisions(self, step: int) -> None:
-        mixing = self._mixing
-        if not is_same(mixing.decision, self._decision):
-            self._decision = copied(mixing.decision)  # a policy may change its arrays in place
-            self._decided["weights"] = step
-        if mixing.size.scheduled != self._scheduled:
-            self._scheduled = mixing.size.scheduled
-            self._decided["batch_size"] = step
+    def _note_decision(self, step: int) -> None:
+        if not is_same(self._mixing.decision, self._decision):
+            self._decision = copied(self._mixing.decision)  # a policy may change its arrays in place
+            self._decided = step
         if step % self._ledger.interval_steps == 0:
-            self._write_decisions()
+            self._write_decision()
 
-    def _write_decisions(self) -> None:
-        """Writes the last decisions of an interval, in the order of their steps."""
-        record = {"weights": self._record_weights, "batch_size": self._record_batch_size}
-        for control, step in sorted(self._decided.items(), key=lambda one: one[1]):
-            record[control](step)
-        self._decided.clear()
+    def _write_decision(self) -> None:
+        """Writes the last decision of an interval."""
+        if self._decided is not None:
+            self._record_decision(self._decided)
+            self._decided = None
 
-    def _record_weights(self, step: int) -> None:
+    def _record_decision(self, step: int) -> None:
         policy, names, mixing = self._mixing.policy, self._mixing.names, self._mixing
         if not self._ledger.is_writer:
             return
         try:
-            rows = rows_of_weights(step, levels_of(policy, mixing.decision, names), names)
+            rows = rows_of(step, levels_of(policy, mixing.decision, names), names)
         except Exception as error:  # of a user's explain(): raised on this rank alone, it leaves the others waiting
             failed = f"{type(error).__name__}: {error}"
             logger.warning_once("Terms of %s are not recorded, as its explain() failed (%s).", policy.name, failed)
             level = Level(type(policy).__name__, names, mixing.decision, {})
-            rows = rows_of_weights(step, [level], names)
+            rows = rows_of(step, [level], names)
         self._ledger.record_decision(rows)
-
-    def _record_batch_size(self, step: int) -> None:
-        mixing = self._mixing
-        if self._ledger.is_writer:
-            rows = rows_of_batch_size(step, mixing.schedule.name, mixing.size.explain())
-            self._ledger.record_decision(rows)
 
     def _record_measured(self, result: StepResult, measured: Results) -> None:
         step, names, gradients = result.plan.step, self._mixing.names, measured.get(Gradients)

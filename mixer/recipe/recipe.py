@@ -31,7 +31,7 @@ from mixer.utils.text import safe_names
 
 # Fields that are built or loaded; all others are passed on to the trainer.
 _BUILT = (
-    *("model", "streams", "training", "reference_model", "evaluation", "targets", "tokenizer", "objective"),
+    *("model", "streams", "training", "evaluation", "targets", "tokenizer", "objective"),
     *("trainer", "chat_template"),
 )
 
@@ -72,7 +72,6 @@ class Recipe:
             first.
         groupings: Groups of streams.
         probe: How and how often to measure the streams' gradients.
-        reference_model: The model that `trainer: dpo` compares with: a folder, or a name on the hub.
         methods: Methods that take part in steps beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
         conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `upgrad`, or
@@ -85,8 +84,8 @@ class Recipe:
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
             streams' rows and pads batches.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
-            on pairs of a chosen and a rejected answer. Without a `tokenizer` it takes that of the model, without a
-            `reference_model` (for `dpo`) a copy of the model.
+            on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
+            `tokenizer` it takes that of the model.
         chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
             that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
     """
@@ -99,7 +98,6 @@ class Recipe:
     budget: Budget | None = None
     groupings: list[Grouping] = field(default_factory=list)
     probe: Probing | None = None
-    reference_model: str | None = None
     methods: list[Method] = field(default_factory=list)
     conflict: GradientAggregation | str | None = None
     objective: Objective | dict[str, float] | list[str] | str | None = None
@@ -161,8 +159,6 @@ class Recipe:
             ValueError: If a part cannot be built; names the field.
         """
         check_streams(self.streams, self.mixing)
-        # Loading may draw random numbers, so it comes before the seed is set.
-        reference = self._build_reference(has_weights)
         tokenizer, built, sets = data = self.build_data()
         pads = tokenizer is None and self.training.per_device_train_batch_size > 1
         for name, one in built.items() if pads else ():
@@ -187,20 +183,12 @@ class Recipe:
                 eval_dataset=data.evaluation or None,
                 objective=self._with_development_sets(_rows_of(targets)),
                 processing_class=tokenizer,
-                **self._trainer_arguments(model, reference, tokenizer, has_weights),
+                **self._trainer_arguments(model, tokenizer, has_weights),
                 **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
             )
         return BuiltRecipe(trainer, built if self.trainer is None else _prepared(trainer, built))
 
-    def _build_reference(self, has_weights: bool) -> Any:
-        if self.reference_model is None:
-            return None
-        if self.trainer != "dpo":
-            raise ValueError("reference_model: only trainer: dpo compares with a reference model; leave it out.")
-        with _naming("reference_model"):
-            return ModelRecipe(self.model.task, self.reference_model).build(has_weights)
-
-    def _trainer_arguments(self, model: Any, reference: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
+    def _trainer_arguments(self, model: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
         """Returns the arguments that only some trainers take; TRL's make their own collators, adapters and copies."""
         if self.trainer is None:
             collates = tokenizer is not None and self._reads_rows
@@ -211,10 +199,10 @@ class Recipe:
             return adapters
         training: Any = self.training
         if not has_weights:
-            return {"ref_model": stay_on_meta(reference or copy.deepcopy(model))}
-        if reference is None and not adapters and not training.precompute_ref_log_probs:
-            reference = copy.deepcopy(model)  # TRL would load it by its name, which a new model does not have
-        return {**adapters, "ref_model": reference}
+            return {"ref_model": stay_on_meta(copy.deepcopy(model))}
+        if adapters or training.precompute_ref_log_probs:
+            return adapters
+        return {"ref_model": copy.deepcopy(model)}  # TRL would load it by its name, which a new model does not have
 
     def _with_development_sets(self, rows: Mapping[str, Any]) -> Any:
         """Returns the objective with data sets of development rows, by name of their target.

@@ -245,7 +245,6 @@ def _ended_in_words(note: dict[str, Any]) -> str:
 
 
 def _read_timings(ledger: Ledger) -> pd.DataFrame:
-    # Older versions measured no gradients, and had no column for the time of it.
     rows: pd.DataFrame = ledger.read("timings", _TIMINGS).to_pandas()
     return rows.assign(train_seconds=rows["train_seconds"] - rows["probe_seconds"])
 

@@ -6,8 +6,6 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from mixer.report.answer import Answer
 from mixer.report.findings import Finding
 from mixer.report.plot import Plot
@@ -41,29 +39,6 @@ class Report:
     findings: Sequence[Finding] = ()
     answer: Answer = field(default_factory=Answer)
 
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Gives the contents as tables.
-
-        Returns:
-            By name: `summary` (a row per figure, a column per run) and, for runs of trainers, `findings` (run, kind,
-            streams, text), `by_stream` (a row per run and stream; see `stream_figures`) and, for several, `comparison`
-            and `differences` (see `Answer`).
-        """
-        summary = pd.DataFrame([[name, *cells] for name, cells in self.summary], columns=["figure", *self.names])
-        if not self.runs:
-            return {"summary": summary}
-        found = [(one.run, one.kind, ", ".join(one.streams), one.text) for one in self.findings]
-        return {
-            "summary": summary,
-            "findings": pd.DataFrame(found, columns=["run", "kind", "streams", "text"]),
-            "by_stream": pd.concat([stream_figures(run).assign(run=run.name) for run in self.runs]),
-            **{name: table for name, table in self._comparisons.items() if len(table)},
-        }
-
-    @property
-    def _comparisons(self) -> dict[str, pd.DataFrame]:
-        return {"comparison": self.answer.comparison, "differences": self.answer.differences}
-
     def as_data(self) -> dict[str, Any]:
         """Gives the contents as plain data.
 
@@ -75,7 +50,8 @@ class Report:
         return {
             "answer": list(self.answer.sentences),
             "next": [{"purpose": purpose, "command": command} for purpose, command in self.answer.commands],
-            **self._comparisons,
+            "comparison": self.answer.comparison,
+            "differences": self.answer.differences,
             "summary": {
                 run: {name: cells[place] for name, cells in self.summary} for place, run in enumerate(self.names)
             },

@@ -192,7 +192,7 @@ def check_prepared_elsewhere(trainer_class: type) -> None:
     if owner is not None:
         raise TypeError(
             f"{trainer_class.__name__}: TRL's {owner.__name__} has no _prepare_dataset for each stream. Mix the data "
-            "sets first (datasets.interleave_datasets), or use SFTTrainer, DPOTrainer, RewardTrainer or KTOTrainer."
+            "sets first (datasets.interleave_datasets), or use SFTTrainer, DPOTrainer or RewardTrainer."
         )
 
 
@@ -206,12 +206,6 @@ def check_loss(trainer: Trainer) -> None:
         ValueError: With the loss, the reason and the alternatives.
     """
     name = type(trainer).__name__
-    if getattr(trainer, "calculate_KL", False):
-        raise ValueError(
-            f"{name}: the loss 'kto' compares each sample with a mean over its micro-batch, of completions that were "
-            f"swapped between neighbours of one data set, but mixing puts other samples together. Use "
-            f"loss_type='apo_zero_unpaired', which needs no such mean, or mix the data sets beforehand."
-        )
     for loss in getattr(trainer, "loss_types", ()):
         if loss in _NOT_BY_SAMPLE:
             raise ValueError(

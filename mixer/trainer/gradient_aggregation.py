@@ -1,7 +1,6 @@
 """Steps along an aggregate of the streams' gradients instead of their sum: the option `conflict`."""
 
 import itertools
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from transformers import Trainer
 from mixer.distributed.gradient_sync import averaged_parameters, obstacle
 from mixer.gradients.conflict import Aggregator, known_name
 from mixer.gradients.per_source import StreamGradients
-from mixer.ledger.recorder import ConflictLog
 from mixer.loading.loaded_step import StepBatch
 from mixer.measurements import GradientNoise, asked
 from mixer.run.class_checks import optimizer_name, steps_in_backward
@@ -38,7 +36,7 @@ class GradientAggregation(Method):
     - `"pcgrad"`: Yu et al. 2020, arXiv:2001.06782, algorithm 1: projects away what opposes another stream, taking the
       others in random order. Without a conflict it is the ordinary gradient.
     - `"cagrad"`: Liu et al. 2021, arXiv:2110.14048, algorithm 1: maximises the worst improvement in a ball around the
-      mean with radius c times its length (`options={"c": 0.4}`).
+      mean with radius 0.4 times its length.
     - `"mgda"`: Sener and Koltun 2018, arXiv:1810.04650, algorithm 2: the shortest convex combination. It favours
       streams with short gradients, with or without conflict.
     - `"upgrad"`: Quinton and Rey 2024, arXiv:2406.16232: projects each gradient onto the cone in which no loss rises,
@@ -51,17 +49,12 @@ class GradientAggregation(Method):
     over the ranks too, computes K (K + 1) / 2 inner products, and waits for the device once. All ranks use the weights
     of rank 0. Everything after it (clipping, the logged norm) sees the aggregate. Streams that a step has no samples
     of, or whose gradient is 0, are left out. The gradient is the ordinary one if fewer than two streams are left, if a
-    gradient is not finite (`nonfinite` and the gradient scaler decide about that step), if there is only one stream in
-    all, or if the aggregator's entries for the streams that are left do not add up to more than 0.
-
-    Log entries contain `conflicts`, the share of steps in which a pair of gradients had a negative inner product, and
-    `conflict_weight/STREAM`, the mean of w_k. A resumed run needs the same aggregator and options, or `allow_inexact`.
+    gradient is not finite (`nonfinite` and the gradient scaler decide about that step), or if there is only one stream
+    in all. A resumed run needs the same aggregator, or `allow_inexact`.
 
     Args:
         aggregator: `"pcgrad"`, `"cagrad"`, `"mgda"` or `"upgrad"`; or a stateless aggregator or weighting
-            of torchjd that uses the Gramian. If it has an entry per stream (`pref_vector`), they are in the streams'
-            order.
-        options: Arguments of torchjd's class, for a name.
+            of torchjd that uses the Gramian, such as `torchjd.aggregation.CAGrad(c=0.2)`.
 
     Raises:
         ValueError: If the name is unknown; when the trainer is made, if torchjd or a solver is not installed or the run
@@ -69,26 +62,23 @@ class GradientAggregation(Method):
         TypeError: When the trainer is made, if the aggregator is of another type.
 
     Example:
-        >>> GradientAggregation("cagrad", {"c": 0.4})
-        GradientAggregation('cagrad', {'c': 0.4})
+        >>> GradientAggregation("CAGrad")
+        GradientAggregation('cagrad')
     """
 
     one_stream_each = True
 
-    def __init__(self, aggregator: Any = "pcgrad", options: dict[str, Any] | None = None):
+    def __init__(self, aggregator: Any = "pcgrad"):
         self.aggregator = known_name(aggregator) if isinstance(aggregator, str) else aggregator
-        self.options = dict(options or {})
-        self._log = ConflictLog()
 
     def __repr__(self) -> str:
-        return f"GradientAggregation({self.aggregator!r}{f', {self.options}' if self.options else ''})"
+        return f"GradientAggregation({self.aggregator!r})"
 
     def attach(self, run: RunContext) -> None:
         """Makes the aggregator; see `Method.attach`."""
         self._run = run
         self._gradients: StreamGradients | None = None
-        self._log = ConflictLog()
-        self._aggregator = Aggregator(self.aggregator, self.options, len(run.streams))
+        self._aggregator = Aggregator(self.aggregator, len(run.streams))
         self._is_active = self.takes_gradients = len(run.streams) > 1
         if run.world_size > 1 and self._is_active and run.passes.is_cut_by_tokens:
             raise ValueError(
@@ -140,37 +130,18 @@ class GradientAggregation(Method):
         gradients.complete(self._last, self._run.rank_sync)
         gramian, weights = gradients.gramian(), np.ones(len(gradients.stream_ids))
         present = np.flatnonzero(np.diagonal(gramian) > 0.0)
-        stream_ids = [gradients.stream_ids[place] for place in present]
-        if np.isfinite(gramian).all():
-            if len(present) > 1:
-                weights[present] = self._weigh(gramian[np.ix_(present, present)], stream_ids)
-            self._log.note(gramian, stream_ids, weights[present])
+        if len(present) > 1 and np.isfinite(gramian).all():
+            weights[present] = self._weigh(gramian[np.ix_(present, present)])
         gradients.combine(weights)
 
-    def _weigh(self, gramian: FloatArray, stream_ids: Sequence[int]) -> FloatArray:
+    def _weigh(self, gramian: FloatArray) -> FloatArray:
         """Computes the weights; the same on all ranks, although their devices may round differently."""
         rank_sync, key = self._run.rank_sync, (_KEY, self._run.seed, self._index)
-        weights = rank_sync.run_on_all(lambda: self._aggregator.weigh(gramian, stream_ids, key))
+        weights = rank_sync.run_on_all(lambda: self._aggregator.weigh(gramian, key))
         return np.frombuffer(rank_sync.broadcast(weights.tobytes()), dtype=np.float64)
 
-    # ---- Logs and checkpoints ----
-
-    def log_entries(self) -> dict[str, float]:
-        """Returns the share of steps with a conflict, and the streams' mean weights; see `Method.log_entries`."""
-        entries = self._log.entries([stream.name for stream in self._run.streams])
-        self._log = ConflictLog()
-        return entries
-
-    def log_state(self) -> dict[str, Any]:
-        """Returns the sums since the last log entry; see `Method.log_state`."""
-        return self._log.state_dict()
-
-    def load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Restores these sums; see `Method.load_log_state`."""
-        self._log = ConflictLog.from_state(state)
-
     def settings(self) -> str | None:
-        """Describes the aggregator and its options if there are several streams; see `Method.settings`."""
+        """Describes the aggregator if there are several streams; see `Method.settings`."""
         return f"conflict={self._aggregator.description}" if self._is_active else None
 
 

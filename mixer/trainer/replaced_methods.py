@@ -25,7 +25,7 @@ from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, library_of, module_of
 
 # The modules of the training steps that were read: TRL's only offload activations around the Trainer's.
-_TRLS = {f"trl.trainer.{kind}_trainer" for kind in ("dpo", "kto", "reward", "sft")}
+_TRLS = {f"trl.trainer.{kind}_trainer" for kind in ("dpo", "reward", "sft")}
 _KNOWN = {"mixer.trainer.trainer", "transformers.trainer", *_TRLS}
 _PLACE_OF_COUNT = 4  # arguments of `compute_loss(model, inputs, return_outputs, num_items_in_batch)`
 

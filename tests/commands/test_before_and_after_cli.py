@@ -23,15 +23,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_simulation_is_a_run_to_look_at(run, tmp_path, printed, refused) -> None:
-    simulated = tmp_path / "simulated"
-    main(["simulate", *SMALL, "--output", str(simulated), "--every", "0.5"])
-    assert printed("compare", run, simulated).count("12 steps") == 2
-    assert json.loads(printed("explain", simulated, "--step", "12", "--json"))["step"] == 12
-    taken = ["--mixing", "Uniform", "--output", run]
-    assert "holds a run that was trained" in refused("simulate", *SMALL, *taken)
-
-
 def test_what_is_printed_before_a_run(printed: Runs) -> None:
     text = printed("simulate", *SMALL, "--mixing", "Uniform", "--every", "0.5")
     for said in ("Streams", "Realised mixture", "108", "The plans need no losses"):
@@ -42,7 +33,6 @@ def test_what_is_printed_before_a_run(printed: Runs) -> None:
     assert content["source"].startswith("Held at its start")
     assert len(content["mixture"]) == 10
     assert content["batch_size"] == {"first": 9, "last": 9, "least": 9, "greatest": 9}
-    assert content["evaluation_steps"] == [0, 4, 8, 12]
 
 
 def test_what_is_printed_after_a_run(printed: Runs, refused: Runs, run: Path) -> None:

@@ -51,7 +51,6 @@ def test_one_process_trains_with_another_policy_and_model(tmp_path: Path) -> Non
         (["--streams.python.factory", "tasks.nowhere.f"], "streams.python.factory: 'tasks.nowhere.f' cannot be found"),
         (["--streams.python.arguments", '{"num_sample": 3}'], "streams.python.factory: tests.commands.recipes.tokens"),
         (["--batch_size", "LossChange", "--batch_size.maximum", "8", "--batch_size.minimum", "9"], "no batch size"),
-        (["--reference_model", "/nowhere/at/all"], "reference_model: "),
     ],
 )
 def test_wrong_input_names_the_field(tmp_path: Path, arguments: list[str], message: str, refused: Runs) -> None:

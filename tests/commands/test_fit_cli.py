@@ -65,7 +65,7 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(runs, tmp_pat
 
 
 def test_options_reach_the_fit(runs: list[str], printed: Runs, tmp_path: Path) -> None:
-    options = ["--objective", "python=1", "--loss", "train", "--unit", "tokens"]
+    options = ["--objective", "python=1", "--unit", "tokens"]
     shown = printed("fit", *runs, *options, "--least", "0.25", "--plot", tmp_path / "fit.html")
     assert "share of cpp" in (tmp_path / "fit.html").read_text()
     fixed = json.loads(shlex.split(shown.strip().splitlines()[-1])[-1])["init_args"]

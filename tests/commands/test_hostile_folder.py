@@ -171,7 +171,7 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "watch": lambda run, out: WatchedRun(run).read(),
     "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
     "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
-    "fit": lambda run, out: Run(run, "run", "samples", "train"),
+    "fit": lambda run, out: Run(run, "run", "samples"),
 }
 TABLES = ("clock", "decisions", "memories", "streams", "timings")
 FILES = ["ledger.json", "clock/tail-000007.arrow", *(f"{table}/part-000000.parquet" for table in TABLES)]

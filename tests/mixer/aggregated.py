@@ -104,5 +104,4 @@ def run(folder: Path, conflict: Any = None, **changes: Any) -> tuple[MixingTrain
 def state_of(trainer: MixingTrainer) -> dict[str, Any]:
     """What has to be the same after a run that was resumed."""
     weights = np.concatenate([p.detach().numpy().ravel() for p in trainer.model.parameters()])
-    log = [{k: v for k, v in entry.items() if "conflict" in k} for entry in trainer.state.log_history]
-    return {"weights": weights.tobytes(), "log": [entry for entry in log if entry]}
+    return {"weights": weights.tobytes(), "norms": logged(trainer, "grad_norm")}

@@ -36,8 +36,7 @@ def run(folder: Path, name: str, **changes: Any) -> MixingTrainer:
 
 
 def found_in(trainer: MixingTrainer) -> dict[str, torch.Tensor]:
-    keys = ["conflicts", *(f"conflict_weight/{name}" for name in "abc"), "grad_norm"]
-    return {"weights": weights_of(trainer.model), **{key: torch.tensor(logged(trainer, key)) for key in keys}}
+    return {"weights": weights_of(trainer.model), "grad_norm": torch.tensor(logged(trainer, "grad_norm"))}
 
 
 def same(name: str, folder: Path) -> Any:
@@ -124,7 +123,6 @@ def test_two_ranks_do_what_one_does(name: str, results: Results, tmp_path: Path)
     for key, values in expected.items():
         rtol = 0 if key == "weights" else 1e-5
         torch.testing.assert_close(first[key], values, rtol=rtol, atol=1e-11, msg=key)
-    assert float(first["conflicts"].max()) == 1.0
 
 
 def test_a_rank_that_finds_no_weights_ends_all(results: Results) -> None:

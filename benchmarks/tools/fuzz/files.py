@@ -15,7 +15,7 @@ from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.cli.registry import load_command
-from mixer.ledger.decisions import Level, rows_of_weights
+from mixer.ledger.decisions import Level, rows_of
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import summarise
@@ -315,7 +315,7 @@ def _record(ledger: Ledger, step: int) -> None:
     ledger.record_timings(step=step, total=3, micro_batches=1, hits=0, misses=0, **timings)
     ledger.record_evaluation(step, {"a": 0.5, "b": 0.25})
     decision = Decision(np.full(3, 1 / step))
-    ledger.record_decision(rows_of_weights(step, [Level("ODM", _NAMES, decision, {"reward": 0.5})], _NAMES))
+    ledger.record_decision(rows_of(step, [Level("ODM", _NAMES, decision, {"reward": 0.5})], _NAMES))
 
 
 def _buffer_maker(selection: str, storage: str, folder: Path) -> Callable[..., ReplayBuffer]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mixer.analysis.explain.sentence import sentence
-from mixer.ledger.decisions import Level, levels_in, numbers_in
+from mixer.ledger.decisions import Level, levels_in
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
@@ -26,31 +26,15 @@ class SizeExplained(Result):
         asked: Batch size of this one.
         total: Its samples: fewer at the end of an epoch or of the run.
         learning_rate_factor: Factor of the batch size on the learning rate.
-        terms: Terms of the schedule's decision; empty if none is recorded.
-        note: A sentence on the decision, if there is something to say.
     """
 
     def __init__(self, run: RecordedRun, row: int):
         described, sizes = run.description.get("batch_size"), run.clock["batch_size"]
-        decided_at, rows = run.decision_before(int(run.steps[row]), "batch_size")
         self.schedule = str(described.get("class_path", "unknown")) if isinstance(described, dict) else "unknown"
         self.before = int(sizes[row - 1]) if row else None
         self.asked = int(sizes[row])
         self.total = int(run.clock["total"][row])
         self.learning_rate_factor = float(run.clock["learning_rate_factor"][row])
-        self.terms = numbers_in(rows)
-        self.note = self._on_decision(decided_at)
-
-    def _on_decision(self, decided_at: int | None) -> str:
-        decided, requested = self.terms.get("decided batch_size"), self.terms.get("requested")
-        if decided_at is None or decided is None:
-            return ""
-        when = f"after step {decided_at}" if decided_at else "before the first step"
-        if decided != self.asked:
-            return f"Set by hand: the schedule decided {decided:g} {when}."
-        if requested is not None and requested != decided:
-            return f"Decided {when}: {requested:g}, brought within the bounds."
-        return f"Decided {when}."
 
 
 class Explanation(Result):
@@ -81,7 +65,7 @@ class Explanation(Result):
 
     def __init__(self, run: RecordedRun, row: int):
         step = int(run.steps[row])
-        self.decided_at, rows = run.decision_before(step, "weights")
+        self.decided_at, rows = run.decision_before(step)
         decided_at = self.decided_at
         self.levels = [] if decided_at is None else levels_in(rows, run.names_after(decided_at))
         self.is_decided = bool(self.levels) and _rules(self.levels[-1], run, row)

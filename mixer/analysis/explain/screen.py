@@ -114,7 +114,7 @@ def _size(explanation: Explanation) -> Text:
     before = "" if size.before is None or size.before == size.asked else f" (before: {size.before})"
     part = "" if size.total == size.asked else f", {size.total} samples (the rest of an epoch, or additional ones)"
     factor = "" if size.learning_rate_factor == 1.0 else f", learning rate times {_number(size.learning_rate_factor)}"
-    return Text(f"4 Batch size {size.asked}{before}{part} by {size.schedule}{factor}. {size.note}".rstrip())
+    return Text(f"4 Batch size {size.asked}{before}{part} by {size.schedule}{factor}.")
 
 
 def _says_nothing(column: pd.Series) -> bool:

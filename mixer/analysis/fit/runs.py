@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -20,15 +19,11 @@ from mixer.policies.contract import UNITS, Unit
 from mixer.report.run import run_names
 from mixer.utils.console import Result
 
-LossKind = Literal["evaluation", "train"]
-
-_LAST_PART = 0.1
 _STEADY = 0.02
 _TOLERANCE = 0.05
 _WAY_OUT = "Leave these runs out, or allow it with --allow-different-budgets."
 _EVALUATE = (
-    "Record runs that evaluate at their end (training.eval_strategy: steps, with eval_steps that divide the run), or "
-    "take the losses of training (--loss train)."
+    "Record runs that evaluate at their end (training.eval_strategy: steps, with eval_steps that divide the run)."
 )
 
 
@@ -39,7 +34,6 @@ class Run:
         folder: Its output folder.
         name: Its name in messages.
         unit: Unit of its mixture and budget.
-        loss: Kind of its losses.
 
     Attributes:
         amounts: Samples or tokens that it trained on, by stream.
@@ -55,13 +49,13 @@ class Run:
         ValueError: If the folder holds no run, or the run has no step or counted nothing of the unit.
     """
 
-    def __init__(self, folder: Path, name: str, unit: Unit, loss: LossKind):
+    def __init__(self, folder: Path, name: str, unit: Unit):
         run = RecordedRun(folder)
         self.folder, self.name = folder, name
         self.amounts = pd.Series(run.streams["count" if unit == "samples" else unit].sum(axis=0), run.names)
         if not self.amounts.sum() > 0:
             raise ValueError(f"{folder} has counted no {unit}: take --unit samples, or leave it out.")
-        self.losses, step = _evaluated(run) if loss == "evaluation" else _trained(run)
+        self.losses, step = _evaluated(run)
         # What the policy requests in its own unit is the same for every seed; the samples that it becomes are not.
         requested = {"samples": np.nan_to_num(run.streams["weight"])}
         if run.unit != "samples":  # without the streams that are not there
@@ -81,7 +75,6 @@ class RecordedRuns(Result):
     Args:
         folders: Output folders of trainers.
         unit: Unit of the mixtures and budgets.
-        loss: `"evaluation"` for the last evaluation, `"train"` for the mean over the last tenth of the steps.
         allow_different_budgets: Whether runs may differ in their length and last evaluation, or stop early.
         allow_different_recipes: Whether recipes of `mixer train` may differ in more than the mixture.
 
@@ -105,18 +98,16 @@ class RecordedRuns(Result):
         self,
         folders: Sequence[Path],
         unit: Unit = "samples",
-        loss: LossKind = "evaluation",
         allow_different_budgets: bool = False,
         allow_different_recipes: bool = False,
     ):
         names = run_names(folders)
-        runs = [Run(folder, name, unit, loss) for folder, name in zip(folders, names, strict=True)]
+        runs = [Run(folder, name, unit) for folder, name in zip(folders, names, strict=True)]
         self.runs, self.folders = tuple(run.name for run in runs), tuple(folders)
         self.streams = _common_streams(runs)
         if not allow_different_budgets:
             _check_budgets(runs, unit)
-        if loss == "evaluation":
-            _check_evaluated(runs, allow_early=allow_different_budgets)
+        _check_evaluated(runs, allow_early=allow_different_budgets)
         recipe_notes = check_recipes({run.name: run.folder for run in runs}, allow_different_recipes)
         self.loss_names = tuple(_common_losses(runs, self.streams))
         self.mixtures = np.array([run.amounts.reindex(self.streams) for run in runs], dtype=np.float64)
@@ -168,15 +159,6 @@ def _evaluated(run: RecordedRun) -> tuple[pd.Series, int]:
     return losses, min(of_streams or [step for step, _ in last.values()], default=0)
 
 
-def _trained(run: RecordedRun) -> tuple[pd.Series, int]:
-    """Gives the mean loss of an item over the last tenth of the steps; NaN for a stream without any, or with a NaN."""
-    late = run.steps > (1.0 - _LAST_PART) * run.steps[-1]
-    items = np.nan_to_num(run.streams["items"][late])
-    sums = np.where(items > 0, run.streams["loss"][late] * items, 0.0).sum(axis=0)
-    totals = items.sum(axis=0)
-    return pd.Series(np.where(totals > 0, sums / np.maximum(totals, 1), np.nan), run.names), int(run.steps[-1])
-
-
 def _common_losses(runs: Sequence[Run], streams: Sequence[str]) -> list[str]:
     """Names the losses to fit: those of streams that any run has, and of other sets that every run has."""
     counts = pd.Series([name for run in runs for name in run.losses.index]).value_counts()
@@ -185,7 +167,7 @@ def _common_losses(runs: Sequence[Run], streams: Sequence[str]) -> list[str]:
     if not names:
         raise ValueError(
             "No stream was evaluated in any of the runs: give streams a validation set and evaluate at the end of the "
-            "run, or take --loss train."
+            "run."
         )
     return names
 

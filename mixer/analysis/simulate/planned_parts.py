@@ -1,7 +1,6 @@
 """From a recipe to the objects that plan its run."""
 
 import copy
-import math
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,7 +10,6 @@ from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.loading.build import assemble, resolve_budget, resolve_policy
 from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import check_schedule
-from mixer.mixture.clock import Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream
@@ -34,10 +32,7 @@ class Parts:
     Attributes:
         args: The training arguments, as each rank has them.
         streams: The streams.
-        options: The recipe's options of the mixture, but for streams and policy.
         mixing: The controller.
-        ledger_interval_steps: The recipe's own.
-        evaluated: The evaluation sets, by name.
         followers: Functions that fill replay buffers, called with each plan.
         stand_ins: Names of the replay buffers that plain ones of their capacity replace, because they choose entries
             by what only a model shows, or keep contents that only a loader reads.
@@ -51,24 +46,23 @@ class Parts:
         check_streams(recipe.streams, recipe.mixing)
         args = self.args = of_ranks(recipe.training, num_ranks)
         config = options_in(recipe.training)
-        self.ledger_interval_steps = config.ledger_interval_steps
         with seeded(args.seed):  # leaves the caller's random state as it was
-            built, self.evaluated = _data(recipe)
-        check_evaluation(recipe.streams, self.evaluated, recipe.training)
+            built, evaluated = _data(recipe)
+        check_evaluation(recipe.streams, evaluated, recipe.training)
         objective = config.chosen_objective(recipe.objective)
-        objective = None if objective is None else objective.of_sets(list(self.evaluated))
+        objective = None if objective is None else objective.of_sets(list(evaluated))
         streams, self.stand_ins = _stand_ins(as_streams(built))
         self.streams = streams
         seed = args.seed if args.data_seed is None else args.data_seed
         options = config.mixture(recipe.batch_size, recipe.budget, recipe.groupings, seed, objective)
-        check_eval_weights(options.eval_weights, self.evaluated)
+        check_eval_weights(options.eval_weights, evaluated)
         schedule = copy.copy(options.schedule)  # copies, as simulate may hold them
-        self.options = replace(options, schedule=schedule)
+        options = replace(options, schedule=schedule)
         policy = copy.copy(resolve_policy(config.chosen("mixing", recipe.mixing), streams))
         check_budget(args, resolve_budget(args, options.budget, streams))
-        check_needs(policy, streams, args, self.evaluated, objective)
+        check_needs(policy, streams, args, evaluated, objective)
         check_schedule(schedule, None)
-        planner, clock, size = assemble(args, streams, self.options)
+        planner, clock, size = assemble(args, streams, options)
         check_samples(policy, len(streams), size.value)
         has_heads = len({stream.head for stream in streams}) > 1
         units = new_loss_units(config.loss_units, policy, streams, has_heads)
@@ -123,21 +117,3 @@ def of_ranks(args: TrainingArguments, num_ranks: int) -> TrainingArguments:
     if num_ranks < 1:
         raise ValueError(f"num_ranks must be at least 1, got {num_ranks}.")
     return cast(TrainingArguments, _Launched(args, num_ranks))
-
-
-def evaluates(args: TrainingArguments, clock: Clock, progress_before: float) -> bool:
-    """Whether the Trainer evaluates after the step that the clock has just counted.
-
-    Args:
-        args: The training arguments.
-        clock: The clock of the run.
-        progress_before: Progress after the step before.
-    """
-    if args.eval_strategy == "epoch":
-        return clock.at_epoch_end and args.eval_delay <= clock.epoch
-    if args.eval_strategy != "steps" or clock.step < args.eval_delay:
-        return False
-    steps = float(args.eval_steps or args.logging_steps)
-    if steps < 1.0 and not clock.is_step_based:
-        return math.floor(clock.progress / steps + 1e-9) > math.floor(progress_before / steps + 1e-9)
-    return clock.step % (int(steps) if steps >= 1.0 else math.ceil(clock.planned_steps * steps)) == 0

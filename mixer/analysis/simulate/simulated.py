@@ -48,7 +48,7 @@ class StreamPlan(Result):
         self.share = self.samples / max(int(mixing.seen.sum()), 1)
         self.num_samples = stream.num_samples
         self.passes = float(mixing.stream_epochs[number])
-        self.coverage = min(1.0, self.passes)
+        self.coverage = min(self.passes, 1.0)  # in this order NaN stays
         self.tokens = int(mixing.num_tokens[number])
         self.token_share = self.tokens / max(int(mixing.num_tokens.sum()), 1)
         self.labels = int(mixing.num_labels[number])
@@ -85,7 +85,6 @@ class Simulated(Result):
     Args:
         parts: The objects that planned it.
         rows: Its steps.
-        evaluation_steps: Steps after which it evaluates.
         estimated: Names of the streams whose tokens are estimated.
         source: A sentence on the source of the losses.
 
@@ -104,15 +103,12 @@ class Simulated(Result):
         positions: `[steps]`: progress after each step.
         learning_rates: `[steps]`: planned learning rates; NaN if they follow a metric.
         planned_steps: Number of steps of the learning rate's schedule.
-        evaluation_steps: Steps after which the run evaluates; 0 for before the first.
         estimated_tokens: Names of the streams whose tokens are estimated from some of their samples.
         source: A sentence on the source of the losses.
         warnings: Sentences.
     """
 
-    def __init__(
-        self, parts: Parts, rows: Sequence[Row], evaluation_steps: Sequence[int], estimated: Sequence[str], source: str
-    ):
+    def __init__(self, parts: Parts, rows: Sequence[Row], estimated: Sequence[str], source: str):
         clock, columns = parts.mixing.clock, map(np.array, zip(*rows, strict=True))
         self.counts, self.weights, self.batch_sizes, self.positions, self.learning_rates = columns
         self.num_ranks = parts.args.world_size
@@ -120,7 +116,6 @@ class Simulated(Result):
         self.steps, self.planned_steps = clock.step, clock.planned_steps
         self.samples, self.tokens, self.labels = clock.num_samples, clock.num_tokens, clock.num_labels
         self.epochs, self.progress = clock.epoch, clock.progress
-        self.evaluation_steps = evaluation_steps
         self.estimated_tokens = [*estimated, *parts.stand_ins]
         self.source = source
         self.warnings = [*self._warnings(), *self._assumptions(parts)]

@@ -17,7 +17,7 @@ _MOST_ROWS, _MOST_METRICS, _LONGEST_NAME = 12, 4, 32
 # Entries that the line says otherwise, or that only trackers and the ledger need.
 _SILENT = frozenset(
     {"loss", "learning_rate", "epoch", "grad_norm", "total_flos", "num_input_tokens_seen", "train_coverage"}
-    | {"batch_size", "learning_rate_factor", "conflicts", "gradient_noise_scale"}
+    | {"batch_size", "learning_rate_factor", "gradient_noise_scale"}
 )
 _TIMES = ("runtime", "_per_second", "model_preparation_time", "jit_compilation_time")
 

@@ -28,7 +28,7 @@ def grouped(entries: Mapping[str, float]) -> dict[str, float]:
         entries: Log entries on streams and mixture.
 
     Returns:
-        The same values under names such as `loss/math`, `clock/batch_size` and `mixture/conflicts`.
+        The same values under names such as `loss/math`, `clock/batch_size` and `mixture/gradient_noise_scale`.
 
     Example:
         >>> grouped({"loss/math": 2.0, "batch_size": 64})

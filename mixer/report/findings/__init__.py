@@ -4,16 +4,7 @@ from collections.abc import Callable, Sequence
 
 from mixer.report.findings.finding import Finding, Messages, combined
 from mixer.report.findings.learning import getting_worse, held_back, no_longer_learning, overfitting
-from mixer.report.findings.rules import (
-    in_conflict,
-    loading_bound,
-    not_finite,
-    over_repeated,
-    probing_bound,
-    skipped,
-    starved,
-    unforeseen,
-)
+from mixer.report.findings.rules import in_conflict, not_finite, over_repeated, skipped, starved
 from mixer.report.run import Run
 
 # Kind, beginning of the sentence, and rule, in the order of the page: the gravest first.
@@ -27,9 +18,6 @@ _RULES: tuple[tuple[str, str, Callable[[Run], Messages]], ...] = (
     ("getting worse", "The validation loss rises: ", getting_worse),
     ("no longer learning", "A loss has stopped falling: ", no_longer_learning),
     ("in conflict", "Gradients pull against each other: ", in_conflict),
-    ("loading-bound", "", loading_bound),
-    ("prefetch misses", "", unforeseen),
-    ("costly measuring", "", probing_bound),
 )
 
 __all__ = ["Finding", "findings_of"]

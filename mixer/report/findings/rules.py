@@ -1,4 +1,4 @@
-"""Findings: bad losses, skipped, repeated or too few samples, conflicting gradients, and time outside of training."""
+"""Findings: bad losses, skipped, repeated or too few samples, and conflicting gradients."""
 
 from statistics import NormalDist
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mixer.report.findings.finding import Messages
-from mixer.report.run import Run, share_of_time
+from mixer.report.run import Run
 from mixer.utils.text import listed
 
 # Up to four passes repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv:2305.16264).
@@ -23,7 +23,6 @@ _LEAST_PART_OF_PASSES, _FEWEST_SAMPLES = 0.2, 50
 # A mean cosine below this counts from so many measurements on, if noise would give it for any pair in less than one run
 # of a thousand.
 _GREATEST_COSINE, _FEWEST_MEASUREMENTS, _CHANCE = -0.05, 8, 1e-3
-_GREATEST_LOADING, _GREATEST_MISSES, _GREATEST_PROBING = 0.2, 0.1, 0.1
 
 
 def not_finite(run: Run) -> Messages:
@@ -131,27 +130,3 @@ def in_conflict(run: Run) -> Messages:
         mean, count = cosines.mean[first, second], cosines.counts[first, second]
         messages[pair] = f"{listed(pair)}, mean cosine {mean:.2f} over {count:,} measurements"
     return messages
-
-
-def loading_bound(run: Run) -> Messages:
-    """Finds that much of the time goes into loading."""
-    share = share_of_time(run, "load_seconds")
-    text = f"{share:.0%} of the time of steps went into loading: more workers (dataloader_num_workers) may help"
-    return {(): text} if share > _GREATEST_LOADING else {}
-
-
-def unforeseen(run: Run) -> Messages:
-    """Finds that many samples were not prefetched."""
-    rows = run.timings.iloc[1:]
-    hits, misses = int(rows["hits"].sum()), int(rows["misses"].sum())
-    if misses <= _GREATEST_MISSES * (hits + misses):
-        return {}
-    share = misses / (hits + misses)
-    return {(): f"{share:.0%} of the samples were not prefetched in time: the weights changed faster than expected"}
-
-
-def probing_bound(run: Run) -> Messages:
-    """Finds that much of the time goes into measuring gradients."""
-    share = share_of_time(run, "probe_seconds")
-    text = f"{share:.0%} of the time of steps went into measuring gradients: a longer interval would cost less"
-    return {(): text} if share > _GREATEST_PROBING else {}

@@ -25,8 +25,6 @@ _REPLACED = (
     *("set_initial_training_values", "get_total_train_batch_size"),
 )
 _EXTENDED = ("train", "_init_training_state", "_run_epoch", "_maybe_log_save_evaluate", "_finalize_training")
-# It keeps the data order of older versions of transformers, for losses that `check_loss` refuses.
-_HARMLESS = {("trl.trainer.kto_trainer", "KTOTrainer", "_get_train_sampler")}
 _IN_ORDER = ("model", "args", "data_collator", "train_dataset")
 _ELSEWHERE = {
     option.name: f"MixingConfig({option.name}=...), the training arguments" for option in fields(MixingOptions)
@@ -70,7 +68,7 @@ def check_overrides(trainer_class: type, mixin: type) -> None:
     order = trainer_class.__mro__
     owners = [owner for owner in order if issubclass(owner, Trainer) and owner not in (mixin, *_STOCK)]
     for owner, name in itertools.product(owners, (*_REPLACED, *_NEVER_CALLED, *_EXTENDED)):
-        if name not in vars(owner) or (owner.__module__, owner.__name__, name) in _HARMLESS:
+        if name not in vars(owner):
             continue
         is_below, found = order.index(owner) > order.index(mixin), f"{owner.__name__} overrides {name}"
         if is_below and name not in _EXTENDED:

@@ -20,8 +20,8 @@ KEY = (1, 2, 3)
 OPPOSED = np.array([[1.0, -1.0], [-1.0, 2.0]])
 
 
-def weigh(name: Any, gramian: np.ndarray, **options: Any) -> np.ndarray:
-    return Aggregator(name, options, len(gramian)).weigh(gramian, range(len(gramian)), KEY)
+def weigh(name: Any, gramian: np.ndarray) -> np.ndarray:
+    return Aggregator(name, len(gramian)).weigh(gramian, KEY)
 
 
 BY_HAND: dict[str, tuple[list[float], float]] = {
@@ -41,8 +41,8 @@ def test_weights_of_two_by_hand() -> None:
         np.testing.assert_allclose(weigh(name, OPPOSED), expected, atol=tolerance)
     # Of g = (1, 0), h = (0, 1): the mean and the worst improvement are symmetric: both weights are (1 + c)/2, scaled by
     # 2/(1 + c). With c = 0 it is the mean of any gradients: weights of 1.
-    np.testing.assert_allclose(weigh("cagrad", np.eye(2), c=0.7), [1.0, 1.0], atol=1e-9)
-    np.testing.assert_allclose(weigh("cagrad", OPPOSED, c=0.0), [1.0, 1.0], atol=1e-9)
+    np.testing.assert_allclose(weigh(torchjd.CAGrad(c=0.7), np.eye(2)), [1.0, 1.0], atol=1e-9)
+    np.testing.assert_allclose(weigh(torchjd.CAGrad(c=0.0), OPPOSED), [1.0, 1.0], atol=1e-9)
     # Of 1 and -1/2 the mean is 1/4. For the combination x, x/4 + c|x|/4 is least at x = -1/2 (the second alone), so
     # that the step is 1/4 - c/4: weights 1/2 and 1/2 + c/2, times 2/(1 + c).
     found = weigh("cagrad", np.array([[1.0, -0.5], [-0.5, 0.25]]))
@@ -83,9 +83,9 @@ def test_no_stream_loses(name: str, seed: int, num_streams: int) -> None:
 
 def test_random_order_is_of_the_key_and_leaves_the_global_generators() -> None:
     rows = np.random.default_rng(0).normal(size=(6, 4))
-    aggregator = Aggregator("pcgrad", {}, 6)
+    aggregator = Aggregator("pcgrad", 6)
     before = torch.get_rng_state(), random.getstate()
-    drawn = [aggregator.weigh(rows @ rows.T, range(6), (key,)).tolist() for key in (1, 2, 1, 3)]
+    drawn = [aggregator.weigh(rows @ rows.T, (key,)).tolist() for key in (1, 2, 1, 3)]
     assert drawn[0] == drawn[2]
     assert len({tuple(weights) for weights in drawn}) == 3
     assert torch.equal(torch.get_rng_state(), before[0])
@@ -97,47 +97,38 @@ def test_aggregators_of_torchjd_as_they_are() -> None:
     rows[0] -= 2.0 * rows[1]
     for given_ in (torchjd.UPGrad(), torchjd.UPGradWeighting()):
         np.testing.assert_array_equal(weigh(given_, rows @ rows.T), weigh("upgrad", rows @ rows.T))
-    np.testing.assert_allclose(weigh(torchjd.Mean(), rows @ rows.T), np.ones(3), rtol=1e-15)
-
-
-def test_entries_by_stream_are_those_of_the_streams_that_are_present() -> None:
-    preferred = torchjd.UPGrad(pref_vector=torch.tensor([1.0, 2.0, 5.0]))
-    for given_ in (torchjd.Constant(torch.tensor([1.0, 2.0, 5.0])), preferred):
-        found = Aggregator(given_, {}, 3).weigh(np.eye(2), [0, 2], KEY)
-        np.testing.assert_allclose(found, [2 / 6, 10 / 6], rtol=1e-9)
-    with pytest.raises(ValueError, match=r"conflict=UPGrad: pref_vector must have one entry per stream \(2\), got 3"):
-        Aggregator(preferred, {}, 2)
-    alone = Aggregator(torchjd.Constant(torch.tensor([1.0, 0.0, 0.0])), {}, 3)
-    assert alone.weigh(OPPOSED, [1, 2], KEY).tolist() == [1.0, 1.0]  # no entry is left: the ordinary gradient
 
 
 def test_a_description_is_of_what_is_set_however_it_was_given() -> None:
-    def description(given: Any, **options: Any) -> str:
-        return Aggregator(given, options, 2).description
+    def description(given: Any) -> str:
+        return Aggregator(given, 2).description
 
     assert description("pcgrad") == description(torchjd.PCGrad()) == description(torchjd.PCGradWeighting()) == "pcgrad"
     assert description("cagrad") == description(torchjd.CAGrad(c=0.4)) == "cagrad(c=0.4, norm_eps=0.0001)"
-    entries = [torch.tensor([1.0, 1.0 + small]) for small in (0.0, 1e-6)]  # which a tensor's repr does not show
-    assert description(torchjd.Constant(entries[0])) == "ConstantWeighting(weights=[1.0, 1.0])"
-    assert description(torchjd.Constant(entries[0])) != description(torchjd.Constant(entries[1]))
+    assert description(torchjd.CAGrad(c=0.2)) != description("cagrad")
+
+
+class _Nothing(torchjd.Weighting):  # type: ignore[misc, name-defined]
+    def forward(self, gramian: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(gramian))
 
 
 @pytest.mark.parametrize(
-    ("given_", "options", "error", "message"),
+    ("given_", "error", "message"),
     [
-        ("median", {}, ValueError, r"no aggregator is called 'median'; choose one of \['pcgrad', 'cagrad', 'mgda'"),
-        ("cagrad", {"radius": 1}, ValueError, r"conflict='cagrad' cannot be made with the options \{'radius': 1\}"),
-        (lambda: torchjd.GradVac(), {}, ValueError, "GradVac remembers"),
-        (lambda: torchjd.ConFIG(), {}, ValueError, "ConFIG needs the whole gradients"),
-        (lambda: torchjd.Mean(), {"c": 1}, ValueError, r"options are for names such as 'cagrad'; give them to Mean\("),
-        (lambda: torchjd.Constant(torch.tensor([1.0, -1.0])), {}, ValueError, "must add up to more than 0, got 0"),
-        (lambda: torchjd.UPGrad, {}, TypeError, r"the class UPGrad; give an instance: conflict=UPGrad\(...\)"),
-        (lambda: 3, {}, TypeError, r"conflict must be one of \['pcgrad', .* or an aggregator of torchjd, got int"),
+        ("median", ValueError, r"no aggregator is called 'median'; choose one of \['pcgrad', 'cagrad', 'mgda'"),
+        (lambda: torchjd.GradVac(), ValueError, "GradVac remembers"),
+        (lambda: torchjd.ConFIG(), ValueError, "ConFIG needs the whole gradients"),
+        (lambda: torchjd.UPGrad(pref_vector=torch.ones(2)), ValueError, "UPGrad has an entry per stream"),
+        (lambda: torchjd.ConstantWeighting(torch.ones(2)), ValueError, "ConstantWeighting has an entry per stream"),
+        (lambda: _Nothing(), ValueError, "must add up to more than 0, got 0"),
+        (lambda: torchjd.UPGrad, TypeError, r"the class UPGrad; give an instance: conflict=UPGrad\(...\)"),
+        (lambda: 3, TypeError, r"conflict must be one of \['pcgrad', .* or an aggregator of torchjd, got int"),
     ],
 )
-def test_what_is_refused(given_: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_what_is_refused(given_: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        Aggregator(given_() if callable(given_) else given_, options, 2)
+        Aggregator(given_() if callable(given_) else given_, 2)
 
 
 def test_a_solver_that_fails_is_named() -> None:

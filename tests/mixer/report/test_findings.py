@@ -137,25 +137,6 @@ def test_a_negative_cosine_beyond_its_noise_is_a_conflict(run: Run) -> None:
     assert (many.text.count("mean cosine"), many.text[-9:], len(many.streams)) == (3, "; 3 more.", 4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "columns", "text"),
-    [
-        ("loading-bound", {"load_seconds": 0.5}, "50% of the time of steps went into loading"),
-        ("prefetch misses", {"hits": 3, "misses": 1}, "25% of the samples were not prefetched in time"),
-        ("costly measuring", {"probe_seconds": 0.17}, "25% of the time of steps went into measuring gradients"),
-    ],
-)
-def test_time_that_is_lost(run: Run, kind: str, columns: dict[str, float], text: str) -> None:
-    run.timings.loc[0, list(columns)] = 1000.0  # while everything warms up
-    assert findings_of([run]) == []
-    for name, value in columns.items():
-        run.timings[name] = value
-    assert only(run).kind == kind
-    assert text in only(run).text
-    runs = [run, calm_run(seed=1), replace(run, name="other")]
-    assert [one.run for one in findings_of(runs)] == ["run", "other"]
-
-
 def test_a_run_of_one_step_has_no_problems(run: Run) -> None:
     first = {name: rows.iloc[:1] for name, rows in run.streams.items()}
     assert findings_of([replace(run, clock=run.clock.iloc[:1], streams=first, timings=run.timings.iloc[:1])]) == []

@@ -72,7 +72,6 @@ def test_it_sees_what_it_needs_and_moves_the_mixture(tmp_path: Path, name: str, 
     if conflict is not None:
         pytest.importorskip("torchjd")
     trainer, seen, decisions = train(tmp_path, name, conflict=conflict)
-    assert any("conflicts" in entry for entry in trainer.state.log_history) is (conflict is not None)
     policy = trainer.mixing.policy
     for kind in {type(need) for need in policy.needs}:
         found = [observation[kind] for observation in seen]

@@ -9,9 +9,10 @@ from torch.utils.data import Dataset
 
 from mixer import Budget, Fixed, MixingTrainer, Stream, schedules
 from mixer.analysis.explain.explanation import explain
-from mixer.analysis.fit.runs import RecordedRuns
+from mixer.analysis.fit.runs import Run as RecordedRun
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
+from mixer.report.tables import stream_figures
 from tests.mixer.trainer.runs import folder_of, make, padded
 from tests.mixer.trainer.trl.cases import chats, completions, sft
 
@@ -108,11 +109,12 @@ def test_a_resumed_run_counts_on_to_the_bit(run: MixingTrainer, tmp_path: Path) 
 def test_a_report_an_explanation_and_a_fit_go_by_labels(run: MixingTrainer) -> None:
     folder = folder_of(run)
     assert summarise(folder).streams["label_share"].to_dict() == ASKED
-    assert read_report([folder]).tables()["by_stream"].set_index("stream")["label_share"].to_dict() == ASKED
+    (recorded,) = read_report([folder]).runs
+    assert stream_figures(recorded).set_index("stream")["label_share"].to_dict() == ASKED
     labels, seen = (run.ledger.to_pandas().query("step < 30").groupby("stream")[name] for name in ("labels", "count"))
     found = explain(folder, 30).weights["labels_per_sample"].to_dict()
     assert found == pytest.approx((labels.sum() / seen.sum()).to_dict())
-    assert RecordedRuns([folder], "labels", "train").mixtures.tolist() == [run.mixing.num_labels.tolist()]
+    assert RecordedRun(folder, folder.name, "labels").amounts.tolist() == run.mixing.num_labels.tolist()
 
 
 def test_a_budget_and_a_schedule_in_labels_count_them(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from mixer.analysis.watch.view import as_document, view
 from mixer.ledger.comparison import comparison
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
+from mixer.report.tables import stream_figures
 from tests.helpers import shown
 from tests.mixer.trainer.runs import folder_of, padded, train
 
@@ -71,7 +72,7 @@ def test_a_summary_and_a_view_have_shares_of_tokens_and_runs_that_differ_are_tol
 def test_a_report_and_an_explanation_name_the_unit(runs: dict[str, MixingTrainer]) -> None:
     report = read_report([folder_of(trainer) for trainer in runs.values()])
     assert dict(report.summary)["Policy"] == ["Fixed (tokens)", "Fixed"]
-    figures = report.tables()["by_stream"].query("run == 'tokens'").set_index("stream")
+    figures = stream_figures(next(one for one in report.runs if one.name == "tokens")).set_index("stream")
     assert figures["token_share"].to_dict() == pytest.approx(_by_hand(runs["tokens"]))
     for column in ("first_weight", "last_weight"):
         assert figures[column].to_dict() == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})

@@ -205,16 +205,13 @@ def test_streams_that_come_and_go_and_shares_of_tokens(tmp_path: Path) -> None:
     np.testing.assert_allclose(of_samples / of_samples.sum(), late.weights["weight"])
 
 
-def test_groups_are_named_where_they_moved_weights_and_the_size_is_explained_too(tmp_path: Path) -> None:
+def test_groups_are_named_where_they_moved_weights_and_the_size_is_told_too(tmp_path: Path) -> None:
     data = streams(a={"groups": {"kind": "x"}}, b={"groups": {"kind": "y"}}, c={"groups": {"kind": "y"}})
     schedule = schedules.Ramp(30, 1.0, initial=6, granularity=3, unit="progress", learning_rate="sqrt")
     given = {"groupings": [mixer.Grouping("kind", max_shares={"x": 0.2})], "budget": mixer.Budget(samples=150)}
     build(tmp_path, 6, data, mixing="Uniform", batch_size=schedule, **given).train()
     assert any("groupings ['kind']" in note for note in explain(tmp_path, 5).notes)
     found = explain(tmp_path, 5).size
-    assert found.note == f"Decided after step 4: {found.terms['requested']:g}, brought within the bounds."
-    assert 0 < abs(found.terms["requested"] - found.asked) < 3
-    assert found.terms["decided batch_size"] == found.asked
     assert found.before is not None
     assert found.asked > found.before
     assert found.learning_rate_factor == pytest.approx((found.asked / 6) ** 0.5)

@@ -14,7 +14,6 @@ def recorded(
     folder: Path,
     counts: dict[str, list[int]],
     evaluations: dict[int, dict[str, float]] | None = None,
-    losses: dict[str, list[float]] | None = None,
     progress: float = 1.0,
     tokens_of_a_sample: tuple[int, ...] = (1, 1),
 ) -> Path:
@@ -25,12 +24,11 @@ def recorded(
     done = np.zeros(2, dtype=int)
     for step in range(1, steps + 1):
         count = np.array([given[step - 1] for given in counts.values()])
-        loss = [(losses or {}).get(name, [1.0] * steps)[step - 1] for name in counts]
         columns = {"weight": count / count.sum(), "count": count, "items": count, "tokens": count * rates}
         done += count.sum(), (count * rates).sum()
         place = {"step": step, "samples": int(done[0]), "tokens": int(done[1]), "epoch": 1.0}
         clock = {**place, "progress": progress * step / steps}
-        record_step(ledger, tuple(counts), clock, {**columns, "loss": np.array(loss)})
+        record_step(ledger, tuple(counts), clock, {**columns, "loss": np.ones(len(counts))})
     for step, found in (evaluations or {}).items():
         ledger.record_evaluation(step, found)
     ledger.finish()
@@ -54,17 +52,6 @@ def test_shares_of_tokens(tmp_path: Path) -> None:
     none = recorded(tmp_path / "two", {"a": [3]}, {1: {"a": 1}}, tokens_of_a_sample=(0,))
     with pytest.raises(ValueError, match="has counted no tokens"):
         RecordedRuns([none], "tokens")
-
-
-def test_training_losses_are_means_of_the_last_tenth_by_items(tmp_path: Path) -> None:
-    # Of 20 steps the last two count: a (2 · 1 + 6 · 3) / 8 = 2.5; b has samples in the last alone.
-    counts = {"a": [4] * 18 + [2, 6], "b": [4] * 18 + [0, 4]}
-    losses = {"a": [9.0] * 18 + [1.0, 3.0], "b": [9.0] * 18 + [np.nan, 5.0]}
-    run = recorded(tmp_path / "one", counts, losses=losses)
-    assert RecordedRuns([run], loss="train").losses.tolist() == [[2.5, 5.0]]
-    # A loss that is not finite is not left out, and neither is a stream without samples given another's loss.
-    bad = recorded(tmp_path / "bad", {"a": [4] * 20, "b": [4] * 18 + [0, 0]}, losses={"a": [1.0] * 19 + [np.nan]})
-    assert np.isnan(RecordedRuns([bad], loss="train").losses).all()
 
 
 def test_evaluation_sets_beside_streams_are_losses_too_and_streams_without_are_named(tmp_path: Path) -> None:
@@ -91,12 +78,11 @@ def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) ->
     for folder, message in (
         (one("long", [10] * 12, 12), r"trained on as many .* long \(120\)"),
         (one("stopped", [10] * 10, 10, 0.5), r"stopped \(50%\)"),
-        (early := one("early", [10] * 10, 6), r"before 95% of the run: early \(60%\)"),
+        (one("early", [10] * 10, 6), r"before 95% of the run: early \(60%\)"),
     ):
         with pytest.raises(ValueError, match=message):
             RecordedRuns([*usual, folder])
         assert folder.name in RecordedRuns([*usual, folder], allow_different_budgets=True).runs
-    RecordedRuns([*usual, early], loss="train")  # evaluations make no difference then
     RecordedRuns([*usual, one("near", [10] * 9 + [13], 10)])
 
 
@@ -106,9 +92,8 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
 
     untrained = three("untrained", 0)
     for is_allowed in (False, True):
-        with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first step.*--loss train"):
+        with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first step"):
             RecordedRuns(untrained, allow_different_budgets=is_allowed)
-    assert RecordedRuns(untrained, loss="train").runs
     early = three("early", 37)
     with pytest.raises(ValueError, match=r"before 95% of the run: early-0 \(92%\), .*-different-budgets"):
         RecordedRuns(early)

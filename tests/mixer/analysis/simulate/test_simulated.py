@@ -56,7 +56,7 @@ def test_each_stream_is_summed_up_warned_of_and_shown(capped: Simulated, capsys:
     assert content["streams"][0]["samples"] == capped.streams[0].samples
     assert content["mixture"][0]["shares"].keys() == set("abcd")
     assert sum(content["mixture"][0]["shares"].values()) == pytest.approx(1.0)
-    assert (content["mixture"][0]["mean_batch_size"], content["evaluation_steps"]) == (8.0, [])
+    assert content["mixture"][0]["mean_batch_size"] == 8.0
 
 
 def test_a_budget_that_is_not_reached_and_a_stream_without_a_sample(tmp_path: Path) -> None:

@@ -22,8 +22,20 @@ NO_SECRETS |= {"use_token": True, "monkeys": "a", "keys_per_row": 3, "path": "a:
 
 
 def test_entries_without_a_group_get_one_and_losses_of_evaluation_sets_are_found() -> None:
-    entries = {"batch_size": 8, "train_coverage": 0.5, "loss/a": 1.0, "conflicts": 0.1, "gradient_cosine/a/b": -0.5}
-    names = ["clock/batch_size", "clock/train_coverage", "loss/a", "mixture/conflicts", "gradient_cosine/a/b"]
+    entries = {
+        "batch_size": 8,
+        "train_coverage": 0.5,
+        "loss/a": 1.0,
+        "gradient_noise_scale": 0.1,
+        "gradient_cosine/a/b": -0.5,
+    }
+    names = [
+        "clock/batch_size",
+        "clock/train_coverage",
+        "loss/a",
+        "mixture/gradient_noise_scale",
+        "gradient_cosine/a/b",
+    ]
     assert grouped(entries) == dict(zip(names, entries.values(), strict=True))
     logs = {"eval_a_loss": 1.0, "eval_b_c_loss": 2.0, "eval_loss": 3.0, "eval_worst_loss": 4.0, "eval_d_accuracy": 0.5}
     assert evaluation_losses(logs, {"a", "b_c", "d"}) == {"eval_loss/a": 1.0, "eval_loss/b_c": 2.0}

@@ -1,4 +1,4 @@
-"""DPO, reward and KTO trainers on streams; trainers and losses that cannot be mixed are refused."""
+"""DPO and reward trainers on streams; trainers and losses that cannot be mixed are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import Trainer
-from trl import DistillationTrainer, DPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RLOOTrainer
+from trl import DistillationTrainer, DPOConfig, GRPOTrainer, KTOTrainer, RewardConfig, RLOOTrainer
 
 from mixer import MixingMixin
 from tests.helpers import GradientRecorder, arguments, build_model, three_streams
@@ -24,10 +24,6 @@ from tests.mixer.trainer.trl.cases import (
     trl_options,
     two_pairs,
 )
-
-
-class _KTO(MixingMixin, KTOTrainer):
-    pass
 
 
 def _log_probability(model: Any, row: dict[str, Any], completion: str) -> Tensor:
@@ -93,14 +89,6 @@ def test_rewards(tmp_path: Path) -> None:
     _expect(trainer, model, loss_of)
 
 
-def test_a_loss_of_neighbours_is_refused(tmp_path: Path) -> None:
-    rows = [{"prompt": "w1", "completion": f"w{number}", "label": number % 3 > 0} for number in range(6)]
-    args = _args(KTOConfig, tmp_path, train_sampling_strategy="sequential")
-    known = {"ref_model": model_of(), "processing_class": tokenizer()}
-    with pytest.raises(ValueError, match=r"compares each sample with a mean over its micro-batch.*apo_zero_unpaired"):
-        _KTO(model_of(), args=args, train_dataset={"a": datasets.Dataset.from_list(rows)}, **known)
-
-
 _ODD = datasets.Dataset.from_dict({"prompt": ["w1"], "chosen": ["w2"]})
 
 
@@ -130,6 +118,7 @@ class _Old(Trainer):  # type: ignore[misc]
     [
         *((one, f"{one.__name__} overrides get_train_dataloader,") for one in (GRPOTrainer, RLOOTrainer)),
         (DistillationTrainer, "DistillationTrainer overrides get_train_dataloader,"),
+        (KTOTrainer, "KTOTrainer overrides _get_train_sampler,"),
         (
             type("OtherTrainer", (Trainer,), {"__module__": "trl.trainer.other_trainer"}),
             r"Mixed: TRL's OtherTrainer has no _prepare_dataset.*SFTTrainer",
