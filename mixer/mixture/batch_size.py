@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from mixer.policies.contract import Terms, terms_of
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
 from mixer.utils.saved_state import check_form, is_known
@@ -93,11 +92,6 @@ class BatchSize:
             decision = self.schedule.update(observation)
         self._take(decision, observation.step, previous=observation.batch_size)
 
-    def explain(self) -> Terms:
-        """Gives the terms of the last decision: the size within its bounds, the requested one, and the state."""
-        terms = terms_of(self.schedule.state_dict())
-        return {"decided batch_size": self.scheduled, "requested": self._requested, **terms}
-
     def state_dict(self) -> dict[str, Any]:
         """Gives the state as plain data."""
         return {
@@ -149,7 +143,7 @@ class BatchSize:
             raise ValueError(f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more.")
         scheduled = int(self._limits.apply(asked, previous))
         self._check_ranks(scheduled, where)
-        self.scheduled, self._own_factor, self._requested = scheduled, factor, float(asked)
+        self.scheduled, self._own_factor = scheduled, factor
 
     def _check_ranks(self, batch_size: int, where: str) -> None:
         if batch_size < self._world_size:

@@ -122,12 +122,11 @@ def test_a_schedule_may_have_a_factor_of_its_own() -> None:
     assert size.learning_rate_factor == 1.0
 
 
-def test_growth_is_bound_from_the_first_size_on_and_what_was_requested_is_told() -> None:
+def test_growth_is_bound_from_the_first_size_on() -> None:
     size = BatchSize(Asking(BatchDecision(100), max_growth=1.5), 8)
     assert size.value == 8
     size.update(observation(1, 8))
     assert size.value == 12
-    assert size.explain() == {"decided batch_size": 12, "requested": 100.0, "initial": 8.0}
 
 
 def test_a_size_by_hand_of_one_sample_and_a_small_factor_come_back() -> None:
