@@ -109,7 +109,7 @@ def read_files(
             f"{called}: rows={rows!r} is for text files (.txt), and {places[0].name!r} is none: leave it out."
         )
     packed = [place.name for place in places if place.suffix.lower() == ".zst"]
-    if packed and importlib.util.find_spec("zstandard") is None:
+    if packed and BUILDERS[suffix] is not None and importlib.util.find_spec("zstandard") is None:
         raise ValueError(f"{called}: {packed[0]!r} is read by the package zstandard: pip install zstandard.")
     with telling(called):
         if suffix == ".parquet":

@@ -186,16 +186,15 @@ def test_other_columns_are_told_and_can_be_left_out(tmp_path: Path) -> None:
 def test_zstandard_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(ValueError, match="pip install zstandard"):
-        read(put(tmp_path / "a.jsonl.zst", b"x"))
+        read(put(tmp_path / "a.txt.zst", b"x"))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_zstandard_is_read_to_its_end(streaming: bool, tmp_path: Path) -> None:
-    zstandard = pytest.importorskip("zstandard")
     lines = [json.dumps({"q": f"{number:04}"}).encode() + b"\n" for number in range(3)]
-    packed = b"".join(map(zstandard.compress, lines))
+    packed = b"".join(pyarrow.compress(line, "zstd", asbytes=True) for line in lines)  # a frame each
     assert [row["q"] for row in read(put(tmp_path / "a.jsonl.zst", packed), streaming)] == ["0000", "0001", "0002"]
-    with pytest.raises(ValueError, match=r"a\.jsonl\.zst' cannot be read as jsonl .*cut off"):
+    with pytest.raises(ValueError, match=r"a\.jsonl\.zst' cannot be read as jsonl .*[Tt]runcated"):
         read(put(tmp_path / "a.jsonl.zst", packed[:-4]), streaming)
 
 
