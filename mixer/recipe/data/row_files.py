@@ -176,7 +176,9 @@ def _builder(
     kind = BUILDERS[suffix]
     own = {"storage_options": copy.deepcopy(storage_options)}  # `datasets` adds to it
     if kind is not None:
-        text = {"sample_by": rows, "encoding": "utf-8-sig"}
+        # With its features it tells a file without rows by their number.
+        features = datasets.Features({"text": datasets.Value("string")})
+        text = {"sample_by": rows, "encoding": "utf-8-sig", "features": features}
         options: dict[str, dict[str, Any]] = {"text": text, "parquet": {"columns": columns}}
         builder = datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
         builder._generate_tables = partial(_by_file, builder)  # noqa: SLF001 what all builders of tables have

@@ -185,9 +185,8 @@ def opened(file: str, storage_options: Mapping[str, Any] | None = None) -> Binar
 def _lines(file: str, storage_options: Mapping[str, Any] | None) -> Iterator[bytes]:
     """Reads lines, which end at line feeds alone."""
     suffix = Path(file).suffix.lower()
-    with opened(file, storage_options) as raw:
-        with _OPEN[suffix](raw) if suffix in _OPEN else raw as lines:
-            yield from lines
+    with opened(file, storage_options) as raw, _OPEN[suffix](raw) if suffix in _OPEN else raw as lines:
+        yield from lines
 
 
 def _texts(lines: Iterator[bytes], spot: Spot) -> Iterator[str]:

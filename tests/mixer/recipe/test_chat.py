@@ -176,7 +176,9 @@ class TestColumns:
         (sample,) = made([row], CHATML, ignored_columns=[name])
         assert sample["input_ids"] == rendered(CHATML, TALK)
 
-    @pytest.mark.parametrize(("name", "value"), [("tools", "weather"), ("tools", [3]), ("system", 3)])
+    @pytest.mark.parametrize(
+        ("name", "value"), [("tools", "weather"), ("tools", [3]), ("system", 3), ("chat_template_kwargs", "[3]")]
+    )
     def test_columns_of_another_kind_are_refused(self, name: str, value: Any) -> None:
         with pytest.raises(ValueError, match=f"column '{name}'"):
             made([{"messages": TALK, name: value}], TOOLS)
