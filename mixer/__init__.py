@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
     from mixer.trainer.method import Method as Method, RunContext as RunContext, TaskContext as TaskContext
-    from mixer.trainer.sft import MixingSFTConfig as MixingSFTConfig, MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin as MixingMixin, MixingTrainer as MixingTrainer
+    from mixer.trainer.trl.sft import MixingSFTConfig as MixingSFTConfig, MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.variants import (
         MixingSeq2SeqConfig as MixingSeq2SeqConfig,
         MixingSeq2SeqTrainer as MixingSeq2SeqTrainer,
@@ -65,5 +65,5 @@ else:
             "mixer.trainer.variants": ["MixingSeq2SeqConfig", "MixingSeq2SeqTrainer"],
         },
         whole="mixer.policies",
-        extras={"mixer.trainer.sft": ["MixingSFTConfig", "MixingSFTTrainer"]},
+        extras={"mixer.trainer.trl.sft": ["MixingSFTConfig", "MixingSFTTrainer"]},
     )

@@ -11,7 +11,7 @@ import pandas as pd
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from mixer.analysis.short_runs import without_warnings
-from mixer.checkpoint.choose import checkpoint_at
+from mixer.checkpoint.starting_point import checkpoint_at
 from mixer.ledger.folder import open_ledger, read_description
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.policies import Fixed

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from mixer.utils.text import shortened
 _MOST_CHARACTERS = 300  # of the names in an error
 
 
-def loaded_whole(model: nn.Module, result: Any, checkpoint: Path) -> Any:
+def loaded_whole(model: nn.Module, result: Any, checkpoint: Path, allow_inexact: bool = False) -> Any:
     """Loads a checkpoint's weights with the model's conversions if loading them by name has left some out.
 
     `save_pretrained` writes the weights of many models under other names than at run time, in transformers 5.23 the
@@ -33,30 +33,34 @@ def loaded_whole(model: nn.Module, result: Any, checkpoint: Path) -> Any:
         model: The model, into which the Trainer has loaded the weights by name.
         result: What that has returned.
         checkpoint: The checkpoint's folder.
+        allow_inexact: Whether weights may be left out.
 
     Returns:
         The weights that are still missing, and those that the model has no place for.
+
+    Raises:
+        ValueError: If there are any, unless that is allowed.
     """
     left = _left_out(model, result)
-    if not isinstance(model, PreTrainedModel) or not any(left):
-        return left
-    # Those that `from_pretrained` has used, which `save_pretrained` reverts; the second for models built otherwise.
-    for conversions in (getattr(model, "_weight_conversions", None), get_model_conversion_mapping(model)):
-        if conversions and any(left):
-            left = _left_out(model, _load_converted(model, _read_weights(checkpoint), conversions))
+    if isinstance(model, PreTrainedModel) and any(left):
+        # Those that `from_pretrained` has used, which `save_pretrained` reverts; the second for models built otherwise.
+        for conversions in (getattr(model, "_weight_conversions", None), get_model_conversion_mapping(model)):
+            if conversions and any(left):
+                left = _left_out(model, _load_converted(model, _read_weights(checkpoint), conversions))
+    _refuse(model, left, checkpoint, allow_inexact)
     return left
 
 
 @contextlib.contextmanager
-def adapters_checked(model: Any, check: Callable[[Any, str], None]) -> Iterator[None]:
+def adapters_checked(model: Any, allow_inexact: bool) -> Iterator[None]:
     """Checks what PEFT returns of weights that an adapter's file lacks, which the Trainer does not look at.
 
     Args:
         model: The model; nothing is checked unless it is PEFT's.
-        check: Gets the missing weights and the folder of each adapter that is loaded.
+        allow_inexact: Whether weights may be left out.
 
-    Yields:
-        Nothing.
+    Raises:
+        ValueError: If some are, unless that is allowed.
     """
     if isinstance(model, PreTrainedModel) or not hasattr(model, "load_adapter"):
         yield
@@ -65,28 +69,24 @@ def adapters_checked(model: Any, check: Callable[[Any, str], None]) -> Iterator[
 
     def load_and_check(folder: str, *args: Any, **kwargs: Any) -> Any:
         result = load(folder, *args, **kwargs)
-        check(_IncompatibleKeys(result.missing_keys, []), folder)
+        _refuse(model, _IncompatibleKeys(result.missing_keys, []), folder, allow_inexact)
         return result
 
     with attributes_held(model, load_adapter=load_and_check):
         yield
 
 
-def refusal_of_weights(model: nn.Module, left: Any, checkpoint: Path | str) -> str:
-    """Returns the error for a checkpoint whose weights do not fit the model.
-
-    Args:
-        model: The model.
-        left: The weights that are missing, and those that the model has no place for.
-        checkpoint: The checkpoint's folder.
-    """
+def _refuse(model: nn.Module, left: Any, checkpoint: Path | str, allow_inexact: bool) -> None:
+    """Refuses a checkpoint whose weights do not fit the model."""
+    if allow_inexact or not any(left):
+        return
     lists = {"it lacks": left.missing_keys, "the model has no place for": left.unexpected_keys}
     found = " and ".join(
         f"{what} {len(names)} ({shortened(', '.join(sorted(names)), _MOST_CHARACTERS)})"
         for what, names in lists.items()
         if names
     )
-    return (
+    raise ValueError(
         f"{checkpoint}: its weights do not fit {type(model).__name__}: {found}. Build the model as in the run that "
         f"saved them. With allow_inexact=True missing weights stay as the script has built them."
     )

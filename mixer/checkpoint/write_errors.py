@@ -4,7 +4,7 @@ import errno
 import shutil
 from pathlib import Path
 
-from mixer.checkpoint.choose import newest_complete
+from mixer.checkpoint.starting_point import newest_complete
 from mixer.utils.files import WriteError
 
 

@@ -392,8 +392,7 @@ class Ledger:
     def _trying(self, write: Callable[[], None]) -> None:
         """Keeps an error for `error`: raised on the rank that writes, it would leave the others waiting."""
         try:
-            with writing(self.folder):
-                write()
+            write()
         except WriteError as error:
             self.error = self.error or error
 

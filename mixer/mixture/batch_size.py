@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mixer.mixture.rule_state import check_form, is_known, naming
 from mixer.policies.contract import Terms, terms_of
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
+from mixer.utils.saved_state import check_form, is_known
+from mixer.utils.text import naming_rule
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, finite_number, whole_number
 
 
@@ -88,7 +89,7 @@ class BatchSize:
         Raises:
             ValueError: If the decision is no size; the message names the step.
         """
-        with naming(f"batch-size schedule {self.schedule.name}", observation.step):
+        with naming_rule(f"batch-size schedule {self.schedule.name}", observation.step):
             decision = self.schedule.update(observation)
         self._take(decision, observation.step, previous=observation.batch_size)
 

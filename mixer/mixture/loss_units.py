@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mixer.mixture.rule_state import check_form
 from mixer.policies.contract import in_order
 from mixer.utils.arrays import FloatArray
-from mixer.utils.saved_state import to_plain
+from mixer.utils.saved_state import check_form, to_plain
 from mixer.utils.validation import finite_numbers
 
 KINDS = ("initial", "entropy", "none")

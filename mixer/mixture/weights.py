@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import mixer.policies.contract as contract
-from mixer.mixture.rule_state import arrays_of, check_form, is_known, naming
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.saved_state import to_plain
+from mixer.utils.saved_state import arrays_of, check_form, is_known, to_plain
+from mixer.utils.text import naming_rule
 from mixer.utils.validation import DAMAGE, finite_numbers
 
 
@@ -82,7 +82,7 @@ class MixtureWeights:
         Raises:
             ValueError: If the decision does not fit the streams.
         """
-        with naming(f"policy {self.policy.name}", step):
+        with naming_rule(f"policy {self.policy.name}", step):
             decision = self.policy.update(observation)
         self._decide(decision, step)
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from mixer.models.inputs import TASK, heads_of
 from mixer.models.labels import IGNORED
 
-_CROSS_ENTROPY_SIGNATURE = inspect.signature(F.cross_entropy)
+_CROSS_ENTROPY_DEFAULTS = {name: one.default for name, one in inspect.signature(F.cross_entropy).parameters.items()}
 
 
 def items_per_row(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:
@@ -81,16 +81,14 @@ class _ItemCrossEntropy(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if func is not F.cross_entropy:
-            return func(*args, **(kwargs or {}))
-        call = _CROSS_ENTROPY_SIGNATURE.bind(*args, **(kwargs or {}))
-        call.apply_defaults()
-        options = call.arguments
+            return func(*args, **kwargs)
+        options = {**_CROSS_ENTROPY_DEFAULTS, **dict(zip(_CROSS_ENTROPY_DEFAULTS, args, strict=False)), **kwargs}
         reduction, target = options["reduction"], options["target"]
         if reduction not in ("sum", "mean") or options["weight"] is not None or target.is_floating_point():
-            return func(*args, **(kwargs or {}))
-        options["reduction"] = "none"
-        terms = func(*call.args, **call.kwargs)
+            return func(*args, **kwargs)
+        terms = func(**(options | {"reduction": "none"}))
         self.terms.append(terms.detach())
         return terms.sum() if reduction == "sum" else terms.sum() / target.ne(options["ignore_index"]).sum()
 

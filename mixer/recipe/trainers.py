@@ -40,10 +40,10 @@ class TrainerKind(NamedTuple):
 
 
 KINDS: Mapping[str, TrainerKind] = {
-    "sft": TrainerKind("mixer.trainer.sft", "MixingSFTTrainer", "MixingSFTConfig", "causal-lm"),
-    "dpo": TrainerKind("mixer.trainer.preferences", "MixingDPOTrainer", "MixingDPOConfig", "causal-lm"),
+    "sft": TrainerKind("mixer.trainer.trl.sft", "MixingSFTTrainer", "MixingSFTConfig", "causal-lm"),
+    "dpo": TrainerKind("mixer.trainer.trl.preferences", "MixingDPOTrainer", "MixingDPOConfig", "causal-lm"),
     "reward": TrainerKind(
-        "mixer.trainer.preferences", "MixingRewardTrainer", "MixingRewardConfig", "sequence-classification"
+        "mixer.trainer.trl.preferences", "MixingRewardTrainer", "MixingRewardConfig", "sequence-classification"
     ),
 }
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation
     from mixer.trainer.method import Method
-    from mixer.trainer.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.trainer import MixingMixin, MixingTrainer
+    from mixer.trainer.trl.sft import MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.variants import MixingSeq2SeqTrainer
 else:
     __getattr__, __dir__ = lazy_names(
@@ -21,7 +21,7 @@ else:
             "mixer.trainer.method": ["Method"],
             "mixer.run.probing": ["Probing"],
             "mixer.trainer.variants": ["MixingSeq2SeqTrainer"],
-            "mixer.trainer.sft": ["MixingSFTTrainer"],
+            "mixer.trainer.trl.sft": ["MixingSFTTrainer"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
         },
     )

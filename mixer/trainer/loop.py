@@ -2,7 +2,8 @@
 
 import contextlib
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import floor
 from typing import Any
@@ -16,9 +17,9 @@ from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.loading.learning_rate import LearningRate, check_scheduler
 from mixer.mixture.controller import Mixing
-from mixer.run.hf_compat import save_checkpoint
+from mixer.run.hf_compat import load_random_state, log_save_evaluate, restore_loop, save_checkpoint
 from mixer.run.state import Basis, Run
-from mixer.trainer.save import Checkpointing, HeldArguments
+from mixer.trainer.save import Checkpointing, HeldArguments, Progress
 from mixer.utils.user_code import is_user_code
 
 logger = logging.get_logger(__name__)
@@ -45,9 +46,12 @@ class LoopControl:
         self._handles_signals = plan.config.handle_signals
         self._signals = StopSignals()
         self.stopped_by: signal.Signals | None = None  # the signal that ended the run early
-        self.ended_at: int | None = None  # the step after which the clock last ended an epoch
+        self._ended_at: int | None = None  # the step after which the clock last ended an epoch
         self._stops_epoch = False
         self._compares_control = False
+        self._saved: Progress | None = None  # the loop's position in the checkpoint that the run resumes from
+        self._was_stopped = False  # whether a callback stopped the run there before it finished
+        self._ends_saved_epoch = False
 
     @property
     def signals(self) -> tuple[int, ...]:
@@ -57,7 +61,7 @@ class LoopControl:
     # ---- The length of the run, and its epochs ----
 
     @property
-    def num_epochs_bound(self) -> int:
+    def _num_epochs_bound(self) -> int:
         """Maximum epochs of the loop."""
         clock = self._run.mixing.clock
         return NO_BOUND if clock.budget.epochs is None else clock.planned_epochs
@@ -77,20 +81,70 @@ class LoopControl:
             num_samples = clock.epoch_size * clock.budget.epochs
         total = self._trainer.get_total_train_batch_size(args)
         num_examples = int(num_samples) if clock.spans_run else self._trainer.num_examples(dataloader)
-        return self.num_epochs_bound, steps, num_examples, num_samples, total, steps, max_steps
+        return self._num_epochs_bound, steps, num_examples, num_samples, total, steps, max_steps
 
-    def one_batch_a_step(self) -> contextlib.AbstractContextManager[None]:
+    def first_epoch(self, begin: Callable[..., tuple[int, int]], *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Returns the first epoch of the loop: that of the checkpoint if it is not finished.
+
+        Args:
+            begin: The Trainer's own, `Trainer._init_training_state`.
+            *args: Its arguments.
+            **kwargs: Its arguments.
+        """
+        with self._one_batch_a_step():
+            begun = begin(*args, **kwargs)
+        saved, mixing, state = self._saved, self._run.mixing, self._trainer.state
+        clock = mixing.clock
+        if saved is None:
+            return begun
+        mixing.drop_rest()  # for a batch size that was set right after the checkpoint was written
+        self._run.show_length(state)
+        if mixing.is_exhausted:
+            state.max_steps = state.global_step
+        is_done = clock.step >= state.max_steps or self._was_stopped
+        if saved.epoch_end_is_left:
+            self._ends_saved_epoch = is_done or clock.at_epoch_end or saved.epoch_stops
+        elif saved.epoch_stops and clock.step_in_epoch:
+            clock.end_epoch()
+        if self._ends_saved_epoch:
+            return clock.num_epochs_done - clock.at_epoch_end, 0
+        return (self._num_epochs_bound if is_done else clock.num_epochs_done), 0
+
+    def _one_batch_a_step(self) -> contextlib.AbstractContextManager[None]:
         """Makes the loop see one batch per step, and skip nothing: the loader is already at the right position."""
         return self._arguments.held(gradient_accumulation_steps=1, ignore_data_skip=True)
 
     def run_epoch(self, run_epoch: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Runs an epoch of the loop, which the clock ends."""
-        kwargs.update(num_update_steps_per_epoch=NO_BOUND, start_time=self._checkpoints.start_time)
-        with self.one_batch_a_step():
-            run_epoch(*args, **kwargs)
-        self.close_epoch()
+        """Runs an epoch of the loop, which the clock ends; or only the end of the one that a checkpoint has cut off."""
+        if self._ends_saved_epoch:
+            self._ends_saved_epoch = False
+            self._end_saved_epoch(**kwargs)
+        else:
+            kwargs.update(num_update_steps_per_epoch=NO_BOUND, start_time=self._checkpoints.start_time)
+            with self._one_batch_a_step():
+                run_epoch(*args, **kwargs)
+        self._close_epoch()
 
-    def close_epoch(self) -> None:
+    def _end_saved_epoch(
+        self, model: Any, epoch: int, trial: Any, ignore_keys_for_eval: Any, resume_from_checkpoint: str, **_: Any
+    ) -> None:
+        """Does the Trainer's work at the end of an epoch, if the checkpoint was written right before that."""
+        trainer, saved = self._trainer, self._saved
+        control, state = trainer.control, trainer.state
+        assert saved is not None, "only a resumed run has a saved epoch"  # noqa: S101
+        self._run.show_place(state)
+        load_random_state(trainer, resume_from_checkpoint)
+        self._ended_at = state.global_step
+        control.should_log = control.should_evaluate = control.should_save = False
+        control.should_epoch_stop = saved.epoch_stops
+        is_done = self._run.mixing.clock.step >= state.max_steps
+        control.should_training_stop = is_done or self._was_stopped
+        self._checkpoints.last_step = (state.global_step, saved.gradient_norm, saved.learning_rate)
+        trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, state, control)
+        options = (model, trial, epoch, ignore_keys_for_eval, self._checkpoints.start_time)
+        log_save_evaluate(trainer, saved.gradient_norm, options, saved.learning_rate)
+
+    def _close_epoch(self) -> None:
         """Ends the clock's epoch if a callback ended the loop's, and the run after the planned epochs."""
         clock, control = self._run.mixing.clock, self._trainer.control
         if control.should_epoch_stop and clock.step_in_epoch:
@@ -123,22 +177,36 @@ class LoopControl:
         # Callbacks of libraries decide the same on all ranks.
         are_users = any(is_user_code(type(one)) for one in callbacks)
         self._compares_control = bool(self._ranks.max_over_ranks(int(are_users)))
-        self.ended_at, self._stops_epoch = None, False
+        self._ended_at, self._stops_epoch = None, False
+        self._saved, self._was_stopped, self._ends_saved_epoch = None, False, False
+
+    def resume(self, saved: Progress, has_ended: bool) -> None:
+        """Goes on from a checkpoint, where the Trainer's loop next asks for it: `first_epoch`, `prepare`, `run_epoch`.
+
+        Args:
+            saved: The position of the loop.
+            has_ended: Whether the run that wrote it finished: then it may be continued, although it was stopped.
+        """
+        self._saved, self._was_stopped = saved, saved.training_stops and not has_ended
 
     def prepare(self) -> None:
-        """Binds the learning-rate schedule to the clock, once both exist."""
+        """Binds the learning-rate schedule to the clock, once both exist, and restores what the Trainer has reset."""
         # DeepSpeed wraps the schedule, or creates it.
         scheduler: Any = getattr(self._trainer.lr_scheduler, "scheduler", self._trainer.lr_scheduler)
         if not self._run.mixing.clock.is_step_based:
             check_scheduler(scheduler)
         self._run.learning_rate = LearningRate(scheduler)
+        self._run.show_length(self._trainer.state)
+        self._checkpoints.started = time.monotonic()
+        if (saved := self._saved) is not None:
+            self._checkpoints.started -= saved.seconds
+            running_loss = saved.running_loss(self._trainer.args.process_index, self._trainer.args.world_size)
+            restore_loop(self._trainer, running_loss, saved.logged_loss, saved.last_logged_step)
+            self._run.learning_rate.factor = saved.learning_rate_factor
 
-    def run(self, train: Callable[[], Any], finish: Callable[[], None]) -> Any:
-        """Trains until the run is finished or a signal arrives.
-
-        Args:
-            train: The Trainer's loop.
-            finish: Called when it has ended without an error.
+    @contextlib.contextmanager
+    def ending_by_signals(self) -> Iterator[None]:
+        """Ends the process after a run that a signal has stopped.
 
         Raises:
             RunTerminated: After a SIGTERM or SIGUSR1, once the run is saved; a `SystemExit`.
@@ -146,15 +214,13 @@ class LoopControl:
         """
         self.stopped_by, self._signals = None, StopSignals()
         with self._signals if self._handles_signals else contextlib.nullcontext():
-            result = train()
-            finish()
+            yield
         if not self._handles_signals:
-            return result
+            return
         # A signal after the last step has no step to stop, but ends the script after the run.
         number = self.stopped_by or which(self._ranks.all_reduce_max(np.array(self._signals.flags)))
-        if number is None:
-            return result
-        raise ending(self._stop_in_words(number), number)
+        if number is not None:
+            raise ending(self._stop_in_words(number), number)
 
     def _stop_in_words(self, number: signal.Signals) -> str:
         step, outcome = self._trainer.state.global_step, ". Nothing was saved: save_strategy is 'no'."
@@ -183,8 +249,8 @@ class LoopControl:
         calls_back = control.should_log or control.should_evaluate or control.should_save
         act()
         step = self._trainer.state.global_step
-        if self._run.mixing.clock.at_epoch_end and step != self.ended_at:
-            self.ended_at = step
+        if self._run.mixing.clock.at_epoch_end and step != self._ended_at:
+            self._ended_at = step
             self._stop_epoch()
         if calls_back:
             self.agree()

@@ -25,8 +25,8 @@ from mixer.run.class_checks import optimizer_name, steps_in_backward
 from mixer.run.hooks import StepHook
 from mixer.run.loading import LoadingRules
 from mixer.run.state import Basis
+from mixer.trainer.checks.engines import engine_of
 from mixer.trainer.confirmation import StepConfirmation
-from mixer.trainer.engines import engine_of
 from mixer.trainer.failures import OUT_OF_MEMORY, leave_note
 
 logger = logging.get_logger(__name__)

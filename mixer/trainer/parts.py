@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import Trainer
 
+from mixer.checkpoint.starting_point import StartingPoint
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
@@ -27,12 +28,13 @@ from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import Facts, Options, RunPlan, plan_run
 from mixer.run.state import Basis, PresentStep, Run
-from mixer.trainer.best_model import check_best_metric, check_best_of_each
-from mixer.trainer.classes import check_classes
+from mixer.trainer.checks.classes import check_classes
+from mixer.trainer.checks.engines import check_engine
+from mixer.trainer.checks.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.confirmation import StepConfirmation
-from mixer.trainer.engines import check_engine
-from mixer.trainer.evaluation import StreamEvaluation
-from mixer.trainer.evaluation_sets import check_evaluation_names
+from mixer.trainer.evaluation.best_model import check_best_metric, check_best_of_each
+from mixer.trainer.evaluation.evaluation import StreamEvaluation
+from mixer.trainer.evaluation.evaluation_sets import check_evaluation_names
 from mixer.trainer.gradient_aggregation import check_conflict
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.hyperparameter_search import Search
@@ -41,13 +43,11 @@ from mixer.trainer.loop import LoopControl
 from mixer.trainer.measuring import check_measured, new_hooks
 from mixer.trainer.methods import MethodList, methods_of
 from mixer.trainer.out_of_memory import Recovery
-from mixer.trainer.requirements import check_gradient_noise, check_needs, warn_of_forwards
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
-from mixer.trainer.starting_point import StartingPoint
 from mixer.trainer.step import StepRunner
 from mixer.trainer.streams_that_differ import StreamDifferences
-from mixer.trainer.trl import TRLMetrics
+from mixer.trainer.trl.preparation import TRLMetrics
 
 
 class Parts:
@@ -99,7 +99,7 @@ class Parts:
         self.checkpoints = Checkpointing(basis, methods, self.arguments, guard)
         self.loop = loop = LoopControl(basis, self.checkpoints, self.arguments)
         self.start = start = StartingPoint(basis)
-        self.resuming = Resuming(basis, start, loop, self.checkpoints)
+        self.resuming = Resuming(basis, start, loop, self.checkpoints, methods)
         self.search = Search(basis, methods, self._check_again)
         confirmation = StepConfirmation(basis, losses, self.differences.check_classes, lambda: loop.signals)
         self.recovery = Recovery(basis, hooks, losses, confirmation, rules)

@@ -31,9 +31,9 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.state import Basis
+from mixer.trainer.checks.labels_seen import LabelsSeen
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError, WeightGuard
-from mixer.trainer.labels_seen import LabelsSeen
 from mixer.trainer.loss_trials import LossTrials
 from mixer.trainer.methods import MethodList
 from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining

@@ -34,17 +34,17 @@ from mixer.run.loading import LoadingRules, data_seed
 from mixer.run.plan import Options
 from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
-from mixer.trainer.best_model import is_best
-from mixer.trainer.evaluation import StreamEvaluation
-from mixer.trainer.evaluation_sets import check_sets
+from mixer.trainer.checks.overrides import check_class, check_trainer_keywords
+from mixer.trainer.evaluation.best_model import is_best
+from mixer.trainer.evaluation.evaluation import StreamEvaluation
+from mixer.trainer.evaluation.evaluation_sets import check_sets
 from mixer.trainer.failures import reports_errors_to_all_ranks
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
-from mixer.trainer.overrides import check_class, check_trainer_keywords
 from mixer.trainer.parts import Parts
 from mixer.trainer.training import Training
-from mixer.trainer.trl import StreamPreparation
+from mixer.trainer.trl.preparation import StreamPreparation
 from mixer.utils.text import safe_names
 
 if TYPE_CHECKING:
@@ -270,7 +270,8 @@ class MixingMixin(Trainer):
         Raises:
             ValueError: If there is no such checkpoint (with those that there are), or the folder is that of the run.
         """
-        return self._parts.start.forked(Path(run), at, partial(self.train, **kwargs))
+        with self._parts.start.forking(Path(run), at) as checkpoint:
+            return self.train(checkpoint, **kwargs)
 
     def _check_train_dataset(self) -> None:
         if self.train_dataset is not self._preparation.combined:
@@ -450,13 +451,13 @@ class MixingMixin(Trainer):
 
     def _init_training_state(self, max_steps: int, num_steps: int, _num_epochs: int, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # the loop passes these by place
         begin, num_epochs = super()._init_training_state, self.mixing.clock.planned_epochs
-        return self._parts.resuming.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
+        return self._parts.loop.first_epoch(begin, max_steps, num_steps, num_epochs, *args, **kwargs)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         super()._issue_warnings_after_load(self._training.complete_loading(load_result))
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        self._parts.resuming.run_epoch(super()._run_epoch, *args, **kwargs)
+        self._parts.loop.run_epoch(super()._run_epoch, *args, **kwargs)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         return is_best(self, super()._determine_best_metric, metrics, trial, self._evaluation.warned_metrics)

@@ -9,10 +9,9 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import annotate
-from mixer.checkpoint.load_weights import adapters_checked, loaded_whole, refusal_of_weights
+from mixer.checkpoint.load_weights import adapters_checked, loaded_whole
 from mixer.checkpoint.write_errors import explain_write_error, write_error
 from mixer.ledger.progress.bar import replace_progress_bars
-from mixer.ledger.recorder import Recorder
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
 from mixer.trainer.failures import reporting_to_all_ranks
@@ -75,10 +74,13 @@ class Training:
             reporting_to_all_ranks(self._place, lambda: training_args.ddp_timeout),
             self._parts.arguments.held(auto_find_batch_size=False),  # otherwise the whole loop would restart
             contextlib.ExitStack() as self._held,
-            adapters_checked(self._trainer.model, self._check_loaded),
+            adapters_checked(self._trainer.model, self._plan.config.allow_inexact),
             self._parts.start.chosen(requested, trial) as checkpoint,
+            self._parts.loop.ending_by_signals(),
         ):
-            return self._parts.loop.run(partial(train, checkpoint, *args, **kwargs), self._finish)
+            result = train(checkpoint, *args, **kwargs)
+            self._finish()
+            return result
 
     def _place(self) -> str:
         """Returns the place in the run, for the error of another rank."""
@@ -134,28 +136,10 @@ class Training:
     # ---- The weights of a checkpoint ----
 
     def complete_loading(self, result: Any) -> Any:
-        """Completes the loading of weights from a checkpoint.
-
-        Args:
-            result: What loading them by name has returned.
-
-        Returns:
-            What is then left out.
-
-        Raises:
-            ValueError: If weights are left out and `allow_inexact` is not set.
-        """
-        is_resuming = self._is_beginning
+        """Completes the loading of weights from a checkpoint, or of the best model; see `loaded_whole`."""
         trainer: Any = self._trainer
-        checkpoint = str(self._parts.start.checkpoint if is_resuming else trainer.state.best_model_checkpoint)
-        left = loaded_whole(trainer.model, result, Path(checkpoint))
-        self._check_loaded(left, checkpoint)
-        return left
-
-    def _check_loaded(self, left: Any, checkpoint: str) -> None:
-        model: Any = self._trainer.model
-        if any(left) and not self._plan.config.allow_inexact:
-            raise ValueError(refusal_of_weights(model, left, checkpoint))
+        checkpoint = self._parts.start.checkpoint if self._is_beginning else trainer.state.best_model_checkpoint
+        return loaded_whole(trainer.model, result, Path(str(checkpoint)), self._plan.config.allow_inexact)
 
     # ---- The loader, whose first request begins the run ----
 
@@ -175,40 +159,25 @@ class Training:
         if is_run:
             run.loader, run.feed = loader, feed
             if self._parts.recovery.is_on:
-                self._parts.resuming.restore_cap()
+                self._parts.resuming.restore_cap(loader)
         return loader
 
     def _begin(self) -> None:
         """Begins a run, or resumes one."""
-        run, args = self._run, self._trainer.args
+        args = self._trainer.args
         self._parts.loop.begin_run()
         # Callbacks, evaluation and checkpoints see the user's value.
         self._held.enter_context(self._parts.arguments.held(auto_find_batch_size=self._parts.recovery.is_on))
         self._parts.search.begin_run()
         # The first samples of one rank decide for all ranks.
         self._one_stream_each = bool(self._ranks.max_over_ranks(int(self._one_stream_each)))
-        own = partial(assemble, args, self._plan.streams, self._parts.mixture)
-        progress, new_parts = None, partial(own, scheduler=self._trainer.lr_scheduler)
-        if self._parts.start.checkpoint is None:
-            run.mixing.restart(*new_parts(None))
-        else:
-            progress = self._parts.resuming.restore(self._parts.methods, new_parts)
-        self._ranks.run_on_all(partial(self._parts.resuming.begin_run, progress))
-        names = {
-            "streams": list(run.mixing.names),
-            "policy": self._plan.policy.name,
-            "batch_size": self._plan.schedule.name,
-        }
-        self._ranks.run_on_all(partial(self._parts.resuming.begin_ledger, {**names, "run": self._parts.describe()}))
-        run.recorder = Recorder(run.mixing, run.ledger, self._plan.reads_losses_at_once)
-        if progress is None:
-            run.recorder.record_start()
-        self._parts.resuming.record_new_policy()
-        with self._parts.resuming.naming_checkpoint():
-            self._parts.methods.load_log_state({} if progress is None else progress.methods)
+        new_parts = partial(
+            assemble, args, self._plan.streams, self._parts.mixture, scheduler=self._trainer.lr_scheduler
+        )
+        self._parts.resuming.begin(new_parts, self._parts.describe)
         self._parts.steps.begin_run()
         self._parts.reporting.hook()  # callbacks may have been added
-        if progress is not None:  # only at the start
+        if self._parts.start.checkpoint is not None:  # only at the start
             self._held.enter_context(self._parts.arguments.held(eval_on_start=False))
 
     # ---- The callbacks of a run ----
@@ -233,7 +202,6 @@ class Training:
             hook.prepare(self._trainer.model_wrapped)
         self._parts.loop.prepare()
         self._parts.recovery.prepare()
-        self._parts.resuming.restore_progress()
         self._held.enter_context(self._parts.steps.replacing_training_step())
 
     def after_step(self, act: Callable[..., None], tr_loss: Any, grad_norm: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,9 @@
 """Formatting of numbers, durations and names."""
 
+import contextlib
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
@@ -23,6 +24,17 @@ def in_words(error: BaseException) -> str:
     notes: list[str] = getattr(error, "__notes__", [])
     text = f"{type(error).__name__}: {error}"
     return " ".join([text if not notes else f"{text.rstrip('.')}.", *notes])
+
+
+@contextlib.contextmanager
+def naming_rule(rule: str, step: int) -> Iterator[None]:
+    """Adds a note with a policy or schedule and the step to errors in the context that lack the step."""
+    try:
+        yield
+    except Exception as error:
+        if f"at step {step}" not in in_words(error):
+            error.add_note(f"Raised by the {rule} at step {step}.")
+        raise
 
 
 def clock_text(done: Mapping[str, float], budget: Mapping[str, float]) -> str:

@@ -13,7 +13,7 @@ from mixer.mixture.split_names import have_same_rows
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names
 from mixer.models.inputs import takes_task
 from mixer.models.labels import LABEL_COLUMNS
-from mixer.trainer.engines import engine_of
+from mixer.trainer.checks.engines import engine_of
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
 from mixer.utils.ranges import check_count

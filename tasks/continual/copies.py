@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
 from mixer import MixingTrainer
-from mixer.trainer.engines import is_requested
+from mixer.trainer.checks.engines import is_requested
 
 
 class ModelCopies:

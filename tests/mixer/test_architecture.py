@@ -118,7 +118,7 @@ def test_no_two_modules_import_each_other_however_far_apart() -> None:
 
 @pytest.mark.full
 def test_examples_in_docstrings_run() -> None:
-    needs = {"mixer.trainer.sft": "trl", "mixer.ledger.progress.notebook": "IPython"}  # extras
+    needs = {"mixer.trainer.trl.sft": "trl", "mixer.ledger.progress.notebook": "IPython"}  # extras
     failed = []
     for name in MODULES:
         if ">>> " not in (ROOT / (name.replace(".", "/") + ".py")).read_text(encoding="utf-8"):

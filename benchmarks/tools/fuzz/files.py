@@ -14,7 +14,6 @@ from mixer.analysis.explain.explanation import explain
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem
-from mixer.checkpoint.progress import Progress
 from mixer.cli.registry import load_command
 from mixer.ledger.decisions import Level, rows_of_weights
 from mixer.ledger.folder import read_description
@@ -31,6 +30,7 @@ from mixer.policies.registry import built_in_policies
 from mixer.recipe.fields import check_recipe
 from mixer.recipe.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
+from mixer.trainer.save import Progress
 from mixer.utils.files import folder_name, read_json
 from mixer.utils.text import printable
 from replay import OnDisk, ReplayBuffer

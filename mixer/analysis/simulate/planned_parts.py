@@ -20,7 +20,7 @@ from mixer.recipe.recipe import Recipe
 from mixer.recipe.stream_checks import check_evaluation, check_streams
 from mixer.run.class_checks import check_budget, check_finite
 from mixer.run.config import options_in
-from mixer.trainer.requirements import check_needs
+from mixer.trainer.checks.requirements import check_needs
 from mixer.utils.random_state import seeded
 
 

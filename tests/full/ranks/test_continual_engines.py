@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq
 
-from mixer.trainer.engines import engine_of
+from mixer.trainer.checks.engines import engine_of
 from tasks.continual.continual import ContinualRun
 from tasks.methods import ERACE, LwF
 from tasks.score import Score, accuracy, generated

@@ -1,5 +1,6 @@
 """Runs that resume with other options than their checkpoint's: refused, or told which of both go on."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from mixer import Fixed, MixingTrainer, Stream, schedules
+from mixer.checkpoint.checkpoint_files import read_state
 from mixer.trainer import resume
 from tests.helpers import three_streams
 from tests.mixer.trainer.runs import make, train
@@ -39,6 +41,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(resume.logger, "warning", warn)
     return lines
+
+
+def test_the_table_of_what_is_restored_names_all_that_is_saved(checkpoint: Path) -> None:
+    assert set(read_state(checkpoint)) - set(re.findall(r"`(\w+)`", str(resume.__doc__))) == set()
 
 
 def resumed(folder: Path, checkpoint: Path, **changes: Any) -> MixingTrainer:

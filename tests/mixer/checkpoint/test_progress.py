@@ -1,7 +1,7 @@
 import json
 import math
 
-from mixer.checkpoint.progress import Progress
+from mixer.trainer.save import Progress
 
 
 def _progress(**changes: object) -> Progress:

@@ -23,7 +23,7 @@ from transformers import (
 from mixer import LossChange, MixingTrainer, schedules
 from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem, list_checkpoints
-from mixer.checkpoint.choose import newest_complete
+from mixer.checkpoint.starting_point import newest_complete
 from mixer.trainer import save
 from tests.helpers import Tokens, _bert_config, arguments, three_streams, weights_of
 

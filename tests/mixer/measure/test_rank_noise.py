@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mixer import schedules
 from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
-from mixer.trainer.requirements import check_gradient_noise
+from mixer.trainer.checks.requirements import check_gradient_noise
 
 
 def sums_of(parts: list[np.ndarray]) -> list[float]:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from torch.utils.data import IterableDataset
 
-from mixer.checkpoint.progress import Progress
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.cursors import IterableCursor
 from mixer.mixture.stream import Stream
 from mixer.policies import Floor, GroupDRO
 from mixer.policies.contract import Policy
 from mixer.schedules import LossChange
+from mixer.trainer.save import Progress
 from mixer.utils.saved_state import from_plain
 from mixer.utils.validation import MOST_COUNT
 from tests.mixer.mixture.test_controller import make_mixing, one_step

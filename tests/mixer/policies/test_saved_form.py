@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.mixture.rule_state import arrays_of, check_form, is_known
 from mixer.policies import Floor, Function, GroupDRO, LossChange
+from mixer.utils.saved_state import arrays_of, check_form, is_known
 from tests.mixer.policies.observed import Told, mixture
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from mixer import Budget, MarginalValue, Probing, Stream, schedules
 from mixer.distributed.gradient_sync import shards_of
-from mixer.trainer.engines import check_engine, engine_of
+from mixer.trainer.checks.engines import check_engine, engine_of
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from replay.feeding.features import extract_features

@@ -12,6 +12,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments, defaul
 from transformers.trainer_callback import CallbackHandler
 
 from mixer import Stream
+from mixer.checkpoint.starting_point import StartingPoint
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
@@ -24,7 +25,7 @@ from mixer.run.loading import LoadingRules, StreamLoading
 from mixer.run.plan import RunPlan
 from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.confirmation import StepConfirmation
-from mixer.trainer.evaluation import StreamEvaluation
+from mixer.trainer.evaluation.evaluation import StreamEvaluation
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
@@ -36,8 +37,8 @@ from mixer.trainer.micro_batch import MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
-from mixer.trainer.starting_point import StartingPoint
 from mixer.trainer.step import StepRunner
+from mixer.trainer.stream_separation import StreamSeparation
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.trainer.training import Training
 from tests.mixer.run.run_plans import planned
@@ -117,11 +118,12 @@ def parts_of(folder: Path, built: Built, trainer: Any, plan: RunPlan) -> SimpleN
     checkpoints = make(Checkpointing, basis, methods, arguments, guard)
     loop = make(LoopControl, basis, checkpoints, arguments)
     start = make(StartingPoint, basis)
-    resuming = make(Resuming, basis, start, loop, checkpoints)
+    resuming = make(Resuming, basis, start, loop, checkpoints, methods)
     search = make(Search, basis, methods, lambda: None)
     confirmation = make(StepConfirmation, basis, losses, differences.check_classes, lambda: loop.signals)
     recovery = make(Recovery, basis, hooks, losses, confirmation, rules)
-    make(LossTrials, basis, hooks, losses, confirmation, recovery)
+    separation = make(StreamSeparation, basis, len(hooks) > 0, confirmation)
+    make(LossTrials, basis, losses, confirmation, separation, recovery)
     make(MicroBatchTraining, trainer, run, losses)
     steps = make(StepRunner, basis, hooks, losses, confirmation, recovery, methods, guard, arguments, None)
     reporting = make(Reporting, trainer)

@@ -7,7 +7,7 @@ from mixer import Fixed, MixingTrainer, Stream, Uniform
 from mixer.gradients.records import gradient_entries
 from mixer.ledger.recorder import Recorder
 from mixer.measurements import Gradients
-from mixer.trainer import training
+from mixer.trainer import resume
 from tests.helpers import three_streams
 from tests.mixer.measurements import measured
 from tests.mixer.trainer.runs import make, train
@@ -25,7 +25,7 @@ def test_losses_read_late_are_the_losses_read_at_once(tmp_path, num_steps, inter
     options = {"max_steps": num_steps, "logging_steps": 5, "mixing": Uniform(), "batch_size": 6}
     options["ledger_interval_steps"] = interval_steps
     at_once = train(tmp_path / "at once", **options)
-    monkeypatch.setattr(training, "Recorder", lambda *known: Watching(*known[:2], reads_at_once=False))
+    monkeypatch.setattr(resume, "Recorder", lambda *known: Watching(*known[:2], reads_at_once=False))
     late = train(tmp_path / "late", **options)  # as on a GPU
     assert waiting[:4] == [1, 2, 3, 4][:num_steps]
     assert late.ledger.to_pandas().equals(at_once.ledger.to_pandas())

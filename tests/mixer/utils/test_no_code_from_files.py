@@ -48,7 +48,7 @@ ALLOWED = {
     ("mixer/recipe/trainers.py", "import_module"): "names in the source",
     ("mixer/recipe/coming_from/convert.py", "import_module"): "names in the source",
     ("mixer/__init__.py", "*"): "the policies, for type checkers alone",
-    ("mixer/checkpoint/trainer_files.py", "safe_globals"): "numpy's arrays alone, of random states",
+    ("mixer/checkpoint/checkpoint_files.py", "safe_globals"): "numpy's arrays alone, of random states",
     ("mixer/recipe/streams.py", "resolve_name"): "a function of the recipe that the user runs",
 }
 

@@ -131,7 +131,9 @@ def test_a_stream_that_does_not_go_is_named(tmp_path: Path, other: Any, changes:
 
 def test_what_sft_trainer_drops_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("mixer.trainer.trl.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(
+        "mixer.trainer.trl.preparation.logger.warning", lambda text, *values: said.append(text % values)
+    )
     plain = chats(4, 1)
     columns = {"system": "w1", "weight": 0.5, "tools": None, "id": 1}
     dropping = datasets.Dataset.from_list([{**row, **columns} for row in plain])
@@ -152,7 +154,7 @@ def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:
 
 
 def test_without_trl_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "mixer.trainer.sft", raising=False)
+    monkeypatch.delitem(sys.modules, "mixer.trainer.trl.sft", raising=False)
     monkeypatch.delitem(vars(mixer), "MixingSFTTrainer", raising=False)
     monkeypatch.setitem(sys.modules, "trl", None)
     with pytest.raises(ImportError, match=r"MixingSFTTrainer needs TRL.*pip install 'adaptive-mixer\[trl\]'"):

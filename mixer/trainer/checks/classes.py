@@ -13,7 +13,7 @@ from mixer.models.class_names import NamedClasses, check_same_classes, find_clas
 from mixer.models.labels import IGNORED, LABEL_COLUMNS, check_label_values, num_classes_of
 from mixer.run.loading import goes_by_first
 from mixer.run.plan import RunPlan
-from mixer.trainer.evaluation import StreamEvaluation
+from mixer.trainer.evaluation.evaluation import StreamEvaluation
 from mixer.trainer.streams_that_differ import StreamDifferences, try_user_code
 
 _MOST_TRIED = 32  # samples of a data set

@@ -30,32 +30,18 @@ def check_sets(
         sets: The evaluation sets.
 
     Raises:
-        ValueError: With the sets.
-    """
-    if metrics_by_set is not None:
-        _check_metrics(metrics_by_set, sets)
-    check_eval_weights(eval_weights, sets)
-
-
-def _check_metrics(metrics: Mapping[str, Any], eval_dataset: Any) -> None:
-    """Refuses metrics for evaluation sets that do not exist.
-
-    Args:
-        metrics: Functions by evaluation set.
-        eval_dataset: Evaluation data of the trainer.
-
-    Raises:
         ValueError: If the evaluation data are not a dict, or lack a named set.
         TypeError: If a metric is not a function.
     """
-    sets = list(eval_dataset) if isinstance(eval_dataset, Mapping) else None
-    unknown = [name for name in metrics if sets is None or name not in sets]
-    if unknown:
-        state = "is not a dict" if sets is None else f"has the sets {sets}"
+    names = list(sets) if isinstance(sets, Mapping) else None
+    metrics = metrics_by_set or {}
+    if unknown := [name for name in metrics if names is None or name not in names]:
+        state = "is not a dict" if names is None else f"has the sets {names}"
         raise ValueError(f"compute_metrics names the evaluation sets {unknown}, but eval_dataset {state}.")
     for name, function in metrics.items():
         if not callable(function):
             raise TypeError(f"compute_metrics[{name!r}] must be a function, got {function!r}.")
+    check_eval_weights(eval_weights, sets)
 
 
 def check_evaluation_names(eval_dataset: Any) -> None:

@@ -21,8 +21,8 @@ from mixer.models.trl_metrics import name_by_set
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
 from mixer.run.state import Basis
-from mixer.trainer.best_model import early_stopping_by_its_metric, save_best_of_each
-from mixer.trainer.evaluation_sets import checking_metrics, lack_of_labels
+from mixer.trainer.evaluation.best_model import early_stopping_by_its_metric, save_best_of_each
+from mixer.trainer.evaluation.evaluation_sets import checking_metrics, lack_of_labels
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.utils.attributes import attributes_held
 

@@ -1,0 +1,305 @@
+"""Where a run starts: its output folder, which it locks, and the checkpoint to resume from, the same on all ranks."""
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from mixer.checkpoint import checkpoint_files
+from mixer.checkpoint.lock import FolderLock
+from mixer.distributed.consistency import check_same, check_shared, shared_options
+from mixer.run.hf_compat import output_folder
+from mixer.run.state import Basis
+
+logger = logging.get_logger(__name__)
+
+_UNSEEN = (
+    "A run resumes from files that all nodes can see: put output_dir on a shared file system; or set "
+    "save_on_each_node=True, so that each node keeps complete checkpoints, or save_strategy='no'."
+)
+_CROWDED = "Set save_on_each_node=False, because they share a file system, or set an output_dir per node."
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The checkpoint to resume from.
+
+    Args:
+        checkpoint: Its folder, or `None` if there is none.
+        passed_over: The problem of each newer checkpoint, by its folder.
+        ended: Whether the run that wrote it finished.
+        error: Why the requested checkpoint cannot be used.
+        inexact: The problem of the checkpoint, if it is used nevertheless.
+    """
+
+    checkpoint: str | None = None
+    passed_over: dict[str, str] = field(default_factory=dict)
+    ended: bool = False
+    error: str | None = None
+    inexact: str | None = None
+
+
+class StartingPoint:
+    """Locks the output folder, and chooses a complete checkpoint, the same on all ranks.
+
+    Args:
+        basis: The trainer, the plan of the run, the run and its ranks.
+    """
+
+    def __init__(self, basis: Basis):
+        self._trainer, self._plan, self._run, self._ranks = basis
+        self.checkpoint: str | None = None  # that the run resumes from
+        self.has_ended = False  # whether the run that wrote it had ended there
+        self.parent: Path | None = None  # the run that this one is a fork of, while it begins
+        self._is_held = False  # whether this run holds the lock on the output folder
+
+    @contextlib.contextmanager
+    def forking(self, run: Path, at: int) -> Iterator[str]:
+        """Gives a checkpoint of another run, to train on from; see `MixingMixin.fork`.
+
+        Args:
+            run: Its output folder.
+            at: The step of the checkpoint.
+        """
+
+        def checkpoint() -> str:
+            if run.resolve() == Path(str(self._trainer.args.output_dir)).resolve():
+                raise ValueError(f"output_dir must be a folder of the fork's own, not {run}, which is that of the run.")
+            return str(checkpoint_at(run, at))
+
+        path, self.parent = self._ranks.run_on_all(checkpoint), run
+        try:
+            yield path
+        finally:
+            self.parent = None
+
+    @contextlib.contextmanager
+    def chosen(self, requested: str | bool | None, trial: Any) -> Iterator[str | None]:
+        """Locks the output folder and chooses the checkpoint to resume from, if one is requested.
+
+        Args:
+            requested: A checkpoint's folder, or `True` for the newest complete one in the output folder.
+            trial: The trial of a hyperparameter search.
+
+        Raises:
+            ValueError: On all ranks, if there is no such checkpoint or it is incomplete or damaged; with the file.
+        """
+        args, choice = self._trainer.args, Choice()
+        with self.holding_output(trial):
+            resumes = requested is not None and requested is not False
+            uses_folder = resumes or args.save_strategy != "no"
+            self._check_ranks("resumes" if resumes else "begins", uses_folder)
+            if resumes:
+                choice = self._choose(True if requested is True else str(requested))
+                if (checkpoint := choice.checkpoint) is not None:
+                    self._ranks.run_on_all(lambda: checkpoint_files.check_trainer_state(Path(checkpoint)))
+            self.checkpoint, self.has_ended = choice.checkpoint, choice.ended
+            with self._naming_unreadable():
+                yield self.checkpoint
+
+    @contextlib.contextmanager
+    def _naming_unreadable(self) -> Iterator[None]:
+        """Names the unreadable file if the Trainer fails to read the checkpoint, before the first step."""
+        self._run.has_begun = False
+        try:
+            yield
+        except Exception as error:  # libraries do not name the file
+            is_known = self.checkpoint is None or self._run.has_begun
+            unreadable = None if is_known else checkpoint_files.find_unreadable(Path(str(self.checkpoint)))
+            if unreadable is None:
+                raise
+            raise unreadable from error
+
+    @contextlib.contextmanager
+    def holding_output(self, trial: Any = None) -> Iterator[None]:
+        """Locks the output folder against other runs; all ranks have to call it.
+
+        Args:
+            trial: The trial of a hyperparameter search, which has a folder of its own.
+
+        Raises:
+            ValueError: If another run uses the folder; with its process.
+            OSError: If the folder is not writable; the other ranks raise a `RemoteError`.
+        """
+        if self._is_held:
+            yield
+            return
+        trainer, lock = self._trainer, FolderLock(output_folder(self._trainer, trial))
+        try:
+            self._ranks.run_on_all(lambda: lock.acquire() if trainer.is_world_process_zero() else None)
+            self._is_held = True
+            yield
+        finally:
+            self._is_held = False
+            lock.release()
+
+    def newest_checkpoint(self) -> str | None:
+        """Returns the folder of the newest complete and intact checkpoint, or `None`; all ranks have to call it."""
+        with self.holding_output():  # it also cleans up after an interrupted run
+            self._check_ranks("looks for a checkpoint", uses_folder=True)
+            return self._choose(None).checkpoint
+
+    def _check_ranks(self, does: str, uses_folder: bool) -> None:
+        """Refuses ranks that are about to do different things, and folders that cannot be resumed from."""
+        args, run = self._trainer.args, self._run
+        if args.world_size == 1:
+            return
+        check_same({"streams": list(run.mixing.names)}, self._ranks)  # their order decides how ranks share them
+        training = shared_options(args.to_dict())  # type: ignore[no-untyped-call]
+        skipping = {
+            "streams": sorted(self._plan.skipping.stream_ids),
+            "max_skipped_share": self._plan.skipping.max_share,
+        }
+        mixture = {"mixture": run.mixing.state_dict(), "on_sample_error": skipping}
+        check_same({"train()": does, "training": training, **mixture}, self._ranks)
+        if uses_folder:
+            check_shared(Path(str(args.output_dir)), args.should_save, self._ranks, _UNSEEN, _CROWDED)
+
+    def _choose(self, requested: str | bool | None) -> Choice:
+        """Chooses a checkpoint, as the ranks that save do: rank 0, or one a node; `None` requests the newest, if any.
+
+        Raises:
+            ValueError: On every rank, if the requested checkpoint cannot be used.
+        """
+        args, allow_inexact = self._trainer.args, self._plan.config.allow_inexact
+        folder, saves = Path(str(args.output_dir)), args.should_save
+        among = self._usable_on_all_nodes(folder) if args.save_on_each_node else None
+        own = self._ranks.run_on_all(lambda: choose(folder, requested, among, allow_inexact) if saves else None)
+        gathered = self._ranks.gather(None if own is None else asdict(own))
+        made = {rank: Choice(**fields) for rank, fields in enumerate(gathered) if fields is not None}
+        for rank, other in made.items():
+            if other.error is not None:
+                raise ValueError(other.error if rank == 0 else f"Rank {rank}: {other.error}")
+        choice = own or made[0]
+        if self._trainer.is_world_process_zero():
+            _warn(choice)
+        if saves or choice.checkpoint is None:
+            return choice
+        # The folder may have another path on each node.
+        path = requested if isinstance(requested, str) else str(folder / Path(choice.checkpoint).name)
+        return replace(choice, checkpoint=path)
+
+    def _usable_on_all_nodes(self, folder: Path) -> set[str]:
+        """Names the checkpoints that every node can resume from on its own disk."""
+        saves, allow_inexact = self._trainer.args.should_save, self._plan.config.allow_inexact
+
+        def usable() -> list[str]:
+            checkpoint_files.put_back(folder)
+            found = checkpoint_files.list_checkpoints(folder)
+            return [checkpoint.name for checkpoint in found if _why_not(checkpoint, allow_inexact) is None]
+
+        own = self._ranks.run_on_all(lambda: usable() if saves else None)
+        by_node = {rank: set(names) for rank, names in enumerate(self._ranks.gather(own)) if names is not None}
+        common = set.intersection(*by_node.values())
+        if common or not any(by_node.values()):
+            return common
+        # A disk was lost, or a node was replaced.
+        has = (f"rank {rank}'s node has {', '.join(sorted(names)) or 'none'}" for rank, names in by_node.items())
+        raise ValueError(
+            f"No checkpoint in {folder} can be resumed from on every node: {'; '.join(has)}. Copy one to the nodes "
+            f"that lack it, or start over without resuming (`mixer train --resume never`), which replaces the existing "
+            f"ones."
+        )
+
+
+def newest_complete(output_dir: Path, among: Collection[str] | None = None, allow_inexact: bool = False) -> Choice:
+    """Finds the newest checkpoint that is complete and intact.
+
+    Args:
+        output_dir: The run's output folder.
+        among: Names of the checkpoints that the other nodes can use too; `None` if nodes have no disks of their own.
+        allow_inexact: See `find_problem`.
+    """
+    checkpoint_files.put_back(output_dir)
+    passed_over: dict[str, str] = {}
+    for checkpoint in checkpoint_files.list_checkpoints(output_dir):
+        problem = _why_not(checkpoint, allow_inexact)
+        if problem is None and among is not None and checkpoint.name not in among:
+            problem = "another node does not have it, or not completely, on its own disk"
+        if problem is None:
+            return _chosen(str(checkpoint), passed_over, allow_inexact)
+        passed_over[str(checkpoint)] = problem
+    return Choice(None, passed_over)
+
+
+def _chosen(checkpoint: str, passed_over: dict[str, str], allow_inexact: bool) -> Choice:
+    marker = checkpoint_files.read_marker(Path(checkpoint)) or {}
+    inexact = checkpoint_files.find_problem(Path(checkpoint)) if allow_inexact else None
+    return Choice(checkpoint, passed_over, bool(marker.get("ended", False)), inexact=inexact)
+
+
+def checkpoint_at(run: Path, step: int) -> Path:
+    """Finds the checkpoint of a run at a step.
+
+    Args:
+        run: The run's output folder.
+        step: The step.
+
+    Raises:
+        ValueError: If there is none that is complete and intact; with the steps that have one.
+    """
+    found = [checkpoint for checkpoint in checkpoint_files.list_checkpoints(run) if _why_not(checkpoint, False) is None]
+    usable = {checkpoint_files.step_of(checkpoint): checkpoint for checkpoint in found}
+    if step not in usable:
+        there = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
+        raise ValueError(f"at must be a step with a complete checkpoint: {run} has them {there}, got {step}.")
+    return usable[step]
+
+
+def _why_not(checkpoint: Path, allow_inexact: bool) -> str | None:
+    problem = checkpoint_files.find_problem(checkpoint, allow_inexact)
+    if problem is None and (checkpoint_files.read_marker(checkpoint) or {}).get("superseded", False):
+        return "a run started over, or at an earlier step, after it was saved"
+    return problem
+
+
+def choose(
+    output_dir: Path, requested: str | bool | None, among: Collection[str] | None = None, allow_inexact: bool = False
+) -> Choice:
+    """Chooses the checkpoint that was requested from `Trainer.train`.
+
+    Args:
+        output_dir: The run's output folder.
+        requested: A checkpoint's folder, or `True` for the newest; `None` for the newest, if any.
+        among: As for `newest_complete`.
+        allow_inexact: See `find_problem`.
+
+    Returns:
+        The choice; its `error` is set if the request cannot be met.
+    """
+    if requested is None or isinstance(requested, bool):
+        choice = newest_complete(output_dir, among, allow_inexact)
+        if choice.checkpoint is not None or requested is None:
+            return choice
+        wrong = "; ".join(f"{path}: {problem}" for path, problem in choice.passed_over.items())
+        reason = f": no checkpoint there can be resumed from ({wrong})" if wrong else ""
+        return Choice(
+            error=f"No valid checkpoint found in output directory ({output_dir}){reason}. To start over, call train() "
+            "without resume_from_checkpoint; `mixer train --resume auto` does so if there is no checkpoint."
+            + "".join(checkpoint_files.from_weights(Path(path)) for path in list(choice.passed_over)[:1])
+        )
+    checkpoint_files.put_back(Path(requested).parent)
+    if (problem := checkpoint_files.find_problem(Path(requested), allow_inexact)) is None:
+        return _chosen(requested, {}, allow_inexact)
+    other = newest_complete(Path(requested).parent, among, allow_inexact).checkpoint
+    hint = (
+        "There is no other checkpoint beside it."
+        + (checkpoint_files.from_weights(Path(requested)) or " Start over without resume_from_checkpoint.")
+        if other is None
+        else f"The newest checkpoint that can be resumed from is {other}."
+    )
+    # A folder that is no checkpoint gets the Trainer's own message, which scripts may look for.
+    is_ours = (Path(requested) / checkpoint_files.MARKER_FILE).is_file()
+    failed = f"Cannot resume from {requested}" if is_ours else f"Can't find a valid checkpoint at {requested}"
+    return Choice(error=f"{failed}: {problem}. {hint}")
+
+
+def _warn(choice: Choice) -> None:
+    """Logs which newer checkpoints are passed over and why, and the problem of the one in use."""
+    for path, problem in choice.passed_over.items():
+        logger.warning("Checkpoint %s is passed over: %s.", path, problem)
+    if choice.inexact is not None:
+        logger.warning("Resumed inexactly from %s: %s.", choice.checkpoint, choice.inexact)

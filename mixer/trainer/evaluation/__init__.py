@@ -1,0 +1,1 @@
+"""Evaluations: their sets, what they return, and the metric that chooses the best model."""
