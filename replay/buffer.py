@@ -175,7 +175,7 @@ class ReplayBuffer(Memory):
     # ---- A stream of the mixture ----
 
     def new_cursor(self, key: int) -> BufferCursor:
-        """Returns the cursor of the stream; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Returns the cursor of the stream; see `mixer.mixture.stream.GrowingDataset`."""
         if self._derives_key and not self.num_offered:
             self.key = None  # the run may begin with another seed than it was made with
         self.start_if_new(key)
@@ -242,7 +242,7 @@ class ReplayBuffer(Memory):
         return ReplayBuffer(capacity, **options, is_online=False)
 
     def as_method(self, name: str, streams: Sequence[Stream]) -> Method:
-        """Returns the method that fills the buffer during a run; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Returns the method that fills the buffer during a run; see `mixer.mixture.stream.GrowingDataset`."""
         self.feeding = BufferFeeding(self, name, streams)
         return self.feeding
 

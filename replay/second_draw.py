@@ -32,7 +32,7 @@ class SecondDraw:
         return f"SecondDraw({self.buffer!r})"
 
     def new_cursor(self, key: int) -> BufferCursor:
-        """See `mixer.mixture.cursor.GrowingDataset`."""
+        """See `mixer.mixture.stream.GrowingDataset`."""
         if self.key is None or (self.key != key and not self.num_drawn):
             self.begin(key)
         return _SecondCursor(self)
@@ -43,13 +43,13 @@ class SecondDraw:
         self.retrieval.start(max(len(self), 1), key)
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
-        """See `mixer.mixture.cursor.GrowingDataset`."""
+        """See `mixer.mixture.stream.GrowingDataset`."""
         return self.buffer.reader(datasets)
 
     def follow(
         self, name: str, streams: Sequence[Stream], planner: Callable[[], Planner]
     ) -> Callable[[StepPlan], None]:
-        """Raises a `ValueError` if the buffer is no stream of the run; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Raises a `ValueError` if the buffer is no stream of the run; see `mixer.mixture.stream.GrowingDataset`."""
         if not any(stream.dataset is self.buffer for stream in streams):
             raise ValueError(
                 f"Stream {name!r} is a second draw of a buffer that is no stream of this run, so that nothing "
@@ -58,7 +58,7 @@ class SecondDraw:
         return lambda _plan: None
 
     def as_method(self, name: str, streams: Sequence[Stream]) -> Method:
-        """Returns a method that checks for the buffer; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Returns a method that checks for the buffer; see `mixer.mixture.stream.GrowingDataset`."""
         return _Check(self, name)
 
 

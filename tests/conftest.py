@@ -1,6 +1,9 @@
 import gc
 import os
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
@@ -27,6 +30,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.enable()
     gc.get_freeze_count = lambda: 1  # it would walk through all of them, in each continual run
+
+
+@pytest.fixture
+def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives the entry points as they stand in pyproject.toml, whatever was installed last."""
+    groups = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
+    found = [EntryPoint(name, value, group) for group, entries in groups.items() for name, value in entries.items()]
+    of_group = lambda group: [entry for entry in found if entry.group == group]  # noqa: E731
+    monkeypatch.setattr("mixer.utils.entry_points.entry_points", of_group)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -5,7 +5,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import imports, memory, other
+from rich.console import Console
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -64,6 +65,16 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self.rows[index]
+
+
+class InOrder(IterableDataset[Any]):
+    """Rows that can only be read one after the other."""
+
+    def __init__(self, rows: Any):
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[index] for index in range(len(self.rows)))
 
 
 def _class(ids: torch.Tensor, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -179,6 +190,17 @@ def mixing_trainer(kind: Any, model: Any = None, args: Any = None, *more: Any, *
     return kind(model, args, *more, **options)
 
 
+class On(TrainerCallback):
+    """Calls functions at events: with the state, and with what else a callback is given by keyword."""
+
+    def __init__(self, **events: Callable[..., Any]):
+        for event, act in events.items():
+            setattr(self, f"on_{event}", functools.partial(self._call, act))
+
+    def _call(self, act: Callable[..., Any], args: Any, state: Any, control: Any, **given: Any) -> None:
+        act(state, control=control, **given)
+
+
 class GradientRecorder(TrainerCallback):
     """Keeps the gradients of every step, flattened into one vector."""
 
@@ -190,6 +212,14 @@ class GradientRecorder(TrainerCallback):
     ) -> None:
         parts = [p.grad.flatten() if p.grad is not None else torch.zeros(p.numel()) for p in model.parameters()]
         self.gradients.append(torch.cat(parts).detach().clone())
+
+
+def shown(*parts: Any, width: int = 120, height: int = 40) -> str:
+    """What a terminal of so many columns and rows shows of tables and panels."""
+    console = Console(width=width, height=height, no_color=True)
+    with console.capture() as captured:
+        console.print(*parts)
+    return captured.get()
 
 
 def weights_of(model: nn.Module) -> torch.Tensor:

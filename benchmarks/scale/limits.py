@@ -15,7 +15,7 @@ from benchmarks.scale.planning import share_counts
 from benchmarks.speed.competitors import LazyRows
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
-from mixer.loading.loaded_step import StepCounts, confirm
+from mixer.loading.loaded_step import StepCounts
 from mixer.mixture.apportion import apportion
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
@@ -24,6 +24,7 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.policies import Proportional
+from mixer.trainer.confirmation import confirm
 
 NUM_SAMPLES = 10**13
 _BATCH_SIZE = 10**9 + 7

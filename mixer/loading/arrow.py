@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from mixer.loading.transport import Columns
+from mixer.loading.collate import Columns
 from mixer.utils.arrays import Int64Array
 
 Views = Mapping[str, list[NDArray[Any]]]  # the numbers of each row, by column

@@ -1,25 +1,109 @@
-"""Splits this rank's samples of a step into micro-batches."""
+"""Splits this rank's samples of a step into micro-batches, none larger than a cap."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from mixer.loading.collate import Loaded
+from mixer.loading.collate import Loaded, batch_mapping
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length
-from mixer.loading.micro_batch_caps import MicroBatchCap
-from mixer.mixture.cursors import StreamShare
+from mixer.loading.loaded_step import MicroBatch
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.validation import refusing_damage, whole_number
 
 # Streams per step whose losses are measured in separate micro-batches, in turns, if rows show no losses.
 STREAMS_A_ROUND = 16
-_ALONE = contextlib.nullcontext()
 MostOnARank = Callable[[int, int], int]
+
+
+class Size(NamedTuple):
+    """Size of a micro-batch.
+
+    Args:
+        samples: Number of samples.
+        elements: Elements of its largest input, including padding: tokens, for text.
+    """
+
+    samples: int
+    elements: int
+
+    @classmethod
+    def largest(cls, micro_batches: Iterable[MicroBatch]) -> "Size":
+        """Returns the maximum of each measure over micro-batches."""
+        samples = elements = 0
+        for micro in micro_batches:
+            samples = max(samples, len(micro.stream_ids))
+            for value in batch_mapping(micro.inputs).values():
+                if isinstance(value, Tensor):
+                    elements = max(elements, value.numel())
+        return cls(samples, elements)
+
+
+@dataclass(frozen=True)
+class MicroBatchCap:
+    """Maximum size of a micro-batch.
+
+    Args:
+        max_samples: Maximum samples.
+        max_tokens: Maximum tokens, including padding; replaces `max_samples`.
+
+    Example:
+        >>> MicroBatchCap(16).halved(Size(10, 1000))
+        MicroBatchCap(max_samples=5, max_tokens=None)
+    """
+
+    max_samples: int
+    max_tokens: int | None = None
+
+    def __str__(self) -> str:
+        number, unit = (self.max_samples, "sample") if self.max_tokens is None else (self.max_tokens, "token")
+        return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+    def halved(self, largest: Size) -> "MicroBatchCap | None":
+        """Halves the cap or the largest micro-batch, whichever is smaller.
+
+        Args:
+            largest: Largest micro-batch tried on any rank.
+
+        Returns:
+            Smaller cap, or `None` if every micro-batch was a single sample already.
+        """
+        if largest.samples <= 1:
+            return None
+        if self.max_tokens is None:
+            return replace(self, max_samples=min(self.max_samples, largest.samples) // 2)
+        return replace(self, max_tokens=max(1, min(self.max_tokens, largest.elements) // 2))
+
+    def state_dict(self, configured: "MicroBatchCap") -> dict[str, Any]:
+        """Returns the cap as plain data; `configured` is the cap set by the arguments."""
+        return {"max_samples": self.max_samples, "max_tokens": self.max_tokens, "was_halved": self != configured}
+
+    def lowered_to(self, state: Mapping[str, Any] | None) -> "MicroBatchCap":
+        """Returns this cap lowered to a saved cap that was found by halving, or unchanged.
+
+        Args:
+            state: Saved state, or `None`.
+        """
+        if not state:
+            return self
+        with refusing_damage("the saved micro-batch cap"):
+            if not state["was_halved"]:
+                return self
+            max_samples = whole_number(state["max_samples"], "max_samples", 1)
+            max_tokens = self.max_tokens
+            if max_tokens is not None and state["max_tokens"] is not None:
+                max_tokens = min(max_tokens, whole_number(state["max_tokens"], "max_tokens", 1))
+        return MicroBatchCap(min(self.max_samples, max_samples), max_tokens)
+
+
+class MicroBatchMemoryError(torch.OutOfMemoryError):
+    """A step runs out of memory at this micro-batch size; the message names the cap to set."""
 
 
 class MicroBatchSlice(NamedTuple):
@@ -82,33 +166,33 @@ class MicroBatcher:
     the cap mid-step does not change which samples a rank trains on.
 
     Args:
-        planner: Returns the planner.
         options: Options.
         rank: This rank.
         world_size: Number of ranks.
     """
 
-    def __init__(self, planner: Callable[[], Planner], options: MicroBatchOptions, rank: int, world_size: int):
+    def __init__(self, options: MicroBatchOptions, rank: int, world_size: int):
         self.options = options
-        self._planner, self._rank, self._world_size = planner, rank, world_size
+        self._rank, self._world_size = rank, world_size
         knows_all = options.groups_by_length and options.lengths is not None and options.lengths.are_known
         self._deals_by_length = knows_all and world_size > 1
         self._most_on_a_rank = deal_evenly
         if self._deals_by_length:
             self._most_on_a_rank = functools.partial(most_dealt, max_samples=options.max_samples)
 
-    def share(self, plan: StepPlan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
+    def share(self, planner: Planner, plan: StepPlan, is_by_stream: bool | BoolArray) -> list[StreamShare]:
         """Returns this rank's samples of a plan, per stream.
 
         Args:
+            planner: The planner, which knows the streams.
             plan: Plan of the step.
             is_by_stream: Whether each micro-batch holds one stream only; bool `[num_streams]` selects these streams.
         """
         if not isinstance(is_by_stream, bool):
             parts = [(plan.only(is_by_stream), True), (plan.only(~is_by_stream), False)]
-            shares = [share for part, alone in parts if part.total for share in self.share(part, alone)]
+            shares = [share for part, alone in parts if part.total for share in self.share(planner, part, alone)]
             return sorted(shares, key=lambda share: share.stream_id)
-        planner, lengths = self._planner(), self.options.lengths
+        lengths = self.options.lengths
         if lengths is None or not self._deals_by_length:
             # Without balancing, every rank has equally many micro-batches of each stream.
             return planner.rank_share(plan, self._rank, self._world_size, is_balanced=not is_by_stream)
@@ -162,20 +246,8 @@ class MicroBatcher:
         dealing = (self._world_size, cap.max_samples, self._most_on_a_rank)
         return order, split_evenly(plan.counts, own_counts, are_alone, *dealing)
 
-    def share_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps the ranks' collectives aligned if this rank fails inside the context."""
-        return _ALONE if self.options.max_tokens is None else self._sharing_errors()
-
-    @contextlib.contextmanager
-    def _sharing_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            self.join_without_samples()
-            raise
-
     def join_without_samples(self) -> None:
-        """Takes part in the ranks' agreement without contributing a micro-batch."""
+        """Takes part in the ranks' agreement without a micro-batch: this rank has no step, or has failed."""
         if self.options.max_tokens is not None:
             self.options.agree_on_most(0)
 
@@ -212,7 +284,9 @@ def ids_of(share: Sequence[StreamShare]) -> Int64Array:
 
 def positions_of(share: Sequence[StreamShare]) -> Int64Array:
     """Returns each sample's position in its stream, int64 `[num_samples]`."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(part.positions) for part in share)])
+    own = [part.positions for part in share]
+    parts = [np.arange(each.start, each.stop, each.step) if isinstance(each, range) else each for each in own]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def indices_of(share: Sequence[StreamShare]) -> Int64Array:

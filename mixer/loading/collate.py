@@ -1,6 +1,5 @@
-"""Collates samples into micro-batches."""
+"""The loaded samples of a step, and how they are collated into micro-batches."""
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,9 +7,17 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import default_collate
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForSeq2Seq,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    DefaultDataCollator,
+    default_data_collator,
+)
+from transformers.trainer_utils import RemoveColumnsCollator
 
-from mixer.loading.reader import collates_without_randomness
-from mixer.loading.transport import Columns, Row, Samples, stack_rows
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.models.inputs import TASK
 from mixer.models.labels import LABEL_COLUMNS
@@ -18,6 +25,73 @@ from mixer.utils.random_state import seeded
 
 Collator = Callable[[list[Any]], Any]
 Selection = slice | NDArray[Any]
+Columns = Mapping[str, Tensor]
+Row = tuple["Samples", int]
+_FUNCTIONS = (default_data_collator, default_collate)
+_COLLATORS = (DataCollatorWithPadding, DataCollatorForSeq2Seq, DataCollatorForTokenClassification, DefaultDataCollator)
+
+
+class Samples:
+    """Samples that were loaded together.
+
+    Args:
+        columns: For dicts with equal keys, one column per key: a tensor of all samples, or a list.
+        rows: Other samples.
+    """
+
+    def __init__(self, columns: Mapping[Any, Tensor | list[Any]] | None, rows: Sequence[Any] = ()):
+        self._columns, self.rows = columns, rows
+
+    def __getitem__(self, number: int) -> Any:
+        if self._columns is None:
+            return self.rows[number]
+        return {name: values[number] for name, values in self._columns.items()}
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether all samples are dicts with equal keys."""
+        return self._columns is not None
+
+    @property
+    def tensors(self) -> Columns | None:
+        """Columns as tensors `[num_samples, ...]`, or `None` if any is not a tensor."""
+        columns = self._columns
+        if not columns or not all(isinstance(values, Tensor) for values in columns.values()):
+            return None
+        return columns  # type: ignore[return-value]
+
+
+def stack_rows(rows: Sequence[Row]) -> Columns | None:
+    """Stacks samples by column.
+
+    Args:
+        rows: References to samples.
+
+    Returns:
+        For each column a tensor `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes by column.
+    """
+    runs: list[tuple[Samples, int, int]] = []
+    for samples, number in rows:
+        if runs and runs[-1][0] is samples and runs[-1][2] == number:
+            runs[-1] = (samples, runs[-1][1], number + 1)
+        else:
+            runs.append((samples, number, number + 1))
+    parts: list[Columns] = []
+    for samples, start, stop in runs:
+        columns = samples.tensors
+        if columns is None or (parts and not _fit(parts[0], columns)):
+            return None
+        parts.append({name: values[start:stop] for name, values in columns.items()})
+    if len(parts) == 1:
+        return parts[0]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _fit(first: Columns, other: Columns) -> bool:
+    return first.keys() == other.keys() and all(
+        values.shape[1:] == other[name].shape[1:] and values.dtype == other[name].dtype
+        for name, values in first.items()
+    )
 
 
 class Loaded:
@@ -176,6 +250,15 @@ def _unfit_values(samples: Sequence[Any]) -> list[str]:
     return notes + ([f"Its labels in {texts} are text: number the classes."] if texts else [])
 
 
+def collates_without_randomness(collator: Any) -> bool:
+    """Whether a collator is known to draw no random numbers."""
+    if type(collator) is RemoveColumnsCollator:
+        collator = collator.data_collator
+    if type(collator) is DataCollatorForLanguageModeling:
+        return not collator.mlm
+    return collator in _FUNCTIONS or type(collator) in _COLLATORS
+
+
 def batch_mapping(inputs: Any) -> Mapping[str, Any]:
     """Returns the collated micro-batch if it is a mapping of model inputs, else raises a `TypeError`."""
     if not isinstance(inputs, Mapping):
@@ -183,10 +266,14 @@ def batch_mapping(inputs: Any) -> Mapping[str, Any]:
     return inputs
 
 
+def have_same_keys(samples: Sequence[Any]) -> bool:
+    """Whether samples are dicts with equal keys."""
+    return set(map(type, samples)) == {dict} and len(set(map(frozenset, samples))) == 1
+
+
 def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) -> None:
     """Refuses samples with different columns: many collators keep the first sample's columns only."""
-    first = samples[0]
-    if type(first) is dict and all(type(sample) is dict and sample.keys() == first.keys() for sample in samples):
+    if have_same_keys(samples):
         return
     columns = {frozenset(sample) for sample in samples if isinstance(sample, Mapping)}
     columns = columns if taken is None else {own & taken for own in columns}
@@ -203,39 +290,3 @@ def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:
     if isinstance(selection, slice):
         return list(values[selection])
     return [values[place] for place in selection.tolist()]
-
-
-def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[Mapping[str, Any]]) -> bool:
-    """Checks whether a collator can mix samples of several streams in one batch without loss.
-
-    A collator that pads can. One that stacks fails if shapes differ. One that follows the first sample's columns, shape
-    or label type would silently drop or convert data of the others.
-
-    Args:
-        collator: Collator.
-        samples: One sample of each stream.
-        alone: The collator's output for each sample alone.
-
-    Returns:
-        Whether the streams have the same columns of the same kinds, alone and together.
-    """
-    kinds = [_kinds(inputs) for inputs in alone]
-    if any(kind != kinds[0] for kind in kinds):
-        return False
-    try:
-        together = collator([copy.copy(sample) for sample in samples])
-    except Exception:  # the collator cannot mix these samples
-        return False
-    if not isinstance(together, Mapping) or _kinds(together) != kinds[0]:
-        return False
-    # No stream's values may be truncated: no dimension is smaller than for a stream alone.
-    tensors = [(name, value) for name, value in together.items() if isinstance(value, Tensor)]
-    pairs = [(value.shape[1:], inputs[name].shape[1:]) for name, value in tensors for inputs in alone]
-    return all(size >= own for both in pairs for size, own in zip(*both, strict=True))
-
-
-def _kinds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the kind of each column: for tensors, dtype and number of dimensions."""
-    return {
-        name: (value.dtype, value.dim()) if isinstance(value, Tensor) else type(value) for name, value in inputs.items()
-    }

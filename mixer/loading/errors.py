@@ -1,11 +1,11 @@
 """Names a micro-batch's samples in errors, and explains model failures by them."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.loading.loaded_step import MicroBatch
@@ -40,22 +40,17 @@ def name_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64A
     return "; ".join(parts)
 
 
-@contextlib.contextmanager
-def naming_rows(streams: Sequence[Stream], stream_ids: Int64Array, indices: Int64Array) -> Iterator[None]:
-    """Adds a note with the samples' streams and indices to errors raised in the context.
+def note_rows(error: Exception, streams: Sequence[Stream], micro: MicroBatch) -> None:
+    """Adds notes with the streams and indices of a micro-batch's samples to an error.
 
     Args:
+        error: The error.
         streams: Streams.
-        stream_ids: int64 `[num_samples]`: stream of each sample.
-        indices: int64 `[num_samples]`: index in the stream's dataset.
+        micro: Failed micro-batch.
     """
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"Its samples: {name_rows(streams, stream_ids, indices)}.")
-        if len(np.unique(stream_ids)) > 1:
-            error.add_note(_MIXED)
-        raise
+    error.add_note(f"Its samples: {_named(streams, micro, slice(None))}.")
+    if len(np.unique(micro.stream_ids)) > 1:
+        error.add_note(_MIXED)
 
 
 def unfit_rows(model: nn.Module, streams: Sequence[Stream], micro: MicroBatch) -> list[str]:
@@ -75,12 +70,12 @@ def unfit_rows(model: nn.Module, streams: Sequence[Stream], micro: MicroBatch) -
     reasons, config = [], getattr(model, "config", None)
     lengths, most = tokens_per_row(inputs).cpu(), _number(config, "max_position_embeddings")
     if most is not None and bool((lengths > most).any()):
-        which = _named(streams, micro, lengths > most)
+        which = _named(streams, micro, (lengths > most).numpy())
         reasons.append(f"Longer than the model's {most} positions: {which}.")
     num_known = _number(config, "vocab_size")
     are_unknown = torch.zeros_like(ids, dtype=torch.bool) if num_known is None else (ids >= num_known) | (ids < 0)
     if bool(are_unknown.any()):
-        which, token = _named(streams, micro, are_unknown.any(dim=1).cpu()), int(ids[are_unknown][0])
+        which, token = _named(streams, micro, are_unknown.any(dim=1).cpu().numpy()), int(ids[are_unknown][0])
         reasons.append(f"With token ids, such as {token}, outside the model's vocab_size {num_known}: {which}.")
     return reasons
 
@@ -96,8 +91,7 @@ def batch_norm_reason(error: Exception, micro: MicroBatch) -> list[str]:
     ]
 
 
-def _named(streams: Sequence[Stream], micro: MicroBatch, are_meant: Tensor) -> str:
-    picked = np.flatnonzero(are_meant.numpy())
+def _named(streams: Sequence[Stream], micro: MicroBatch, picked: slice | NDArray[np.bool_]) -> str:
     assert micro.indices is not None, "the caller has looked"  # noqa: S101
     return name_rows(streams, micro.stream_ids[picked], micro.indices[picked])
 

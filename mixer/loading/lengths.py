@@ -8,7 +8,7 @@ import numpy as np
 
 from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import StreamShare
 from mixer.utils.arrays import Int64Array
 
 _ALL = slice(None)

@@ -1,4 +1,4 @@
-"""One optimizer step: its batch on a rank, the check that all ranks planned the same, and its result."""
+"""One optimizer step as data: its batch on a rank, its counts, and its result."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,19 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixer.distributed.collectives import RankSync
 from mixer.distributed.signals import NUM_SIGNALS
 from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.device import to_host
-from mixer.utils.text import shortened
-
-_HALF = 2**24  # fingerprints are sent in halves of 24 bits, whose squares sum up in 64 bits over 2^15 ranks
-_MOST_CHARACTERS = 1_000  # of each list in a rank's description of its plan
 
 
 @dataclass(frozen=True)
@@ -69,68 +63,6 @@ class StepCounts:
         return int(self.items.sum())
 
 
-class DisagreementError(RuntimeError):
-    """The ranks planned different steps; the message holds the plans."""
-
-
-def confirm(
-    ranks: RankSync, num_streams: int, plan: StepPlan | None, contents: StepCounts | None, error: Exception | None
-) -> StepCounts:
-    """Sums the ranks' counts of a step after checking that all planned the same one; all ranks must call it.
-
-    A single small collective carries the counts, a fingerprint of the plan, and whether a rank failed.
-
-    Args:
-        ranks: Collectives.
-        num_streams: Number of streams.
-        plan: This rank's plan, or `None`.
-        contents: This rank's counts, or `None` after an error.
-        error: This rank's error, or `None`.
-
-    Returns:
-        Counts of the whole step.
-
-    Raises:
-        DisagreementError: On every rank, if the plans differ.
-        RemoteError: If another rank failed; the failed rank raises its own error.
-    """
-    zeros = np.zeros(num_streams, dtype=np.int64)
-    own = contents or StepCounts(zeros, zeros)
-    if ranks.world_size == 1:
-        if error is not None:
-            raise error
-        return own
-    halves = divmod(0 if plan is None else plan.fingerprint(), _HALF)
-    head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
-    of_rows = (own.num_rows, own.squared_items, *own.mixed_up)
-    counts = np.array([own.num_larger, own.num_first, *of_rows, *own.signals])
-    skipped = zeros if own.skipped is None else own.skipped
-    by_stream = (own.items, own.tokens, skipped, own.amounts("labels"))
-    message = ranks.all_reduce_sum(np.concatenate([head, *by_stream, counts]))
-    num_failures, *sums = message[:5].tolist()
-    if num_failures:
-        ranks.raise_on_all(error)
-    # Cauchy-Schwarz: W times the sum of squares equals the square of the sum only if all are equal.
-    if any(ranks.world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
-        _raise_disagreement(ranks, plan)
-    items, tokens, skipped, labels = message[5 : -len(counts)].reshape(4, num_streams)
-    num_larger, num_first, num_rows, squared_items, *more = message[-len(counts) :].tolist()
-    mixed_up, signals = (more[0], more[1]), tuple(more[2:])
-    return StepCounts(items, tokens, num_larger, num_first, skipped, signals, num_rows, squared_items, mixed_up, labels)
-
-
-def _raise_disagreement(ranks: RankSync, plan: StepPlan | None) -> None:
-    own = "nothing left"
-    if plan is not None:  # shortened: each rank receives every rank's description
-        counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
-        own = f"step {plan.step}, counts {counts}, weights {weights}"
-    described = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(ranks.gather(own)))
-    raise DisagreementError(
-        f"The ranks planned different steps ({described}). All ranks must decide alike: call set_weights on "
-        "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
-    )
-
-
 @dataclass(frozen=True)
 class MicroBatch:
     """One micro-batch of one rank.
@@ -139,7 +71,7 @@ class MicroBatch:
         inputs: Output of the collator.
         stream_ids: int64 `[num_samples]`: stream of each sample.
         is_padding: Whether it only keeps this rank in step with the others and does not count.
-        positions: int64 `[num_samples]`: position of each sample in its stream, if requested.
+        positions: int64 `[num_samples]`: position of each sample in its stream; `None` for one that no step drew.
         indices: int64 `[num_samples]`: index of each sample in its dataset, for errors.
     """
 
@@ -156,7 +88,7 @@ class MicroBatch:
             numbers = np.diff(np.arange(len(ids) + 1) * numbers.sum() // len(ids))
         return np.bincount(ids, weights=numbers, minlength=num_streams).astype(np.int64)
 
-    @property
+    @functools.cached_property
     def first_stream(self) -> int:
         """Stream of its first sample; 0 if it has no streams."""
         return int(self.stream_ids[0]) if len(self.stream_ids) else 0

@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mixer.loading.batching import (
+    MicroBatchCap,
     MicroBatcher,
     MicroBatchOptions,
     MicroBatchSlice,
@@ -16,20 +18,17 @@ from mixer.loading.batching import (
     split_by_cap,
     streams_in_turn,
 )
-from mixer.loading.collate import Collation, Collator, Loaded, Selection, StreamSpecifics
+from mixer.loading.collate import Collation, Collator, Columns, Loaded, Row, Samples, Selection, StreamSpecifics
 from mixer.loading.epoch_sampler import EpochSampler
-from mixer.loading.errors import naming_rows
+from mixer.loading.errors import note_rows
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.prefetch import Prefetcher
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.transport import Columns, Row, Samples
 from mixer.loading.workers import WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.mixture.streams import combine
 from mixer.utils.arrays import BoolArray, Int64Array
 
@@ -83,7 +82,6 @@ class MixingLoader:
         self.dataset = combine(mixing.planner.streams, datasets)
         self.by_stream = False  # whether each micro-batch holds one stream
         self.round_robin = False  # whether only those of a few streams do, which change from step to step
-        self.keeps_positions = False
         self.is_preview = False  # whether steps are inspected only, neither trained on nor observed
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
@@ -96,7 +94,7 @@ class MixingLoader:
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
         self._rank, self._world_size = rank, world_size
         options = micro_batches or MicroBatchOptions()
-        self._batcher, self._lengths = MicroBatcher(lambda: mixing.planner, options, rank, world_size), options.lengths
+        self._batcher, self._lengths = MicroBatcher(options, rank, world_size), options.lengths
         self.cap = self.configured_cap = MicroBatchCap(options.max_samples, options.max_tokens)  # equal on all ranks
         self.allows_round_robin = options.lengths is None  # whether `round_robin` can be set
         # Whether loading involves collectives, which no rank may omit.
@@ -179,10 +177,13 @@ class MixingLoader:
         Raises:
             SampleError: If a sample cannot be loaded.
         """
-        with self._batcher.share_errors():
+        try:
             if self._feed is not None:
                 self._feed.prepare(-(-self.mixing.most_of_a_stream // self._world_size))
             plan = self.mixing.next_plan()
+        except Exception:
+            self._batcher.join_without_samples()
+            raise
         if plan is None:
             self._batcher.join_without_samples()
             return None
@@ -201,14 +202,13 @@ class MixingLoader:
             SampleError: If a sample cannot be loaded.
         """
         is_by_stream = self._is_by_stream(plan)
-        share = self._batcher.share(plan, is_by_stream)
-        return self._split(plan, share, is_by_stream, lambda: self._load(plan, share))
+        return self._split(plan, self._batcher.share(self.mixing.planner, plan, is_by_stream), is_by_stream)
 
     def resplit(self, batch: StepBatch) -> StepBatch:
         """Splits a step that kept its samples into new micro-batches under the current cap."""
         assert batch.samples is not None, "the loader must keep samples"  # noqa: S101
         share, loaded = batch.samples
-        return self._split(batch.plan, share, self._is_by_stream(batch.plan), lambda: loaded)
+        return self._split(batch.plan, share, self._is_by_stream(batch.plan), loaded)
 
     def few_samples(self, batch: StepBatch, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
         """Collates a few of this rank's samples of a step, regardless of its micro-batches.
@@ -234,32 +234,39 @@ class MixingLoader:
         return inputs, len(places)
 
     def _split(
-        self, plan: StepPlan, share: list[StreamShare], is_by_stream: bool | BoolArray, load: Callable[[], Loaded]
+        self, plan: StepPlan, share: list[StreamShare], is_by_stream: bool | BoolArray, loaded: Loaded | None = None
     ) -> StepBatch:
-        stream_ids, indices = ids_of(share), indices_of(share)
-        with self._batcher.share_errors():
-            loaded = load()
+        stream_ids, positions, indices = ids_of(share), positions_of(share), indices_of(share)
+        try:
+            loaded = self._load(plan, share) if loaded is None else loaded
             broken = self._find_broken(stream_ids, loaded)
             order, slices = self._batcher.split(plan, share, stream_ids, loaded, is_by_stream, self.cap)
+        except Exception:
+            self._batcher.join_without_samples()
+            raise
         slices = self._batcher.padded_to_other_ranks(slices, len(stream_ids))
-        positions = positions_of(share) if self.keeps_positions else None
         micro_batches = []
         for number, cut in enumerate(slices):
             place = slice(cut.start, cut.stop)
             selection: Selection = place if order is None else order[place]
             if broken:
                 selection = _without(np.arange(len(stream_ids))[selection], broken)
-            ids = stream_ids[selection]
-            if len(ids):
-                own, rows = None if positions is None else positions[selection], indices[selection]
-                with naming_rows(self.mixing.planner.streams, ids, rows):
-                    inputs = self._collation.collate(loaded, selection, plan.step, number, cut.stream_id)
-                micro_batches.append(MicroBatch(inputs, ids, False, own, rows))
-            else:
-                micro_batches.append(self._padding(plan, cut, number))
-        at = positions_of(share) if broken else None
-        left_out = tuple((int(stream_ids[k]), sample, 0 if at is None else int(at[k])) for k, sample in broken.items())
+            own = MicroBatch(None, stream_ids[selection], False, positions[selection], indices[selection])
+            micro_batches.append(self._micro_batch(plan, loaded, selection, cut, number, own))
+        left_out = tuple((int(stream_ids[k]), sample, int(positions[k])) for k, sample in broken.items())
         return StepBatch(plan, tuple(micro_batches), (share, loaded) if self.keeps_samples else None, left_out)
+
+    def _micro_batch(
+        self, plan: StepPlan, loaded: Loaded, selection: Selection, cut: MicroBatchSlice, number: int, own: MicroBatch
+    ) -> MicroBatch:
+        """Collates the samples of a micro-batch, which an error names; without any it is padding."""
+        if not len(own.stream_ids):
+            return self._padding(plan, cut, number)
+        try:
+            return replace(own, inputs=self._collation.collate(loaded, selection, plan.step, number, cut.stream_id))
+        except Exception as error:
+            note_rows(error, self.mixing.planner.streams, own)
+            raise
 
     def _find_broken(self, stream_ids: Int64Array, loaded: Loaded) -> dict[int, BrokenSample]:
         """Returns broken samples to skip, by place; raises for streams that may not skip any."""
@@ -273,7 +280,7 @@ class MixingLoader:
 
     def share(self, plan: StepPlan) -> list[StreamShare]:
         """Returns this rank's samples of a plan that workers can load; see `MicroBatcher.share`."""
-        return self._for_workers(self._batcher.share(plan, self._is_by_stream(plan)))
+        return self._for_workers(self._batcher.share(self.mixing.planner, plan, self._is_by_stream(plan)))
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
@@ -391,10 +398,8 @@ class MixingLoader:
 
     def _last_step(self, plan: StepPlan) -> int:
         """Returns the last step to prefetch for: workers that stop with the epoch load nothing beyond it."""
-        clock = self.mixing.clock
-        if self._workers.persistent_workers:
-            return clock.max_steps
-        return plan.step + clock.steps_left_in_epoch - 1
+        clock, goes_on = self.mixing.clock, self._workers.persistent_workers
+        return clock.max_steps if goes_on else plan.step + clock.steps_left_in_epoch - 1
 
 
 def _without(places: Int64Array, broken: Iterable[int]) -> Int64Array:

@@ -12,12 +12,11 @@ from typing import Protocol, cast
 import numpy as np
 
 from mixer.loading.batching import pick
-from mixer.loading.transport import Row, Samples
+from mixer.loading.collate import Row, Samples
 from mixer.loading.workers import Job, Workers
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 
 Key = tuple[int, int, int]  # stream, position and index: a memory's sample at a position may still change
 

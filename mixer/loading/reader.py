@@ -6,26 +6,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import datasets
 import torch
-from torch.utils.data import ConcatDataset, Subset, TensorDataset, default_collate
-from transformers import (
-    DataCollatorForLanguageModeling,
-    DataCollatorForSeq2Seq,
-    DataCollatorForTokenClassification,
-    DataCollatorWithPadding,
-    DefaultDataCollator,
-    default_data_collator,
-)
-from transformers.trainer_utils import RemoveColumnsCollator
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from mixer.loading.arrow import ArrowRows
-from mixer.loading.transport import Columns
+from mixer.loading.collate import Columns
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import StreamShare
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import RandomState, seed_generators
-
-_FUNCTIONS = (default_data_collator, default_collate)
-_COLLATORS = (DataCollatorWithPadding, DataCollatorForSeq2Seq, DataCollatorForTokenClassification, DefaultDataCollator)
 
 
 def reads_without_randomness(dataset: Any) -> bool:
@@ -37,15 +25,6 @@ def reads_without_randomness(dataset: Any) -> bool:
     if type(dataset) is Subset:
         return reads_without_randomness(dataset.dataset)
     return type(dataset) in (TensorDataset, list, tuple, range) or bool(getattr(dataset, "draws_nothing", False))
-
-
-def collates_without_randomness(collator: Any) -> bool:
-    """Whether a collator is known to draw no random numbers."""
-    if type(collator) is RemoveColumnsCollator:
-        collator = collator.data_collator
-    if type(collator) is DataCollatorForLanguageModeling:
-        return not collator.mlm
-    return collator in _FUNCTIONS or type(collator) in _COLLATORS
 
 
 @runtime_checkable

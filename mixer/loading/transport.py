@@ -10,78 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mixer.loading.collate import Columns, Samples, have_same_keys
+
 _MAX_PIPED_BYTES = 1_000_000
 _ARRAY_DTYPES = frozenset(
     {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
     | {torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 )
-
-Columns = Mapping[str, Tensor]
-Row = tuple["Samples", int]
-
-
-class Samples:
-    """Samples that were loaded together.
-
-    Args:
-        columns: For dicts with equal keys, one column per key: a tensor of all samples, or a list.
-        rows: Other samples.
-    """
-
-    def __init__(self, columns: Mapping[Any, Tensor | list[Any]] | None, rows: Sequence[Any] = ()):
-        self._columns, self.rows = columns, rows
-
-    def __getitem__(self, number: int) -> Any:
-        if self._columns is None:
-            return self.rows[number]
-        return {name: values[number] for name, values in self._columns.items()}
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether all samples are dicts with equal keys."""
-        return self._columns is not None
-
-    @property
-    def tensors(self) -> Columns | None:
-        """Columns as tensors `[num_samples, ...]`, or `None` if any is not a tensor."""
-        columns = self._columns
-        if not columns or not all(isinstance(values, Tensor) for values in columns.values()):
-            return None
-        return columns  # type: ignore[return-value]
-
-
-def stack_rows(rows: Sequence[Row]) -> Columns | None:
-    """Stacks samples by column.
-
-    Args:
-        rows: References to samples.
-
-    Returns:
-        For each column a tensor `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes by column.
-    """
-    runs: list[tuple[Samples, int, int]] = []
-    for samples, number in rows:
-        if runs and runs[-1][0] is samples and runs[-1][2] == number:
-            runs[-1] = (samples, runs[-1][1], number + 1)
-        else:
-            runs.append((samples, number, number + 1))
-    parts: list[Columns] = []
-    for samples, start, stop in runs:
-        columns = samples.tensors
-        if columns is None or (parts and not _fit(parts[0], columns)):
-            return None
-        parts.append({name: values[start:stop] for name, values in columns.items()})
-    if len(parts) == 1:
-        return parts[0]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def _fit(first: Columns, other: Columns) -> bool:
-    return first.keys() == other.keys() and all(
-        values.shape[1:] == other[name].shape[1:] and values.dtype == other[name].dtype
-        for name, values in first.items()
-    )
-
 
 # Tensors of equal shapes, stacked, or of unequal ones, flat in one tensor with their shapes: each tensor that crosses a
 # process boundary costs a file descriptor. Small ones go as arrays: those go through the pipe, which is faster than
@@ -110,9 +45,8 @@ class Packed:
 
 def pack(samples: Sequence[Any]) -> Packed:
     """Packs samples of any kind."""
-    first = samples[0]
-    if type(first) is dict and all(type(sample) is dict and sample.keys() == first.keys() for sample in samples):
-        return Packed({name: _pack_column([sample[name] for sample in samples]) for name in first})
+    if have_same_keys(samples):
+        return Packed({name: _pack_column([sample[name] for sample in samples]) for name in samples[0]})
     return Packed(None, _pack_column(list(samples)))
 
 

@@ -18,10 +18,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from mixer.distributed.signals import begin_worker
+from mixer.loading.collate import Samples
 from mixer.loading.reader import SampleError, StreamReader
-from mixer.loading.transport import Packed, Samples, pack, pack_columns
+from mixer.loading.transport import Packed, pack, pack_columns
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import StreamShare
 
 _MEMORY = (
     "It was killed from outside (signal 9), usually because memory ran out: use fewer workers "

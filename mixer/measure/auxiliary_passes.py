@@ -22,19 +22,18 @@ from mixer.distributed.gradient_sync import (
     reshard,
 )
 from mixer.gradients.per_source import product
-from mixer.loading.collate import batch_mapping
+from mixer.loading.batching import MicroBatchCap, Size
+from mixer.loading.collate import Columns
 from mixer.loading.loaded_step import MicroBatch, StepBatch
-from mixer.loading.micro_batch_caps import MicroBatchCap, Size, is_out_of_memory
-from mixer.loading.transport import Columns
 from mixer.losses.stream_losses import StreamLosses
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
 from mixer.run.loading import StreamLoading
 from mixer.run.state import Basis
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.device import is_out_of_memory
 
 logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
@@ -212,7 +211,7 @@ class AuxiliaryPasses:
         try:
             return work(), Size(0, 0)
         except Exception as error:
-            largest = Size.largest([(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in micros])
+            largest = Size.largest(micros)
             if not is_out_of_memory(error):
                 raise
             if self.cap.halved(largest) is None:

@@ -15,7 +15,7 @@ from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.streams import describe
-from mixer.mixture.weights import MixtureWeights
+from mixer.mixture.weights import MixtureWeights, mean_tokens
 from mixer.policies.contract import Decision, Observation, Policy, Weights
 from mixer.policies.objective import Objective
 from mixer.schedules.base import BatchObservation, Schedule
@@ -59,7 +59,7 @@ class Mixing:
         self.names = self._mixture.names
         self._weights = MixtureWeights(policy, self._mixture, planner.active(0.0))
         self.size = BatchSize(Constant(), clock.batch_size) if size is None else size  # the batch size, as a control
-        self._begin(planner, clock)
+        self._begin(planner)
 
     def _decay_begins(self) -> float:
         """Of the present clock; a method, as that is copied and pickled with its owner."""
@@ -79,16 +79,16 @@ class Mixing:
         self.clock = clock
         self._weights.start(planner.active(0.0))
         size.manual, self.size = self.size.manual, size
-        self._begin(planner, clock)
+        self._begin(planner)
 
-    def _begin(self, planner: Planner, clock: Clock) -> None:
-        self.planner, self.clock = planner, clock
+    def _begin(self, planner: Planner) -> None:
+        self.planner = planner
         if self.loss_units is not None:
             self.loss_units.start()
         # `[3, num_streams]`: what is known of the streams' samples once they are loaded; the names show the rows.
         self._loaded: Int64Array = np.zeros((3, len(self.names)), dtype=np.int64)
         self.num_tokens, self.num_labels, self.skipped = self._loaded
-        clock.resize(self.size.value)
+        self.clock.resize(self.size.value)
         if self.is_exhausted:
             raise ValueError("No stream that is active at the start of the run has a positive weight.")
 
@@ -283,9 +283,12 @@ class Mixing:
         return not self._shares()[0].any()
 
     def _shares(self) -> tuple[FloatArray, FloatArray]:
-        lengths = self._weights.tokens_per_sample(self.seen, self.amounts)
-        weights = self._weights.value if lengths is None else self._weights.value / lengths
-        return self.planner.shares(weights, self.clock.progress)
+        lengths, weights = self._tokens_per_sample(), self._weights.value
+        return self.planner.shares(weights if lengths is None else weights / lengths, self.clock.progress)
+
+    def _tokens_per_sample(self) -> FloatArray | None:
+        """`[num_streams]`: tokens, or labels, a sample if the policy decides in these; see `mean_tokens`."""
+        return None if self.policy.unit == "samples" else mean_tokens(self.seen, self.amounts)
 
     # ---- Observing ----
 
@@ -314,11 +317,8 @@ class Mixing:
             self.drop_rest()
         self._loaded += loaded
         self.planner.count_amounts(self._loaded[:2])
-        if (
-            measured.get(measurements.GradientNoise) is None
-            and (noise := _noise_of(measured.get(measurements.Gradients))) is not None
-        ):
-            measured[measurements.GradientNoise] = noise
+        if measured.get(measurements.GradientNoise) is None:
+            measured |= _noise_of(measured.get(measurements.Gradients))
         if measurements.LearningRate in measured:
             rate: Callable[[float], float] = measured[measurements.LearningRate]
             measured[measurements.LearningRate] = measurements.Rates(rate(self.clock.schedule_position), rate(position))
@@ -346,7 +346,7 @@ class Mixing:
         clock.resize(self.size.value)
 
     def _update_weights(self, plan: StepPlan, tokens: Int64Array, measured: measurements.Results) -> None:
-        lengths = self._weights.tokens_per_sample(self.seen, self.amounts)
+        lengths = self._tokens_per_sample()
         if (evaluated := self._weights.take_evaluation_losses()) is not None:
             measured = {**measured, measurements.EvaluationLoss: evaluated}
         if self.loss_units is not None:
@@ -443,10 +443,12 @@ class Mixing:
         return [by_name.get(name, 0) for name in self.names]
 
 
-def _noise_of(gradients: measurements.GradientStatistics | None) -> measurements.Noise | None:
+def _noise_of(gradients: measurements.GradientStatistics | None) -> dict[measurements.Kind, measurements.Noise]:
+    """The noise that measured gradients show, as a measurement; empty if it is not known."""
     noise = None if gradients is None else measurements.Noise(*gradients.noise)
-    is_known = noise is not None and math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
-    return noise if is_known else None
+    if noise is None or not (math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)):
+        return {}
+    return {measurements.GradientNoise: noise}
 
 
 def check_format(state: Mapping[str, Any]) -> None:

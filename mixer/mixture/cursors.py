@@ -1,20 +1,17 @@
-"""Cursors over map-style and iterable streams, and the lookup of a rank's samples."""
+"""Cursors: how the next samples of a map-style stream, and of an iterable one, are drawn."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from mixer.mixture.cursor import Cursor
 from mixer.mixture.permutation import Permutation, PermutationBlock
-from mixer.mixture.step_plan import StepPlan, dealt_samples, rank_samples
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.validation import MOST_COUNT, whole_number
 
 _STATE = ("position", "passes", "pass_start", "longest_pass", "left", "undelivered")  # of an iterable stream
-_FEW_STREAMS = 32  # above, all streams' positions are mapped in one vectorised call
 
 
 class IterableCursor:
@@ -103,20 +100,6 @@ class IterableCursor:
             setattr(self, name, None if is_unknown else whole_number(state[name], name, most=MOST_COUNT))
 
 
-class StreamShare(NamedTuple):
-    """A rank's samples of one stream.
-
-    Args:
-        stream_id: Stream.
-        positions: `[count]`, ascending: positions in the stream.
-        indices: int64 `[count]`: their indices in the dataset.
-    """
-
-    stream_id: int
-    positions: range | Int64Array
-    indices: Int64Array
-
-
 class ShuffledCursor:
     """Draws a stream in permuted order, epoch after epoch; its entire state is one integer.
 
@@ -190,55 +173,3 @@ class ShuffledCursor:
                 length = whole_number(state.get("length", self.length), "length", least=1)
                 position = int(state["position"]) * self.length // length
         self._positions[self._number] = position
-
-
-class CursorLookup:
-    """Looks up a rank's samples.
-
-    Args:
-        cursors: Cursors of all streams, in order.
-    """
-
-    def __init__(self, cursors: Sequence[Cursor]):
-        self._cursors = cursors
-        ordered = [cursor for cursor in cursors if isinstance(cursor, ShuffledCursor)]
-        self._has_rows = any(isinstance(cursor, IterableCursor) for cursor in cursors)
-        self._order: Permutation | None = None
-        # Each stream's number among the permuted ones; the others, buffers and rows, look up by themselves.
-        is_ordered = np.array([isinstance(cursor, ShuffledCursor) for cursor in cursors], dtype=bool)
-        self._numbers = np.where(is_ordered, np.cumsum(is_ordered) - 1, -1)
-        if len(ordered) > _FEW_STREAMS:
-            self._order = Permutation(
-                [d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered]
-            )
-
-    def share(self, plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
-        """Returns a rank's samples of a plan, for streams in order that have any.
-
-        Args:
-            plan: Plan of the step.
-            rank: The rank.
-            world_size: Number of ranks.
-            is_balanced: See `rank_samples`.
-        """
-        if world_size == 1 and self._order is None:
-            spans = zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)
-            ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
-            return [StreamShare(k, positions, self._cursors[k].references(positions)) for k, positions in ranges]
-        if self._has_rows:  # ranks cannot exchange rows
-            stream_ids, positions = dealt_samples(plan, rank, world_size)
-        else:
-            stream_ids, positions = rank_samples(plan, rank, world_size, is_balanced)
-        if not len(stream_ids):
-            return []
-        present, starts = np.unique(stream_ids, return_index=True)
-        parts = list(zip(present.tolist(), np.split(positions, starts[1:]), strict=True))
-        if self._order is None:
-            return [StreamShare(k, own, self._cursors[k].references(own)) for k, own in parts]
-        numbers, indices = self._numbers[stream_ids], np.empty(len(positions), dtype=np.int64)
-        known = numbers >= 0
-        indices[known] = self._order.map_positions(numbers[known], positions[known])
-        return [
-            StreamShare(k, own, mapped if self._numbers[k] >= 0 else self._cursors[k].references(own))
-            for (k, own), mapped in zip(parts, np.split(indices, starts[1:]), strict=True)
-        ]

@@ -7,11 +7,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mixer.mixture.apportion import apportion
-from mixer.mixture.cursor import Cursor
-from mixer.mixture.cursors import CursorLookup, IterableCursor, ShuffledCursor, StreamShare
+from mixer.mixture.cursors import IterableCursor, ShuffledCursor
 from mixer.mixture.groups import Grouping, Groups
-from mixer.mixture.step_plan import StepPlan
-from mixer.mixture.stream import Stream
+from mixer.mixture.step_plan import RankLookup, StepPlan, StreamShare
+from mixer.mixture.stream import Cursor, Stream
 from mixer.policies.contract import UNITS, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.options import check_choice
@@ -58,7 +57,6 @@ class Planner:
                 self._ends[number] = np.inf if cursor.end is None else cursor.end
             else:
                 self.others[number] = cursor
-        self._has_rows = any(stream.is_iterable for stream in streams)
         self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
         own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
         self._loss_weights = None if (own == 1).all() else own
@@ -66,7 +64,7 @@ class Planner:
         self.seed = seed
         self._drawing = drawing
         self._groups = Groups(streams, groupings)
-        self._lookup = CursorLookup(self.cursors)
+        self._lookup = RankLookup(self.cursors)
         # `[num_streams]`: samples of its share that each stream has yet to receive; negative for streams ahead.
         self.deficit: FloatArray = np.zeros(len(self.streams))
         self._additional_deficit = np.zeros(len(self.streams))
@@ -77,7 +75,7 @@ class Planner:
         self._has_amounts = bool(np.isfinite(self._most).any())
         self._left_by_amounts = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self.leaves == 1.0).all())
-        is_limited = bool(groupings) or self._has_rows or self._has_amounts
+        is_limited = bool(groupings) or bool(self.row_drawers) or self._has_amounts
         self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
         self._endlessly = np.full(len(self.streams), np.inf)
         self._last_shares: tuple[FloatArray, FloatArray] | None = None  # of unlimited streams, and their weights
@@ -206,9 +204,7 @@ class Planner:
     @property
     def row_drawers(self) -> dict[int, IterableCursor]:
         """Cursors of the iterable streams, by stream id."""
-        if not self._has_rows:
-            return {}
-        return {number: cursor for number, cursor in enumerate(self.cursors) if isinstance(cursor, IterableCursor)}
+        return {number: cursor for number, cursor in self.others.items() if isinstance(cursor, IterableCursor)}
 
     def skip(self, num_samples: int) -> None:
         """Skips the next samples of a mixture of one stream, when the end of an epoch is dropped."""
@@ -216,7 +212,7 @@ class Planner:
         self._advance(np.array([num_samples]))
 
     def rank_share(self, plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
-        """Returns a rank's samples of a plan; see `CursorLookup.share`."""
+        """Returns a rank's samples of a plan; see `RankLookup.share`."""
         return self._lookup.share(plan, rank, world_size, is_balanced)
 
     def example(self, plan: StepPlan, stream_id: int, number: int = 0) -> StreamShare:

@@ -91,19 +91,6 @@ class MixtureWeights:
         losses, self._evaluation_losses = self._evaluation_losses, None
         return losses
 
-    def tokens_per_sample(self, seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
-        """Gives the tokens (or labels) per sample of each stream so far, if they are the policy's unit.
-
-        Args:
-            seen: int64 `[num_streams]`: samples so far.
-            num_tokens: int64 `[num_streams]`: tokens, or labels, so far.
-
-        Returns:
-            `[num_streams]`, the mean of the others for a stream without tokens yet; `None` if all are without, or the
-            unit is samples.
-        """
-        return None if self.policy.unit == "samples" else mean_tokens(seen, num_tokens)
-
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Keeps the losses of an evaluation for the policy's next decision.
 

@@ -11,13 +11,12 @@ from transformers.trainer_utils import seed_worker
 
 from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import MicroBatchOptions
-from mixer.loading.collate import StreamSpecifics
+from mixer.loading.collate import Columns, StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.lengths import Lengths
 from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
-from mixer.loading.transport import Columns
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
@@ -99,7 +98,6 @@ class StreamLoading:
         feed: Feed | None,
         specifics: Mapping[int, StreamSpecifics],
         one_stream_each: bool,
-        keeps_positions: bool,
     ) -> MixingLoader:
         """Makes a loader.
 
@@ -108,7 +106,6 @@ class StreamLoading:
             feed: The rows of iterable streams.
             specifics: Collators and heads of single streams.
             one_stream_each: Whether every micro-batch contains one stream.
-            keeps_positions: Whether micro-batches keep the positions of their samples.
         """
         trainer, args = self._trainer, self._trainer.args
         loader = MixingLoader(
@@ -128,7 +125,7 @@ class StreamLoading:
             specifics=specifics,
             skipping=self._skipping,
         )
-        loader.keeps_positions, loader.by_stream = keeps_positions, one_stream_each
+        loader.by_stream = one_stream_each
         self._compare_unseen_columns(loader)
         return loader
 

@@ -9,20 +9,28 @@ from torch import Tensor
 from transformers.utils import logging
 
 from mixer.checkpoint.write_errors import explain_write_error
-from mixer.distributed.collectives import OtherRankError
+from mixer.distributed.collectives import OtherRankError, RankSync
+from mixer.loading.batching import Size
 from mixer.loading.collate import batch_mapping
-from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts, confirm
-from mixer.loading.micro_batch_caps import Size, SucceededSizes
+from mixer.loading.loaded_step import MicroBatch, StepBatch, StepCounts
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.counted_units import check_counted, option_counting
+from mixer.mixture.step_plan import StepPlan
 from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
 from mixer.run.state import Basis
 from mixer.utils.arrays import Int64Array
+from mixer.utils.text import shortened
 
 logger = logging.get_logger(__name__)
 
+_HALF = 2**24  # fingerprints are sent in halves of 24 bits, whose squares sum up in 64 bits over 2^15 ranks
+_MOST_CHARACTERS = 1_000  # of each list in a rank's description of its plan
 _MOST_LOGGED = 20  # skipped samples that each rank logs one by one
+
+
+class DisagreementError(RuntimeError):
+    """The ranks planned different steps; the message holds the plans."""
 
 
 class StepConfirmation:
@@ -142,8 +150,7 @@ class StepConfirmation:
         """Whether a step has a micro-batch larger than any before."""
         num_micro_batches, trainer = len(batch.micro_batches), self._trainer
         check_one_pass(trainer.args, trainer.accelerator, batch.plan.step, num_micro_batches, not self._num_trained)
-        batches = [(batch_mapping(micro.inputs), len(micro.stream_ids)) for micro in batch.micro_batches]
-        self.largest = Size.largest(batches)
+        self.largest = Size.largest(batch.micro_batches)
         return self._window.is_beyond(self.largest)
 
     def _left_out(self, batch: StepBatch, skipped: Int64Array | None) -> list[tuple[int, int]]:
@@ -173,3 +180,82 @@ def _mixed_up(micro: MicroBatch, *numbers: Int64Array) -> tuple[int, int]:
     ids = micro.stream_ids
     others = [len(own) for own in numbers if len(own) != len(ids) and own.any()]
     return (others[0], len(ids)) if others and (ids != ids[0]).any() else (0, 0)
+
+
+def confirm(
+    ranks: RankSync, num_streams: int, plan: StepPlan | None, contents: StepCounts | None, error: Exception | None
+) -> StepCounts:
+    """Sums the ranks' counts of a step after checking that all planned the same one; all ranks must call it.
+
+    A single small collective carries the counts, a fingerprint of the plan, and whether a rank failed.
+
+    Args:
+        ranks: Collectives.
+        num_streams: Number of streams.
+        plan: This rank's plan, or `None`.
+        contents: This rank's counts, or `None` after an error.
+        error: This rank's error, or `None`.
+
+    Returns:
+        Counts of the whole step.
+
+    Raises:
+        DisagreementError: On every rank, if the plans differ.
+        RemoteError: If another rank failed; the failed rank raises its own error.
+    """
+    zeros = np.zeros(num_streams, dtype=np.int64)
+    own = contents or StepCounts(zeros, zeros)
+    if ranks.world_size == 1:
+        if error is not None:
+            raise error
+        return own
+    halves = divmod(0 if plan is None else plan.fingerprint(), _HALF)
+    head = np.array([error is not None, *halves, *(half * half for half in halves)], dtype=np.int64)
+    of_rows = (own.num_rows, own.squared_items, *own.mixed_up)
+    counts = np.array([own.num_larger, own.num_first, *of_rows, *own.signals])
+    skipped = zeros if own.skipped is None else own.skipped
+    by_stream = (own.items, own.tokens, skipped, own.amounts("labels"))
+    message = ranks.all_reduce_sum(np.concatenate([head, *by_stream, counts]))
+    num_failures, *sums = message[:5].tolist()
+    if num_failures:
+        ranks.raise_on_all(error)
+    # Cauchy-Schwarz: W times the sum of squares equals the square of the sum only if all are equal.
+    if any(ranks.world_size * sums[half + 2] != sums[half] ** 2 for half in (0, 1)):
+        _raise_disagreement(ranks, plan)
+    items, tokens, skipped, labels = message[5 : -len(counts)].reshape(4, num_streams)
+    num_larger, num_first, num_rows, squared_items, *more = message[-len(counts) :].tolist()
+    mixed_up, signals = (more[0], more[1]), tuple(more[2:])
+    return StepCounts(items, tokens, num_larger, num_first, skipped, signals, num_rows, squared_items, mixed_up, labels)
+
+
+def _raise_disagreement(ranks: RankSync, plan: StepPlan | None) -> None:
+    own = "nothing left"
+    if plan is not None:  # shortened: each rank receives every rank's description
+        counts, weights = (shortened(str(part.tolist()), _MOST_CHARACTERS) for part in (plan.counts, plan.weights))
+        own = f"step {plan.step}, counts {counts}, weights {weights}"
+    described = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(ranks.gather(own)))
+    raise DisagreementError(
+        f"The ranks planned different steps ({described}). All ranks must decide alike: call set_weights on "
+        "all ranks, and let no policy or function depend on the rank, the time or global random numbers."
+    )
+
+
+class SucceededSizes:
+    """Tracks which micro-batch sizes succeeded; the window is open while larger ones come.
+
+    The first step of a run proves nothing: the optimizer allocates its state after it.
+    """
+
+    def __init__(self) -> None:
+        self._fits = Size(0, 0)
+        self._has_begun = False
+
+    def is_beyond(self, largest: Size) -> bool:
+        """Whether a step's largest micro-batch exceeds all successful ones, in samples or in elements."""
+        return largest.samples > self._fits.samples or largest.elements > self._fits.elements
+
+    def record_success(self, largest: Size) -> None:
+        """Records the largest micro-batch of a successful step."""
+        if self._has_begun:
+            self._fits = Size(*map(max, self._fits, largest))
+        self._has_begun = True

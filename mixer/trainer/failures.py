@@ -15,8 +15,8 @@ from torch.distributed.constants import default_pg_timeout
 
 from mixer.distributed.collectives import RemoteError
 from mixer.distributed.signals import RunInterrupted, RunTerminated
-from mixer.loading.loaded_step import DisagreementError
-from mixer.loading.micro_batch_caps import MicroBatchMemoryError
+from mixer.loading.batching import MicroBatchMemoryError
+from mixer.trainer.confirmation import DisagreementError
 from mixer.utils.text import in_words
 
 _KEY, _CALL = "mixer/why-a-rank-ended", "mixer/who-is-there"

@@ -15,7 +15,6 @@ from transformers.utils import logging
 import mixer.losses.normalization as loss_forms
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import StepBatch
-from mixer.loading.micro_batch_caps import is_out_of_memory
 from mixer.losses.stream_losses import StreamLosses
 from mixer.losses.trial_rows import rows_to_try
 from mixer.models.inputs import inner_model
@@ -27,6 +26,7 @@ from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.stream_separation import StreamSeparation
+from mixer.utils.device import is_out_of_memory
 from mixer.utils.text import in_words
 from mixer.utils.user_code import library_of
 

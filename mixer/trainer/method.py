@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from mixer.distributed.collectives import RankSync
 from mixer.loading.loaded_step import StepBatch
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.mixture.cursor import GrowingDataset
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan
-from mixer.mixture.stream import Stream
+from mixer.mixture.stream import GrowingDataset, Stream
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.recorded_arguments import KeepsArguments

@@ -16,8 +16,8 @@ from torch import nn
 from transformers.utils import logging
 
 from mixer.distributed.gradient_sync import average_gradients, finish_forward_sync, obstacle
+from mixer.loading.batching import MicroBatchCap, MicroBatchMemoryError, Size
 from mixer.loading.loaded_step import StepBatch
-from mixer.loading.micro_batch_caps import MicroBatchMemoryError, Size, explain, is_out_of_memory
 from mixer.losses.stream_losses import StreamLosses
 from mixer.models.side_state import Snapshot
 from mixer.models.trl_metrics import keeps_metrics
@@ -28,6 +28,7 @@ from mixer.run.state import Basis
 from mixer.trainer.checks.engines import engine_of
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.failures import OUT_OF_MEMORY, leave_note
+from mixer.utils.device import is_out_of_memory
 
 logger = logging.get_logger(__name__)
 
@@ -178,4 +179,29 @@ class Recovery:
             why = f"auto_find_batch_size=True cannot repeat the step: {self._obstacle}."
         else:
             why = "auto_find_batch_size=True repeats a step only where its micro-batches are the largest so far."
-        return explain(step, rank, self._run.present_loader.cap, largest, self._rules.smaller_cap(sizes), why)
+        return _explain(step, rank, self._run.present_loader.cap, largest, self._rules.smaller_cap(sizes), why)
+
+
+def _explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap: str, why_not_repeated: str) -> str:
+    """Returns the error message for a step that ran out of memory, with the cap to set.
+
+    Args:
+        step: Number of the step, from 1.
+        rank: The rank that ran out of memory.
+        cap: Its micro-batch cap.
+        largest: Its largest micro-batch.
+        smaller_cap: Arguments that lower a cap in samples; `{}` stands for their number.
+        why_not_repeated: Why the step was not retried with a smaller cap.
+    """
+    smaller = cap.halved(largest)
+    if smaller is None:
+        return (
+            f"Step {step} ran out of memory on rank {rank} with a single sample (of {largest.elements} elements): no "
+            "micro-batch cap helps. Shorten the samples, use gradient_checkpointing=True or a smaller model."
+        )
+    if smaller.max_tokens is not None:
+        hint = f"max_tokens_per_micro_batch={smaller.max_tokens}; the total batch is unchanged"
+    else:
+        hint = smaller_cap.format(smaller.max_samples)
+    failure = f"Step {step} ran out of memory on rank {rank} with micro-batches of at most {cap}."
+    return f"{failure} Set {hint}. {why_not_repeated}"

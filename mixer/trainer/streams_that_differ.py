@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.utils import logging
 
 import mixer.models.labels as label_checks
-from mixer.loading.collate import StreamSpecifics, can_share_batch
+from mixer.loading.collate import Collator, StreamSpecifics
 from mixer.loading.loaded_step import StepBatch
 from mixer.losses.stream_losses import computes_loss
 from mixer.mixture.stream import Stream
@@ -235,3 +235,39 @@ def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None
 
 def _head(task: str | None) -> str:
     return "the model's head" if task is None else f"the head {task!r}"
+
+
+def can_share_batch(collator: Collator, samples: Sequence[Any], alone: Sequence[Mapping[str, Any]]) -> bool:
+    """Checks whether a collator can mix samples of several streams in one batch without loss.
+
+    A collator that pads can. One that stacks fails if shapes differ. One that follows the first sample's columns, shape
+    or label type would silently drop or convert data of the others.
+
+    Args:
+        collator: Collator.
+        samples: One sample of each stream.
+        alone: The collator's output for each sample alone.
+
+    Returns:
+        Whether the streams have the same columns of the same kinds, alone and together.
+    """
+    kinds = [_kinds(inputs) for inputs in alone]
+    if any(kind != kinds[0] for kind in kinds):
+        return False
+    try:
+        together = collator([copy.copy(sample) for sample in samples])
+    except Exception:  # the collator cannot mix these samples
+        return False
+    if not isinstance(together, Mapping) or _kinds(together) != kinds[0]:
+        return False
+    # No stream's values may be truncated: no dimension is smaller than for a stream alone.
+    tensors = [(name, value) for name, value in together.items() if isinstance(value, Tensor)]
+    pairs = [(value.shape[1:], inputs[name].shape[1:]) for name, value in tensors for inputs in alone]
+    return all(size >= own for both in pairs for size, own in zip(*both, strict=True))
+
+
+def _kinds(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the kind of each column: for tensors, dtype and number of dimensions."""
+    return {
+        name: (value.dtype, value.dim()) if isinstance(value, Tensor) else type(value) for name, value in inputs.items()
+    }

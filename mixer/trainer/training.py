@@ -152,9 +152,7 @@ class Training:
         rows_from = None if self._parts.start.checkpoint is None else Path(self._parts.start.checkpoint)
         mixing = run.mixing if is_run else run.mixing.preview_copy()
         feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
-        loader = self._parts.loading.new_loader(
-            mixing, feed, self._parts.differences.specifics, self._one_stream_each, self._plan.keeps_outputs
-        )
+        loader = self._parts.loading.new_loader(mixing, feed, self._parts.differences.specifics, self._one_stream_each)
         loader.is_preview = not is_run
         if is_run:
             run.loader, run.feed = loader, feed

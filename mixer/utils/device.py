@@ -1,9 +1,10 @@
-"""Reading from a device, for which the host waits until the device has done all its work."""
+"""What the host asks a device: values, for which it waits until all work is done, and whether memory ran out."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 
 from mixer.utils.arrays import FloatArray
@@ -24,3 +25,8 @@ def to_host(tensors: Sequence[Tensor]) -> list[FloatArray]:
     flat = torch.cat([one.detach().reshape(-1).to(device, non_blocking=True) for one in tensors])
     parts = np.split(flat.cpu().double().numpy(), np.cumsum([one.numel() for one in tensors])[:-1])
     return [part.reshape(one.shape) for part, one in zip(parts, tensors, strict=True)]
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error means that memory ran out, on any kind of device, so that smaller micro-batches may help."""
+    return isinstance(error, torch.OutOfMemoryError) or bool(should_reduce_batch_size(error))

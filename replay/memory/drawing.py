@@ -22,7 +22,7 @@ class Draws(Protocol):
 
 
 class BufferCursor:
-    """Draws from a buffer; see `mixer.mixture.cursor.Cursor`.
+    """Draws from a buffer; see `mixer.mixture.stream.Cursor`.
 
     Copies (`ahead`) predict coming draws: they record where draws will begin, since a lookup depends on the entries
     drawn together. The slots of a completed draw stay fixed, even if the buffer changes.
@@ -48,7 +48,7 @@ class BufferCursor:
         return len(self._buffer)
 
     def advance(self, count: int) -> int:
-        """Draws the next entries; see `mixer.mixture.cursor.Cursor.advance`."""
+        """Draws the next entries; see `mixer.mixture.stream.Cursor.advance`."""
         start = self._position
         self._position += count
         if self.is_ahead:
@@ -92,7 +92,7 @@ class BufferCursor:
         return slots[positions - start]
 
     def references(self, positions: range | Int64Array) -> Int64Array:
-        """Looks positions up, of the last draw or of predicted ones; see `mixer.mixture.cursor.Cursor.references`."""
+        """Looks positions up, of the last draw or of predicted ones; see `mixer.mixture.stream.Cursor.references`."""
         wanted = np.asarray(positions, dtype=np.int64)
         start, slots, addresses = self._last
         if not len(wanted) or start <= wanted[0] < start + len(slots):

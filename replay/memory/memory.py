@@ -136,7 +136,7 @@ class Memory:
         return labels
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
-        """Returns a reader of samples by address; see `mixer.mixture.cursor.GrowingDataset`."""
+        """Returns a reader of samples by address; see `mixer.mixture.stream.GrowingDataset`."""
         if self.storage.keeps_contents:
             return RowReader(lambda: self.rows)
         kind = ColumnReferenceReader if self.sources.has_columns else ReferenceReader

@@ -3,15 +3,12 @@
 import json
 import shutil
 import sys
-import tomllib
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mixer.cli.entry import main
-from mixer.utils import entry_points as plugins
 from tasks.metrics.score_matrix import ScoreMatrix
 from tests.commands.recipes import ROOT, Runs
 from tests.tasks.data import write_intents
@@ -21,15 +18,7 @@ SHORT = ["--sequence.arguments", '{"classes_per_task": 4}', "--training.num_trai
 SAVING = ["--training.save_strategy", "steps", "--training.save_steps", "20"]
 
 
-@pytest.fixture(autouse=True)
-def _plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives the entry points as they stand in pyproject.toml, whatever was installed last."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = {
-        group: [EntryPoint(name, value, group) for name, value in entries.items()]
-        for group, entries in project["entry-points"].items()
-    }
-    monkeypatch.setattr(plugins, "entry_points", lambda group: found.get(group, []))
+pytestmark = pytest.mark.usefixtures("plugged_in")
 
 
 def command(folder: Path, *arguments: str) -> list[str]:

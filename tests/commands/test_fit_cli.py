@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer import Ledger, MixingTrainer, Objective
+from mixer import Ledger, Objective
 from mixer.cli.entry import main
 from mixer.ledger.summary import summarise
 from tests.commands.recipes import Runs, write_recipe
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens
+from tests.mixer.trainer.runs import train as train_mixture
 
 DECLARED = {"python": 3.0, "cpp": 1.0}
 
@@ -124,16 +125,10 @@ def test_runs_that_declared_a_metric_are_fitted_by_it(
 ) -> None:
     folders = []
     for number, share in enumerate((0.1, 0.5, 0.9)):
-        trainer = MixingTrainer(
-            build_model("llama"),
-            arguments(tmp_path / str(number), max_steps=1, eval_strategy="steps", eval_steps=1),
-            train_dataset={"a": Tokens(9, 1), "b": Tokens(9, 2)},
-            eval_dataset={"a": Tokens(2, 3), "b": Tokens(2, 4)},
-            mixing={"a": share, "b": 1.0 - share},
-            objective=Objective(["a"], metric="score", greater_is_better=True),
-            compute_metrics=lambda _, own=share: {"score": 1.0 - (own - 0.5) ** 2},
-        )
-        trainer.train()
+        own = {"objective": Objective(["a"], metric="score", greater_is_better=True), "max_steps": 1, "eval_steps": 1}
+        own |= {"compute_metrics": lambda _, own=share: {"score": 1.0 - (own - 0.5) ** 2}, "eval_strategy": "steps"}
+        own |= {"train_dataset": {name: Tokens(9, 1) for name in "ab"}, "mixing": {"a": share, "b": 1.0 - share}}
+        train_mixture(tmp_path / str(number), eval_dataset={name: Tokens(2, 3) for name in "ab"}, **own)
         folders.append(tmp_path / str(number))
     document = json.loads(printed("fit", *folders, "--json"))
     assert (document["objective"], document["best_run"]) == ("score=1", "1")

@@ -1,6 +1,8 @@
 """The recipes of well-known models, each trained in miniature: its architecture and its formats, on rows beside it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,41 +40,41 @@ def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(tmp_path, mon
     assert "/" in whole["model"]["name_or_path"]
 
 
+def learnt_in_turn(folder: Path, *words: str, **methods: dict[str, object]) -> ScoreMatrix:
+    """Runs the recipe of pictures in miniature with a method; gives its scores, which are finite."""
+    given = [{"class_path": name, "init_args": options} for name, options in methods.items()]
+    command = ["continual", "recipes/continual_vision.yaml", "--tiny", "--methods", json.dumps(given), *words]
+    main([*command, "--training.output_dir", str(folder)])
+    scores = ScoreMatrix.from_file(folder / "scores.json")
+    assert np.isfinite(scores.scores).all()
+    return scores
+
+
 def test_a_pre_trained_encoder_learns_classes_of_pictures_in_turn(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
-    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
-    plus = '[{"class_path": "replay.DERPlusPlus", "init_args": {"second": "again"}}]'
-    main(["continual", *words, "--second_draw", "again", "--methods", plus])
-    assert np.isfinite(ScoreMatrix.from_file(tmp_path / "run" / "scores.json").scores).all()
-    rows = Ledger(tmp_path / "run" / "02-task_2" / "ledger").to_pandas()
+    learnt_in_turn(tmp_path, "--second_draw", "again", **{"replay.DERPlusPlus": {"second": "again"}})
+    rows = Ledger(tmp_path / "02-task_2" / "ledger").to_pandas()
     assert set(rows.query("count > 0")["stream"]) == {"task_2", "memory", "again"}
 
 
-def test_prompts_of_a_pre_trained_encoder_are_trained_from_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_of_a_pre_trained_encoder_are_trained_from_the_command_line(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
-    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
-    method = '[{"class_path": "tasks.methods.CODAPrompt", "init_args": {"layers": [0, 1], "components": 2}}]'
-    main(["continual", *words, "--memory", "null", "--head", "masked", "--methods", method])
-    assert np.isfinite(ScoreMatrix.from_file(tmp_path / "run" / "scores.json").scores).all()
-    saved = load_file(tmp_path / "run" / "02-task_2" / "end" / "model.safetensors")
+    method: dict[str, Any] = {"tasks.methods.CODAPrompt": {"layers": [0, 1], "components": 2}}
+    learnt_in_turn(tmp_path, "--memory", "null", "--head", "masked", **method)
+    saved = load_file(tmp_path / "02-task_2" / "end" / "model.safetensors")
     assert [saved[f"prompts.keys.{task}"].shape for task in range(2)] == [(2, 2, 32)] * 2
 
 
-@pytest.mark.parametrize("method", ["RanPAC", "SLCA"])
-def test_classes_of_pictures_are_told_apart_by_features_of_a_pre_trained_encoder(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+OF_FEATURES: dict[str, dict[str, Any]] = {"RanPAC": {"num_projections": 50}, "SLCA": {"num_samples": 4}}
+
+
+@pytest.mark.parametrize("name", OF_FEATURES)
+def test_pictures_are_told_apart_by_features_of_a_pre_trained_encoder(name, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
-    given = {"RanPAC": '{"num_projections": 50}', "SLCA": '{"num_samples": 4}'}[method]
-    words = ["recipes/continual_vision.yaml", "--tiny", "--training.output_dir", str(tmp_path / "run")]
-    words += ["--memory", "null", "--methods", f'[{{"class_path": "tasks.methods.{method}", "init_args": {given}}}]']
-    main(["continual", *words, "--training.max_steps", "1", *(["--score", "method"] if method == "RanPAC" else [])])
-    scores = ScoreMatrix.from_file(tmp_path / "run" / "scores.json")
+    words = ["--memory", "null", "--training.max_steps", "1", *(["--score", "method"] if name == "RanPAC" else [])]
+    scores = learnt_in_turn(tmp_path, *words, **{f"tasks.methods.{name}": OF_FEATURES[name]})
     assert scores.metric == "accuracy"
-    assert np.isfinite(scores.scores).all()
-    if method == "RanPAC":
+    if name == "RanPAC":
         assert scores.scores[0].tolist() == [0.0] * 2
         assert scores.scores[1, 0] > 1 / 6
 
@@ -103,9 +105,6 @@ def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -
         (["recipes/models/none.yaml", "--tiny"], "there is no file"),
     ],
 )
-def test_what_has_no_miniature_is_refused(monkeypatch, capsys, words, problem) -> None:
+def test_what_has_no_miniature_is_refused(monkeypatch, refused, words, problem) -> None:
     monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit) as ended:
-        main(["train", *words])
-    assert ended.value.code == 2
-    assert problem in capsys.readouterr().err
+    assert problem in refused("train", *words)

@@ -26,6 +26,14 @@ def rows_of(task: str, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
+def sources_of(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Writes rows by source; gives the parts of a recipe that has `held` for evaluation and streams of the others."""
+    for name, own in rows.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, own)))
+    data = {name: {"data": {"path": str(folder / f"{name}.jsonl")}} for name in rows}
+    return {"evaluation": {"held": data.pop("held")}, "streams": data}
+
+
 def expected(model: Any, rows: list[dict[str, Any]]) -> tuple[float, float, list[float]]:
     """Mean loss and entropy of a label, and the mean loss of each row, by the model's own loss and a softmax."""
     losses, entropies, weights = [], [], []
@@ -52,10 +60,7 @@ def test_losses_and_entropies_are_those_of_transformers(task: str, tmp_path: Pat
     model = kind.from_config(AutoConfig.for_model(**sizes)).eval()
     model.save_pretrained(tmp_path / "model")
     rows = {name: rows_of(task, seed) for seed, name in enumerate(("one", "two", "held"))}
-    for name, own in rows.items():
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, own)))
-    data = {name: {"data": {"path": str(tmp_path / f"{name}.jsonl")}} for name in rows}
-    parts = {"streams": {"one": data["one"], "two": data["two"]}, "evaluation": {"held": data["held"]}}
+    parts = sources_of(tmp_path, rows)
     own = {"task": task, "name_or_path": str(tmp_path / "model")}
     recipe = write_recipe(
         tmp_path, {**NO_EVALUATION, "per_device_eval_batch_size": 3}, **parts, model=own, tokenizer=TOKENIZER
@@ -81,12 +86,8 @@ def test_near_duplicates_are_found_between_sources_and_with_evaluation_sets(tmp_
     nearly = [text[:190] + text[:10] for text in texts]  # of 196 sequences of five tokens, 186 are the same
     apart = [text[:60] + [draw.randrange(4, 250) for _ in range(140)] for text in texts]
     sources = {"one": texts[:8], "two": [*nearly[:3], *apart[3:8]], "held": [nearly[4], *texts[8:]]}
-    for name, own in sources.items():
-        lines = (json.dumps({"input_ids": text, "labels": text}) for text in own)
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    data = {name: {"data": {"path": str(tmp_path / f"{name}.jsonl")}} for name in sources}
-    parts = {"streams": {"one": data["one"], "two": data["two"]}, "evaluation": {"held": data["held"]}}
-    recipe = write_recipe(tmp_path, NO_EVALUATION, **parts)
+    rows = {name: [{"input_ids": text, "labels": text} for text in own] for name, own in sources.items()}
+    recipe = write_recipe(tmp_path, NO_EVALUATION, **sources_of(tmp_path, rows))
     found = json.loads(printed("inspect", recipe, "--model", "--json"))
     assert found["overlaps"] == []
     near = {(one["stream"], one["is_validation"], one["other"]): one["num_samples"] for one in found["near_duplicates"]}

@@ -135,28 +135,25 @@ logging_dir: logs
 THEIRS = "model_name_or_path: a\n"  # LLaMA-Factory's and TRL's
 ONLINE = THEIRS + "stage: sft\ndataset: d\ndataset_dir: ONLINE\n"
 ROWS_OF = "base_model: a\ndatasets:\n  - {path: d}\n"
-LORA = {"r": 4, "lora_alpha": 8}
 HELD = {"validation": 0.25}
 CHATS = {"class_path": "Chat", "init_args": {"column": "messages", "train_on": "assistant"}}
 SHARED_CHATS = {"class_path": "Chat", "init_args": {"column": "conversations", "train_on": "assistant"}}
 FORMED = {"prompt": "Q {question} A", "completion": "{answer}", "train_on_prompt": False}
 RENAMED = {"class_path": "Dialogue", "init_args": {"rename": {"question": "instruction", "answer": "output"}}}
+
+
+def sft(streams: dict[str, Any], lora: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The recipe of an adapter of rank 4."""
+    model = {"name_or_path": "BASE", "config": {"dtype": "float32"}, "lora": {"r": 4, "lora_alpha": 8, **lora}}
+    return {"trainer": "sft", "model": model, "streams": streams, **fields}
+
+
 # The configuration, the recipe but for its training, some of its training, and the names of the keys that are left.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
     "axolotl": (
         AXOLOTL,
-        {
-            "trainer": "sft",
-            "model": {
-                "name_or_path": "BASE",
-                "config": {"dtype": "float32"},
-                "lora": {**LORA, "target_modules": "all-linear"},
-            },
-            "tokenizer": {
-                "factory": "transformers.AutoTokenizer.from_pretrained",
-                "arguments": {"pretrained_model_name_or_path": "BASE", "pad_token": "<pad>"},
-            },
-            "streams": {
+        sft(
+            {
                 "chat": {"data": {"path": "DATA/chat.jsonl"}, "format": CHATS, **HELD},
                 "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
                 "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, "rows_share": 0.5, **HELD},
@@ -171,7 +168,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
                     **HELD,
                 },
             },
-        },
+            {"target_modules": "all-linear"},
+            tokenizer={
+                "factory": "transformers.AutoTokenizer.from_pretrained",
+                "arguments": {"pretrained_model_name_or_path": "BASE", "pad_token": "<pad>"},
+            },
+        ),
         {
             "per_device_train_batch_size": 3,
             "gradient_accumulation_steps": 2,
@@ -198,20 +200,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
     ),
     "llamafactory": (
         FACTORY,
-        {
-            "trainer": "sft",
-            "model": {
-                "name_or_path": "BASE",
-                "config": {"dtype": "float32"},
-                "lora": {**LORA, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
-            },
-            "streams": {
+        sft(
+            {
                 "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, **HELD},
                 "asked": {"data": {"path": "DATA/asked.jsonl"}, "format": RENAMED, **HELD},
                 "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
             },
-            "mixing": {"alpaca": 0.5, "asked": 0.3, "shared": 0.2},
-        },
+            {"lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
+            mixing={"alpaca": 0.5, "asked": 0.3, "shared": 0.2},
+        ),
         {
             "per_device_train_batch_size": 3,
             "num_train_epochs": 2.0,
@@ -230,22 +227,17 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
     ),
     "trl": (
         SCRIPT,
-        {
-            "trainer": "sft",
-            "model": {
-                "name_or_path": "BASE",
-                "config": {"dtype": "float32"},
-                "lora": {"r": 4, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": ["q_proj"]},
-            },
-            "streams": {
+        sft(
+            {
                 "chat": {"data": {"path": "DATA/chat.jsonl"}, **HELD},
                 "alpaca": {
                     "data": {"path": "DATA/alpaca.jsonl", "split": "train", "columns": ["instruction", "output"]},
                     **HELD,
                 },
             },
-            "mixing": {"chat": 0.7, "alpaca": 0.3},
-        },
+            {"lora_alpha": 32, "lora_dropout": 0.05, "target_modules": ["q_proj"]},
+            mixing={"chat": 0.7, "alpaca": 0.3},
+        ),
         {"max_length": 256, "learning_rate": 1e-4, "eval_strategy": "steps", "eval_steps": 10, "output_dir": "OUT"},
         {"datasets[0].tint", "dataset_name", "logging_dir", "trainer"},
     ),

@@ -138,37 +138,24 @@ def test_recipes_for_a_cluster_are_proposed_and_their_results_read_back(tmp_path
     assert "--propose" in refused(*small, "--propose", "4")
 
 
-@pytest.mark.parametrize(
-    ("fields", "share", "said"),
-    [
-        ({}, "0.1", "needs an objective: set objective"),
-        ({"objective": ["cpp"]}, "2", "--share must be in [0.01, 1.0]"),
-        ({"objective": ["java"]}, "0.1", "['java'] are none of"),
-        ({"objective": ["cpp"], "mixing": {"python": 1, "cpp": 0}}, "0.1", "two or more streams"),
-        (
-            {"objective": {"class_path": "Objective", "init_args": {"targets": ["cpp"], "bounds": {"python": 1.1}}}},
-            "0.1",
-            "--bounds python=LOSS",
-        ),
-    ],
-)
-def test_refusals(fields, share, said, tmp_path, capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["headroom", write_recipe(tmp_path, NO_EVALUATION, **fields), "--share", share])
-    assert ended.value.code == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+SWARM = ["--to", "swarm", "--propose"]
+BOUNDED = {"class_path": "Objective", "init_args": {"targets": ["cpp"], "bounds": {"python": 1.1}}}
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("command", "objective", "words", "said"),
     [
-        (["--propose", "0", "--to", "swarm"], "--propose must be 1 or more"),
-        (["--runs", "2"], "--runs must be at least 4"),
-        (["--propose", "2", "--to", "swarm", "--most", "2"], "most: python must be in [0.0, 1.0]"),
+        ("headroom", None, ["--share", "0.1"], "needs an objective: set objective"),
+        ("headroom", ["cpp"], ["--share", "2"], "--share must be in [0.01, 1.0]"),
+        ("headroom", ["java"], ["--share", "0.1"], "['java'] are none of"),
+        ("headroom", BOUNDED, ["--share", "0.1"], "--bounds python=LOSS"),
+        ("search", ["cpp"], [*SWARM, "0"], "--propose must be 1 or more"),
+        ("search", ["cpp"], ["--runs", "2"], "--runs must be at least 4"),
+        ("search", ["cpp"], [*SWARM, "2", "--most", "2"], "most: python must be in [0.0, 1.0]"),
     ],
 )
-def test_a_number_out_of_its_range_is_refused_before_a_run(words, named, tmp_path, refused) -> None:
-    assert named in refused("search", write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"]), *words)
+def test_what_cannot_be_is_refused_before_a_run(command, objective, words, said, tmp_path, refused) -> None:
+    assert said in refused(command, write_recipe(tmp_path, TRAINING, mixing=None, objective=objective), *words)
 
 
 def test_where_runs_are_of_the_fewest_steps_streams_keep_as_large_a_share(tmp_path: Path, printed: Runs) -> None:
@@ -197,7 +184,13 @@ def test_own_weights_are_those_that_the_recipe_starts_with(mixing, expected, tmp
     assert yaml.safe_load(Path(path).read_text())["mixing"] == expected
 
 
-def test_passes_are_refused_where_shares_are_not_of_samples(tmp_path: Path, refused: Runs) -> None:
-    mixing = {"class_path": "Fixed", "init_args": {"weights": [1, 3], "unit": "tokens"}}
+@pytest.mark.parametrize(
+    ("mixing", "said"),
+    [
+        ({"python": 1, "cpp": 0}, "two or more streams"),
+        ({"class_path": "Fixed", "init_args": {"weights": [1, 3], "unit": "tokens"}}, "--passes"),
+    ],
+)
+def test_weights_that_a_search_cannot_start_with_are_refused(mixing, said, tmp_path, refused) -> None:
     recipe = write_recipe(tmp_path, TRAINING, mixing=mixing, objective=["cpp"])
-    assert "--passes" in refused("search", recipe, "--passes", "4", "--propose", "1", "--to", tmp_path / "swarm")
+    assert said in refused("search", recipe, "--passes", "4", *SWARM, "1")

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.commands.conftest import printed as printed, refused as refused
+
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict[str, Any], list[str]]]:

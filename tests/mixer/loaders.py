@@ -1,6 +1,7 @@
 """Loaders of mixtures that change, and what they gave, for the tests of loading ahead."""
 
 import random
+from collections import UserDict
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -158,3 +159,18 @@ class InProcess:
                 yield self.dataset[share]
 
         return load()
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Holds samples to each other to the type and the bit."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor | np.ndarray | np.generic):
+        assert (one.dtype, one.shape, one.tolist()) == (other.dtype, other.shape, other.tolist())
+    elif isinstance(one, dict | UserDict):
+        assert one.keys() == other.keys()
+        assert_same(list(one.values()), [other[name] for name in one])
+    elif isinstance(one, list | tuple):
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert one == other

@@ -13,7 +13,8 @@ from torch.utils.data import dataloader, get_worker_info
 from transformers import default_data_collator
 
 from mixer import LossChange, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
+from tests.helpers import Tokens, weights_of
+from tests.mixer.trainer.runs import make
 from tests.mixer.trainer.test_skipping import Broken, train
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
@@ -34,17 +35,8 @@ class Gone(Tokens):
 
 
 def _trainer(folder: Path, other: Any = None, **changes: Any) -> MixingTrainer:
-    named = ("per_device_train_batch_size", "dataloader_num_workers", "max_steps")
-    options = {"per_device_train_batch_size": 2, "max_steps": 12}
-    options |= {name: changes.pop(name) for name in named if name in changes}
-    data = {"a": Tokens(20, 1), "b": other or Tokens(12, 2)}
-    return mixing_trainer(
-        MixingTrainer,
-        build_model("llama"),
-        arguments(folder, **options),
-        train_dataset=data,
-        **{"batch_size": 5, **changes},
-    )
+    options = {"per_device_train_batch_size": 2, "max_steps": 12, "batch_size": 5, **changes}
+    return make(folder, train_dataset={"a": Tokens(20, 1), "b": other or Tokens(12, 2)}, **options)
 
 
 def skipped(name: str, folder: Path) -> list[Any]:

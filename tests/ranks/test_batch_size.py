@@ -12,8 +12,9 @@ from unittest import mock
 import pytest
 from transformers import TrainerCallback
 
-from mixer import LossChange, MixingTrainer, schedules
-from tests.helpers import Tokens, arguments, build_model, weights_of
+from mixer import LossChange, schedules
+from tests.helpers import Tokens, weights_of
+from tests.mixer.trainer.runs import make, train
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 
@@ -67,8 +68,8 @@ def by_hand(folder: Path) -> list[str]:
 
     messages = []
     for size, every_rank in ((6, False), (1, True)):
-        args, own = arguments(folder, per_device_train_batch_size=2), Setting(size, every_rank)
-        trainer = MixingTrainer(build_model("llama"), args, train_dataset=Tokens(40, 1), callbacks=[own])
+        own = {"train_dataset": Tokens(40, 1), "callbacks": [Setting(size, every_rank)]}
+        trainer = make(folder, per_device_train_batch_size=2, **own)
         messages.append(message_of(trainer.train))
     return messages
 
@@ -80,10 +81,8 @@ def by_schedule(folder: Path) -> dict[str, Any]:
         0.02, 0.5, 1, factor=1.4, otherwise=0.7, gradient_norm=True, initial=8, maximum=30, learning_rate="sqrt"
     )
     streams = {"a": Tokens(40, 1), "b": Tokens(23, 2), "c": Tokens(11, 3)}
-    rules = {"batch_size": schedule, "mixing": LossChange(num_warmup_observations=1)}
-    args = arguments(folder / "schedule", **options, optim="adamw_torch")
-    trainer = MixingTrainer(build_model("llama"), args, train_dataset=streams, **rules)
-    trainer.train()
+    options |= {"batch_size": schedule, "mixing": LossChange(num_warmup_observations=1), "optim": "adamw_torch"}
+    trainer = train(folder / "schedule", train_dataset=streams, **options)
     state = [weights_of(trainer.model).tolist(), trainer.mixing.clock.state_dict(), trainer.mixing.state_dict()]
     clock = trainer.ledger.clock() if trainer.is_world_process_zero() else None
     return {"state": json.dumps(state), "clock": clock}

@@ -17,7 +17,7 @@ from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 from tests.tasks.generation.test_answers import answers
-from tests.tasks.test_continual import build, build_headed, data, end_of, new_model
+from tests.tasks.test_continual import build, data, end_of, new_model
 from tests.tasks.test_lm_eval_score import harness
 
 KILLS = {"reservoir, kept": ("score task_1", "step 6", "before end 2"), "disk, fresh": ("step 7",)}
@@ -29,9 +29,7 @@ FEW = ("disk, fresh",)
 def build_here(folder: Path, name: str, instants: Instants | None = None, seed: int = 0, **changes: Any) -> Any:
     """The run of one rank: each of two ranks has half of each step."""
     changes = {"per_device_train_batch_size": 4 // int(os.environ.get("WORLD_SIZE", "1")), **changes}
-    if name in HEADED:
-        return build_headed(folder, name, instants, seed, **changes)
-    return build(folder, name, instants, **{"model": new_model(seed=seed), **changes})
+    return build(folder, name, instants, model_seed=seed, **changes)
 
 
 def ended(name: str, folder: Path) -> tuple[Any, list[str]]:

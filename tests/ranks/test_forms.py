@@ -10,9 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import TrainerCallback
 
-from mixer import MixingTrainer, Stream
-from tests.helpers import GradientRecorder, Tokens, arguments
+from mixer import Stream
+from tests.helpers import GradientRecorder, Tokens
 from tests.mixer.forms import multi_task, task_streams
+from tests.mixer.trainer.runs import make, train
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 
@@ -28,11 +29,10 @@ FEW = ("parts", "lonely")
 
 def trained(name: str, folder: Path) -> tuple[Tensor, list[dict[str, float]]]:
     batch_size, micro, options = CASES[name]
-    args = arguments(folder / name, per_device_train_batch_size=micro, max_steps=NUM_STEPS)
     rules = {"mixing": {"topic": 7, "stars": 1, "flags": 2, "tags": 4}, "batch_size": batch_size, **options}
-    data, recorder = task_streams(topic={"loss_weight": 2.0}), GradientRecorder()
-    trainer = MixingTrainer(multi_task(), args, train_dataset=data, callbacks=[recorder], **rules)
-    trainer.train()
+    rules |= {"train_dataset": task_streams(topic={"loss_weight": 2.0}), "callbacks": [recorder := GradientRecorder()]}
+    rules |= {"per_device_train_batch_size": micro, "max_steps": NUM_STEPS}
+    trainer = train(folder / name, multi_task(), **rules)
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     logs = [{key: entry[key] for key in entry if key.startswith(("loss", "count"))} for entry in logs]
     return torch.stack(recorder.gradients), logs
@@ -53,18 +53,14 @@ class _Turn(TrainerCallback):
 
 def labels(folder: Path) -> str:
     streams = [*task_streams(["stars"]), Stream("topic", _WrongOnOneRank(12, 1, "sequence-classification"))]
-    args = arguments(folder, max_steps=NUM_STEPS)
-    trainer = MixingTrainer(multi_task(), args, train_dataset=streams, batch_size=8, callbacks=[_Turn()])
-    return message_of(trainer.train)
+    own = {"max_steps": NUM_STEPS, "batch_size": 8, "callbacks": [_Turn()]}
+    return message_of(make(folder, multi_task(), train_dataset=streams, **own).train)
 
 
 def unused_heads(folder: Path) -> list[str]:
-    def made(**changes: Any) -> str:
-        args = arguments(folder, **changes)
-        return message_of(lambda: MixingTrainer(multi_task(), args, train_dataset=task_streams(), batch_size=8))
-
+    own = {"train_dataset": task_streams(), "batch_size": 8}
     options = ({"ddp_find_unused_parameters": False}, {"gradient_checkpointing": True}, {})
-    return [made(**changes) for changes in options]
+    return [message_of(partial(make, folder, multi_task(), **own, **changes)) for changes in options]
 
 
 results = launched(

@@ -9,6 +9,7 @@ import torch
 from examples.own_methods import Anchored, Turning
 from mixer import MixingTrainer, Stream
 from tests.helpers import arguments, run_page, weights_of
+from tests.mixer.trainer.runs import make
 from tests.ranks.warm import launched
 from tests.replay.methods.runs import Classifier, Points
 
@@ -16,11 +17,10 @@ DATA = {"math": Points(20, seed=1), "code": Points(12, seed=2)}  # a step of the
 STRENGTH, LEARNING_RATE = 0.3, 0.1
 
 
-def build(folder: Path, **changes: Any) -> MixingTrainer:
+def build(folder: Path) -> MixingTrainer:
     saved = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
-    args = arguments(folder, per_device_train_batch_size=5, **{**saved, **changes})
-    rules: dict[str, Any] = {"batch_size": 32, "methods": [Anchored(0.05), Turning()]}
-    return MixingTrainer(Classifier(), args, train_dataset=DATA, **rules)
+    rules: dict[str, Any] = {"batch_size": 32, "methods": [Anchored(0.05), Turning()], "train_dataset": DATA}
+    return make(folder, Classifier(), per_device_train_batch_size=5, **rules, **saved)
 
 
 def both(folder: Path) -> list[Any]:

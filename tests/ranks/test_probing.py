@@ -66,14 +66,9 @@ def trained(name: str, folder: Path) -> dict[str, Any]:
 
 def resumed(folder: Path) -> list[str]:
     """Names what differs between a run and one that went on from the middle of it."""
-
-    def make() -> MixingTrainer:
-        mixing = BalancedPiKE(interval_steps=2)
-        return _build(folder / "resumed", mixing=mixing, probe=Probing(), args={**SAVED, "max_steps": 6})
-
-    ends = []
+    ends, args = [], {**SAVED, "max_steps": 6}
     for checkpoint in (None, str(folder / "resumed" / "checkpoint-3")):
-        trainer = make()
+        trainer = _build(folder / "resumed", mixing=BalancedPiKE(interval_steps=2), probe=Probing(), args=args)
         trainer.train(resume_from_checkpoint=checkpoint)
         ends.append(probed_end(trainer) if trainer.is_world_process_zero() else {})
         dist.barrier()

@@ -16,7 +16,8 @@ from mixer import MixingTrainer, schedules
 from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
 from mixer.measure.stream_gradients import NoiseBetweenRanks
 from mixer.measurements import GradientNoise, Noise
-from tests.helpers import arguments, build_model, three_streams, weights_of
+from tests.helpers import weights_of
+from tests.mixer.trainer.runs import make
 from tests.ranks.warm import Results, launched
 
 SIZE = 6
@@ -123,13 +124,8 @@ class _Recording(schedules.NoiseScale):
 
 def _trainer(folder: Path, model: nn.Module | None = None, **changes: Any) -> MixingTrainer:
     options = {"max_steps": -1, "num_train_epochs": 2, "per_device_train_batch_size": 2, **changes}
-    return MixingTrainer(
-        model or build_model("llama"),
-        arguments(folder, **options),
-        train_dataset=three_streams(),
-        mixing="Proportional",
-        batch_size=_Recording(initial=9, minimum=5, maximum=16),
-    )
+    size = _Recording(initial=9, minimum=5, maximum=16)
+    return make(folder, model or "llama", mixing="Proportional", batch_size=size, **options)
 
 
 def _sum_of_gradients(trainer: MixingTrainer, batch: Any) -> tuple[torch.Tensor, int, int]:

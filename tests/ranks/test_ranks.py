@@ -15,13 +15,12 @@ from tests.helpers import (
     MODEL_DATA,
     GradientRecorder,
     Tokens,
-    arguments,
     build_model,
-    mixing_trainer,
     three_streams,
     weights_of,
 )
 from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from tests.mixer.trainer.runs import make
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 
@@ -30,8 +29,8 @@ CLASSES = "sequence-classification"
 
 
 def train(folder: Path, model: Any, data: Any, size: int, steps: int, kind: Any = MixingTrainer, **rules: Any) -> Any:
-    args = arguments(folder, per_device_train_batch_size=size, max_steps=steps)
-    trainer = kind(model, args, train_dataset=data, callbacks=[recorder := GradientRecorder()], **rules)
+    own = {"train_dataset": data, "callbacks": [recorder := GradientRecorder()], "max_steps": steps}
+    trainer: Any = make(folder, model, kind, per_device_train_batch_size=size, **own, **rules)
     trainer.train()
     trainer.gradients = torch.stack(recorder.gradients)
     trainer.losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -84,7 +83,7 @@ class _WeightsOnOneRank(TrainerCallback):
 
 
 def disagreement(folder: Path) -> str:
-    trainer = MixingTrainer(build_model("llama"), arguments(folder / "disagreement"), train_dataset=three_streams())
+    trainer = make(folder / "disagreement")
     _WeightsOnOneRank.mixing = trainer.mixing
     trainer.add_callback(_WeightsOnOneRank)
     return message_of(trainer.train)
@@ -99,8 +98,7 @@ class _Broken(Tokens):
 
 def broken_sample(folder: Path) -> str:
     streams = {"good": Tokens(20, 1), "bad": _Broken(12, 2)}
-    args = arguments(folder / "broken", max_steps=10)
-    return message_of(MixingTrainer(build_model("llama"), args, train_dataset=streams, batch_size=8).train)
+    return message_of(make(folder / "broken", max_steps=10, train_dataset=streams, batch_size=8).train)
 
 
 class _InfiniteForToken(nn.Module):
@@ -127,9 +125,8 @@ def nonfinite(folder: Path) -> list[Any]:
     found: list[Any] = []
     for mode in ("skip", "raise"):
         before = weights_of(model := _InfiniteForToken())
-        args = arguments(folder / mode, max_steps=2, weight_decay=0.1)
-        data = {"good": good, "bad": bad}
-        trainer = mixing_trainer(MixingTrainer, model, args, train_dataset=data, batch_size=6, nonfinite=mode)
+        own = {"max_steps": 2, "weight_decay": 0.1, "batch_size": 6, "nonfinite": mode}
+        trainer = make(folder / mode, model, train_dataset={"good": good, "bad": bad}, **own)
         found += [message_of(trainer.train), torch.equal(before, weights_of(model))]
     return found
 

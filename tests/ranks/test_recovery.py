@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from mixer import MixingTrainer
-from tests.helpers import GradientRecorder, Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import GradientRecorder, Tokens, build_model, three_streams, weights_of
+from tests.mixer.trainer.runs import make
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, run_warm, some
 
@@ -51,9 +52,9 @@ class Fault:
 def _trainer(
     folder: Path, model: nn.Module | None = None, streams: Any = None, batch_size: int = 9, **changes: Any
 ) -> MixingTrainer:
-    args = arguments(folder, **{"max_steps": 6, "auto_find_batch_size": True, **changes})
     rules = {"mixing": "Uniform", "batch_size": batch_size, "callbacks": [recorder := GradientRecorder()]}
-    trainer = MixingTrainer(model or build_model("llama"), args, None, streams or three_streams(), **rules)
+    rules |= {"train_dataset": streams or three_streams(), "max_steps": 6, "auto_find_batch_size": True, **changes}
+    trainer = make(folder, model or "llama", **rules)
     trainer.recorder = recorder
     return trainer
 

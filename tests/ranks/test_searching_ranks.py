@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from mixer import Ledger, LossChange, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, build_model
+from tests.mixer.trainer.runs import make
 from tests.ranks.launch import message_of
 from tests.ranks.warm import on_ranks
 
@@ -14,15 +15,9 @@ TRIALS = [{"learning_rate": rate, "per_device_train_batch_size": size} for rate,
 
 
 def new_trainer(folder: Path, **options: Any) -> MixingTrainer:
-    own: dict[str, Any] = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 3, **options}
-    return MixingTrainer(
-        None,
-        arguments(folder, **own),
-        train_dataset={"math": Tokens(20, 1), "code": Tokens(11, 2)},
-        eval_dataset={"math": Tokens(5, 8), "code": Tokens(4, 9)},
-        mixing=LossChange(),
-        model_init=lambda: build_model("llama"),
-    )
+    own = {"eval_dataset": {"math": Tokens(5, 8), "code": Tokens(4, 9)}, "model_init": lambda: build_model("llama")}
+    own |= {"train_dataset": {"math": Tokens(20, 1), "code": Tokens(11, 2)}, "mixing": LossChange()}
+    return make(folder, None, **own, **{"max_steps": 6, "eval_strategy": "steps", "eval_steps": 3, **options})
 
 
 class PrunesFirst(optuna.pruners.BasePruner):

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from mixer import MixingTrainer
-from tests.helpers import MODEL_DATA, Tokens, arguments, build_model
+from tests.helpers import MODEL_DATA, Tokens, build_model
 from tests.losses import LOSSES, padded, ragged, small_model
+from tests.mixer.trainer.runs import make
 from tests.ranks.warm import on_ranks
 
 SIZES = (7, 1)  # of sets: batches of 2 divide neither
@@ -28,10 +28,9 @@ def evaluations(folder: Path) -> dict[str, list[float]]:
         head = name in HEADS
         data = Tokens(12, 1, MODEL_DATA[name]) if head else ragged(12, 1)
         options = {} if head else {"data_collator": padded, "compute_loss_func": LOSSES[name][0]}
-        sizes = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "learning_rate": 0.0}
-        args = arguments(folder / "run", max_steps=1, eval_strategy="steps", eval_steps=1, **sizes)
-        model = build_model(name) if head else small_model()
-        trainer = MixingTrainer(model, args, train_dataset=data, eval_dataset=_sets(data), **options)
+        options |= {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "learning_rate": 0.0}
+        options |= {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "eval_dataset": _sets(data)}
+        trainer = make(folder / "run", name if head else small_model(), train_dataset=data, **options)
         before = trainer.evaluate()
         trainer.train()
         within = {key: value for entry in trainer.state.log_history[-4:] for key, value in entry.items()}

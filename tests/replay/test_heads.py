@@ -7,26 +7,25 @@ from transformers import default_data_collator
 
 from mixer import MixingTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import GradientRecorder, Tokens, arguments, build_model, weights_of
+from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.forms import assert_logged, gradient_by_hand, logged, means_by_hand, multi_task, task_streams, watched
 
 NAMES, HEADS = ["topic", "stars", "memory"], ["topic", "stars", "stars"]
 
 
 def _make(folder: Path, **buffer: Any) -> Any:
-    callbacks = buffer.pop("callbacks", [])
     memory = Stream("memory", ReplayBuffer(10, **{"streams": ["stars"], **buffer}), head="stars")
     args = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    options = {"mixing": ReplayRatio(0.3), "batch_size": 12, "args": args, "callbacks": callbacks}
+    options = {"mixing": ReplayRatio(0.3), "batch_size": 12, "args": args}
     return watched(folder, multi_task(), [*task_streams(["topic", "stars"]), memory], 5, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"storage": "memory"}, {"retrieval": "MIR"}])
 def test_what_is_remembered_goes_through_its_head(tmp_path: Path, options: dict[str, Any]) -> None:
-    recorder = GradientRecorder()
-    trainer = _make(tmp_path, **options, callbacks=[recorder])
+    trainer = _make(tmp_path, **options)
     trainer.train()
-    for gradient, (batch, model), entry in zip(recorder.gradients, trainer.batches, logged(trainer), strict=True):
+    steps = zip(trainer.recorder.gradients, trainer.batches, logged(trainer), strict=True)
+    for gradient, (batch, model), entry in steps:
         means = means_by_hand(batch, model, HEADS)
         torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
         assert_logged(entry, batch, means, NAMES)

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from mixer.loading.reader import SampleError
 from replay.storage.sources import Sources, addresses, fingerprint, split
 from tests.replay.buffers import Columns
+from tests.replay.storage.test_labels import table
 
 
 class Counting:
@@ -33,10 +34,6 @@ class Counting:
 class Drawing(Counting):
     def __getitem__(self, index):
         return {"x": torch.rand(3), "y": random.random(), "index": index}
-
-
-def table() -> datasets.Dataset:
-    return datasets.Dataset.from_dict({"label": list(range(10, 16)), "text": list("abcdef"), "score": [0.5] * 6})
 
 
 @given(st.integers(0, 2**22 - 1), st.lists(st.integers(0, 2**40 - 1)))

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence
 from tests.helpers import arguments, weights_of
 from tests.mixer.checkpoint.test_resume import Instants, Killed
+from tests.tasks.killed import whole_runs
 
 
 class Anchor(Method):
@@ -89,7 +90,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "payloads, kept": {"memory": "disk", "optimizer": "kept", "methods": der},
     "a method, fresh": {"methods": lambda: [Anchor()]},
     "no checkpoints": {"memory": "disk", "optimizer": "kept", "save_strategy": "no"},
-    "curves": {"memory": "reservoir", "score_steps": 2, "score": Score(drawing, "accuracy"), **ADAM},
     "growing, kept": {"memory": "reservoir", "optimizer": "kept", "head": "growing", "scenario": "class", **ADAM},
     "masked, payloads": {"memory": "disk", "optimizer": "kept", "methods": der, "scenario": "task", "num_labels": 6},
 }
@@ -163,10 +163,6 @@ def build(folder: Path, name: str = "reservoir, fresh", instants: Instants | Non
     return run
 
 
-def build_headed(folder: Path, kind: str, instants: Instants | None = None, seed: int = 0, **changes: Any) -> Any:
-    return build(folder, kind, instants, model_seed=seed, **changes)
-
-
 def short(folder: Path, name: str = "none, fresh", **changes: Any) -> Any:
     """A run of two steps a task, without checkpoints."""
     return build(folder, name, **{"max_steps": 2, "save_strategy": "no", **changes})
@@ -185,26 +181,8 @@ def end_of(run: ContinualRun) -> dict[str, Any]:
     return end
 
 
-class Finished(NamedTuple):
-    run: Any
-    end: dict[str, Any]
-    instants: list[str]
-
-
-Whole = Callable[[str], Finished]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """Runs that nobody killed, each trained once; to be read only."""
-
-    @cache
-    def finished(name: str) -> Finished:
-        run = build(tmp_path_factory.mktemp("whole"), name, instants := Instants())
-        run.run()
-        return Finished(run, end_of(run), instants.names)
-
-    return finished
+Whole = Callable[[str], tuple[Any, list[str]]]
+whole = whole_runs(build)
 
 
 def kill(folder: Path, name: str, instant: int, resume: bool = False) -> None:
@@ -228,7 +206,6 @@ KILLS = [
     ("disk, fresh", "after end 1", 0),
     pytest.param("a method, fresh", "step 6", 2, marks=pytest.mark.full),
     pytest.param("no checkpoints", "step 2", 2, marks=pytest.mark.full),
-    pytest.param("curves", "step 7", 1, marks=pytest.mark.full),
     ("growing, kept", "step 2", 1),
     ("masked, payloads", "step 3", 1),
 ]
@@ -236,11 +213,11 @@ KILLS = [
 
 @pytest.mark.parametrize(("name", "place", "which"), KILLS)
 def test_a_run_killed_anywhere_ends_as_one_that_was_not(name, place, which, whole, tmp_path) -> None:
-    expected, end, instants = whole(name)
+    expected, instants = whole(name)
     kill(tmp_path, name, [number for number, found in enumerate(instants) if found == place][which])
     run = build(tmp_path, name, model_seed=7)
     run.run(resume=True)
-    assert_same(end_of(run), end)
+    assert_same(end := end_of(run), end_of(expected))
     written = ScoreMatrix.from_file(run.folder / "scores.json")
     assert written.scores.tolist() == end["scores"]
     for scores in (run.scores, written):
@@ -261,17 +238,17 @@ def test_a_run_that_an_error_ended_keeps_others_out_when_it_goes_on(tmp_path: Pa
 
 
 def test_a_finished_run_has_nothing_left_to_do(whole: Whole, tmp_path: Path) -> None:
-    finished, end, _ = whole("reservoir, kept")
+    finished, _ = whole("reservoir, kept")
     shutil.copytree(finished.folder, tmp_path / "run")
     run = build(tmp_path, "reservoir, kept", instants := Instants())
     run.run(resume=True)
     assert instants.names == []
-    assert_same(end_of(run), end)
+    assert_same(end_of(run), end_of(finished))
 
 
 @pytest.mark.parametrize("torn", ["memory/buffer.npz", "."])
 def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(torn, whole, tmp_path, monkeypatch) -> None:
-    _, end, instants = whole("reservoir, kept")
+    expected, instants = whole("reservoir, kept")
     kill(tmp_path, "reservoir, kept", instants.index("after end 2"))
     last, said = tmp_path / "run" / "02-task_2" / "end", list[str]()
     if torn == ".":
@@ -283,14 +260,14 @@ def test_a_task_whose_end_is_torn_is_gone_on_with_from_its_checkpoint(torn, whol
     )
     run = build(tmp_path, "reservoir, kept", again := Instants())
     run.run(resume=True)
-    assert_same(end_of(run), end)
+    assert_same(end_of(run), end_of(expected))
     assert again.names[0] in ("step 9", "score task_1")
     assert "The run resumes before the end of task 2" in said[0]
 
 
 @pytest.mark.parametrize("name", ["reservoir, kept", "growing, kept", "masked, payloads"])
 def test_all_tasks_are_scored_among_the_classes_that_compete(name: str, whole: Whole) -> None:
-    run = whole(name).run
+    run, _ = whole(name)
     assert run.scores.scores.shape == (4, 3)
     assert np.isfinite(run.scores.scores).all()
     if name == "growing, kept":  # classes that have no output yet are never right
@@ -307,7 +284,7 @@ def test_all_tasks_are_scored_among_the_classes_that_compete(name: str, whole: W
 
 @pytest.mark.parametrize("name", ["none, kept", "reservoir, kept"])
 def test_each_task_has_the_whole_schedule_of_learning_rates(name: str, whole: Whole) -> None:
-    run = whole(name).run
+    run, _ = whole(name)
     rates = np.array(run.recorder.rates).reshape(3, 10)
     assert (rates == rates[0]).all()
     assert rates[0].argmax() == RUNS[name].get("warmup_steps", 0)
@@ -316,7 +293,7 @@ def test_each_task_has_the_whole_schedule_of_learning_rates(name: str, whole: Wh
 
 def test_a_kept_optimizer_goes_on_and_a_fresh_one_does_not(whole: Whole) -> None:
     for name, steps in (("reservoir, kept", 30.0), ("reservoir, fresh", 10.0)):
-        saved = torch.load(whole(name).run.folder / "03-task_3" / "checkpoint-10" / "optimizer.pt")
+        saved = torch.load(whole(name)[0].folder / "03-task_3" / "checkpoint-10" / "optimizer.pt")
         assert float(saved["state"][0]["step"]) == steps
 
 
@@ -330,7 +307,7 @@ def test_as_many_samples_are_replayed_on_top_as_are_new_in_each_draw(tmp_path: P
 
 
 def test_the_pace_counts_all_samples_of_the_tasks_that_were_trained(whole: Whole) -> None:
-    run = whole("reservoir, fresh").run
+    run, _ = whole("reservoir, fresh")
     pace = read_pace(run.folder, run.sequence.names)
     # 10 steps of 4 new samples and, but for the first of all, 4 of memory
     assert pace["num_samples"].to_dict() == {"task_1": 76, "task_2": 80, "task_3": 80}
@@ -356,9 +333,9 @@ def test_a_limit_of_checkpoints_leaves_none_of_finished_tasks(tmp_path: Path) ->
 
 
 def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(whole: Whole, tmp_path: Path) -> None:
-    lasting, end, _ = whole("a method, fresh")
+    lasting, _ = whole("a method, fresh")
     assert [method.num_steps for method in lasting.rehearsal.new_methods()] == [30]
-    assert end["weights"] != whole("none, fresh").end["weights"]
+    assert not torch.equal(weights_of(lasting.model), weights_of(whole("none, fresh")[0].model))
     made: list[Anchor] = []
 
     def make() -> list[Method]:
@@ -375,11 +352,10 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
 
 
 def test_scores_of_few_steps_and_held_out_sets_stand_beside_the_matrix(whole: Whole, tmp_path: Path) -> None:
-    _, end, _ = whole("reservoir, fresh")
-    changes = {"score_steps": 4, "held_out": {"general": data(9)}}
+    changes = {"score_steps": 4, "held_out": {"general": data(9)}, "score": Score(drawing, "accuracy")}
     run = build(tmp_path / "whole", instants=(instants := Instants()), **changes)
     matrix = run.run()
-    assert end_of(run) == end
+    assert end_of(run) == end_of(whole("reservoir, fresh")[0])
     course = matrix.course.to_pandas()
     assert [*course.index] == [(task, step) for task in (1, 2, 3) for step in (0, 4, 8)]
     assert course.notna().sum(axis=1).tolist() == [1] * 3 + [2] * 3 + [3] * 3  # the tasks seen so far
@@ -426,7 +402,6 @@ def accuracy_by_hand(model: Any, samples: Any) -> float:
 
 
 def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path: Path) -> None:
-    _, end, _ = whole("none, fresh")
     build(tmp_path, "none, fresh", max_steps=1).run()
     with pytest.raises(ValueError, match="overwrite=True"):
         build(tmp_path, "none, fresh").run()
@@ -434,7 +409,7 @@ def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path
         build(tmp_path, "none, fresh").run(resume=True, overwrite=True)
     run = build(tmp_path, "none, fresh")
     run.run(overwrite=True)
-    assert end_of(run) == end
+    assert end_of(run) == end_of(whole("none, fresh")[0])
     with pytest.raises(ValueError, match=r"what its run left\. Make new ones, and a new ContinualRun"):
         run.run(overwrite=True)
     assert run.run(resume=True) is run.scores  # what was there is untouched

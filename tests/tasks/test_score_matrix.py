@@ -59,6 +59,28 @@ def test_an_evaluation_that_failed_keeps_its_reason_until_its_row_is_recorded_ag
     assert matrix.scores[1].tolist() == [0.3, 0.1, 0.2]
 
 
+def test_held_out_sets_are_scored_beside_the_tasks_and_stay_in_the_file(tmp_path: Path) -> None:
+    matrix = ScoreMatrix(NAMES, metric="f1", path=tmp_path / SCORES_FILE, held_out=["old", "far"])
+    for after, (old, far) in {0: (0.9, 0.5), 2: (0.12345, NAN)}.items():
+        record_task(matrix, after)
+        matrix.record_held_out(after, {"old": old, "far": far})
+    matrix.record_held_out(2, {"old": 0.12345})  # one that is not evaluated has no score
+    for one in (matrix, ScoreMatrix.from_file(tmp_path / SCORES_FILE)):
+        table = one.held_out()
+        assert (list(table.columns), table.index.name, table.index.tolist()) == (["old", "far"], "after", [0, 1, 2, 3])
+        np.testing.assert_array_equal(table, [[0.9, 0.5], [NAN, NAN], [0.12345, NAN], [NAN, NAN]])
+        assert one.held_out_names == ("old", "far")
+    lines = str(matrix).splitlines()
+    assert lines[0] == "f1 on each task"
+    assert [line.split() for line in lines[1:]] == [
+        ["a", "b", "c", "old", "far"],
+        ["before", "0.0000", "0.3333", "0.6667", "0.9000", "0.5"],
+        ["after", "b", "0.6667", "1.0000", "1.3333", "0.1234", "-"],
+    ]
+    matrix.truncate(1)
+    assert matrix.held_out().loc[2].isna().all()
+
+
 @settings(max_examples=20)
 @given(data=st.data(), higher_is_better=st.booleans(), metric=st.text())
 def test_everything_comes_back_to_the_bit(tmp_path_factory, data, higher_is_better, metric) -> None:
@@ -134,6 +156,8 @@ def test_a_resumed_run_ends_with_what_an_unbroken_one_has(tmp_path: Path, after:
 REFUSED: list[tuple[Callable[[ScoreMatrix], Any], str]] = [
     (lambda _: ScoreMatrix(()), "task_names must be at least one name"),
     (lambda _: ScoreMatrix("abc"), "task_names must be at least one name"),
+    (lambda _: ScoreMatrix(("a", "b"), held_out=["b"]), r"held_out .*\['b'\]"),
+    (lambda matrix: matrix.record_held_out(4, {}), "after must be from 0 to 3, but is 4"),
     (lambda matrix: matrix.record(4, {}), "after must be from 0 to 3, but is 4"),
     (lambda matrix: matrix.truncate(4), "after must be from 0 to 3, but is 4"),
     (lambda matrix: matrix.record(0, {"d": 1.0}), r"name \['d'\]"),

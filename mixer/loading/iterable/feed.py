@@ -11,8 +11,7 @@ from mixer.distributed.collectives import OtherRankError, RankSync
 from mixer.loading.iterable.passes import ChainedRows
 from mixer.loading.iterable.source import RowSource
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import StreamShare
-from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage

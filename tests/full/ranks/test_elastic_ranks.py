@@ -9,25 +9,16 @@ import pandas as pd
 import torch
 
 from mixer import Ledger, MixingTrainer, Stream
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
+from tests.helpers import Tokens, weights_of
+from tests.mixer.trainer.runs import make, train
 from tests.ranks.warm import Results, launched, on_ranks
 
 
 def elastic(folder: Path, max_steps: int, checkpoint: str | None, mixing: Any = "Uniform") -> MixingTrainer:
     """A run that goes on from a checkpoint of any number of ranks and ends at another one."""
-    args = arguments(folder, per_device_train_batch_size=3, max_steps=max_steps, save_strategy="steps", save_steps=4)
-    args.lr_scheduler_type = "constant"
-    trainer = mixing_trainer(
-        MixingTrainer,
-        build_model("llama"),
-        args,
-        train_dataset=three_streams(),
-        batch_size=8,
-        epoch_size=400,
-        mixing=mixing,
-    )
-    trainer.train(resume_from_checkpoint=checkpoint and str(folder / checkpoint))
-    return trainer
+    own = {"per_device_train_batch_size": 3, "save_strategy": "steps", "save_steps": 4, "max_steps": max_steps}
+    own |= {"lr_scheduler_type": "constant", "batch_size": 8, "epoch_size": 400, "mixing": mixing}
+    return train(folder, resume=checkpoint and folder / checkpoint, **own)
 
 
 def two(folder: Path) -> None:
@@ -50,8 +41,7 @@ def rows_trainer(folder: Path, **changes: Any) -> MixingTrainer:
     shards = datasets.IterableDataset.from_generator(_shard_rows, gen_kwargs={"shards": [(0, 13), (1, 40)]})
     streams = [Stream("rows", shards, max_epochs=1), Stream("map", Tokens(30, 1))]
     options = {"max_steps": 12, "save_strategy": "steps", "save_steps": 3, "per_device_train_batch_size": 3, **changes}
-    args = arguments(folder, **options)
-    return MixingTrainer(build_model("llama"), args, train_dataset=streams, batch_size=8, mixing="Uniform")
+    return make(folder, train_dataset=streams, batch_size=8, mixing="Uniform", **options)
 
 
 def rows(folder: Path) -> list[torch.Tensor]:

@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 
 from mixer import MixingTrainer
 from mixer.checkpoint.lock import LOCK_FILE, FolderLock
+from tests.helpers import On
 from tests.mixer.trainer import runs
 
 
@@ -58,13 +59,12 @@ def test_a_second_run_is_refused_by_name_and_spoils_nothing(tmp_path: Path) -> N
 
 
 def test_the_lock_is_there_while_a_run_lasts_and_gone_after_an_error_too(tmp_path: Path) -> None:
-    class Look(TrainerCallback):
-        def on_step_end(self, *_: object, **__: object) -> None:
-            assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
-            raise ZeroDivisionError
+    def look(*_: object, **__: object) -> None:
+        assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
+        raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        new_trainer(tmp_path, Look()).train()
+        new_trainer(tmp_path, On(step_end=look)).train()
     assert not (tmp_path / LOCK_FILE).exists()
 
 

@@ -32,17 +32,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "checkpoint-2"
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    lines: list[str] = []
-
-    def warn(text: str, *values: Any) -> None:
-        lines.extend([text % values] if "options" in text or "ranks" in text else [])
-
-    monkeypatch.setattr(resume.logger, "warning", warn)
-    return lines
-
-
 def test_the_table_of_what_is_restored_names_all_that_is_saved(checkpoint: Path) -> None:
     assert set(read_state(checkpoint)) - set(re.findall(r"`(\w+)`", str(resume.__doc__))) == set()
 
@@ -59,19 +48,15 @@ def resumed(folder: Path, checkpoint: Path, **changes: Any) -> MixingTrainer:
 def test_another_total_batch_size_is_refused_with_its_parts(tmp_path: Path, checkpoint: Path, changes: Any) -> None:
     own = {**SAVED, **changes}
     total = own["per_device_train_batch_size"] * own["gradient_accumulation_steps"]
-    parts = f"per_device_train_batch_size={own['per_device_train_batch_size']} x gradient_accumulation_steps="
-    with pytest.raises(
-        ValueError, match=f"batch_size was 16 .*{parts}.* is {total} now.* batch_size=16 .*allow_inexact"
-    ):
+    with pytest.raises(ValueError, match=f"batch_size was 16 .*gradient_accumulation_steps=.* is {total} now.*inexact"):
         resumed(tmp_path, checkpoint, **changes)
     trainer = resumed(tmp_path, checkpoint, allow_inexact=True, **changes)
     assert trainer.ledger.to_pandas().groupby("step")["count"].sum().tolist() == [total]
 
 
-def test_a_size_of_the_constructor_that_is_left_out_is_missed(tmp_path: Path) -> None:
-    train(tmp_path, **{**SAVED, "gradient_accumulation_steps": 1, "batch_size": 12})
-    with pytest.raises(ValueError, match=r"batch_size was 12 .* is 8 now"):
-        resumed(tmp_path, tmp_path / "checkpoint-2", gradient_accumulation_steps=1)
+def with_a(**options: Any) -> dict[str, Any]:
+    streams = three_streams()
+    return {**streams, "a": Stream("a", streams["a"], **options)}
 
 
 KEPT = [("learning_rate", 0.05), ("weight_decay", 0.1), ("adam_beta1", 0.8), ("adam_epsilon", 1e-6), ("seed", 7)]
@@ -83,14 +68,8 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("drawing", {"drawing": "multinomial"}),
     ("nonfinite", {"nonfinite": "raise"}),
     ("on_sample_error", {"on_sample_error": "skip"}),
-    (
-        "streams.a.max_epochs",
-        {"train_dataset": {**three_streams(), "a": Stream("a", three_streams()["a"], max_epochs=9)}},
-    ),
-    (
-        "streams.b.loss_weight",
-        {"train_dataset": {**three_streams(), "b": Stream("b", three_streams()["b"], loss_weight=2)}},
-    ),
+    ("streams.a.max_epochs", {"train_dataset": with_a(max_epochs=9)}),
+    ("streams.a.loss_weight", {"train_dataset": with_a(loss_weight=2)}),
 ]
 
 
@@ -99,19 +78,19 @@ def _part(line: str, begins: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "value"), KEPT)
-def test_what_the_optimizer_holds_goes_on(tmp_path, checkpoint, told, name, value) -> None:
+def test_what_the_optimizer_holds_goes_on(tmp_path, checkpoint, caplog, name, value) -> None:
     trainer = resumed(tmp_path, checkpoint, **{name: value})
     group = trainer.optimizer.param_groups[0]
     assert (group["lr"], group["weight_decay"], group["betas"][0], group["eps"]) == (0.1, 0.0, 0.9, 1e-8)
-    (line,) = told
+    (line,) = [text for text in caplog.messages if "options" in text]
     assert f" {name} (" in _part(line, "These go on")
     assert f"{value!r} now" in line
 
 
 @pytest.mark.parametrize(("name", "changes"), TAKEN)
-def test_what_takes_effect_is_told(tmp_path, checkpoint, told, name, changes) -> None:
+def test_what_takes_effect_is_told(tmp_path, checkpoint, caplog, name, changes) -> None:
     resumed(tmp_path, checkpoint, **changes)
-    (line,) = told
+    (line,) = [text for text in caplog.messages if "options" in text]
     assert f" {name} (" in _part(line, "These take effect")
 
 

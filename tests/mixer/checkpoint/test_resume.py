@@ -25,7 +25,7 @@ from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem, list_checkpoints
 from mixer.checkpoint.starting_point import newest_complete
 from mixer.trainer import save
-from tests.helpers import Tokens, _bert_config, arguments, three_streams, weights_of
+from tests.helpers import On, Tokens, _bert_config, arguments, three_streams, weights_of
 
 KIND = "sequence-classification"
 
@@ -353,12 +353,11 @@ def test_a_checkpoint_that_is_written_again_is_kept_until_it_is_whole(tmp_path: 
 
 
 def test_a_stopped_run_goes_on_and_one_that_ended_does_with_a_larger_budget(tmp_path: Path, whole: Whole) -> None:
-    class Stop(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 6:
-                control.should_training_stop = control.should_save = True
+    def stop(state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 6:
+            control.should_training_stop = control.should_save = True
 
-    build(tmp_path, callbacks=[Stop()]).train()  # when the time on the cluster is over, say
+    build(tmp_path, callbacks=[On(step_end=stop)]).train()  # when the time on the cluster is over, say
     assert_same(go_on(build(tmp_path)), whole("steps")[0])
     longer = build(tmp_path, max_steps=12)
     longer.train(resume_from_checkpoint=True)

@@ -4,12 +4,11 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, Trainer, TrainerState
 
 from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import find_problem
@@ -17,6 +16,7 @@ from mixer.ledger.append_table import Table
 from mixer.ledger.ledger import Ledger
 from mixer.trainer import save
 from mixer.utils.files import WriteError, warn_of_unsynced_folders
+from tests.helpers import On
 from tests.mixer.checkpoint.test_resume import FULL, _names, assert_same, build, go_on
 
 
@@ -88,30 +88,21 @@ def test_no_checkpoint_lacks_what_a_failed_policy_decides(tmp_path, step, left, 
     assert f"checkpoint-{step - step % 4}" in _names(tmp_path / "short")
 
 
-class _Meddler(TrainerCallback):
-    """Does something to the files of the run after a step."""
-
-    def __init__(self, step: int, meddle: Callable[[], Any]):
-        self.step, self.meddle = step, meddle
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            self.meddle()
-
-
 @pytest.mark.parametrize("what", ["ledger removed", "tail removed", "folder renamed"])
 def test_a_ledger_that_vanishes_ends_the_run_and_its_rows_are_saved(what: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     trainer = build(run)
 
-    def meddle() -> None:
+    def meddle(state: Any, **_: Any) -> None:
+        if state.global_step != 6:
+            return
         trainer.ledger.flush()
         if what == "folder renamed":
             run.rename(tmp_path / "renamed")
         for path in [run / "ledger"] if what == "ledger removed" else (run / "ledger").glob("streams/tail-*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    trainer.add_callback(_Meddler(6, meddle))
+    trainer.add_callback(On(step_end=meddle))
     with pytest.raises(WriteError, match="was removed or moved during the run"):
         trainer.train()
     assert set(range(5, 7)) <= set(Ledger(run / "ledger").to_pandas()["step"])  # since the last checkpoint

@@ -16,7 +16,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from mixer import MixingTrainer
 from mixer.checkpoint.checkpoint_files import complete
 from mixer.checkpoint.load_weights import loaded_whole
-from tests.helpers import Tokens, arguments, weights_of
+from tests.helpers import Tokens, weights_of
+from tests.mixer.trainer.runs import train
 from tests.ranks.warm import some
 
 SMALL = {
@@ -136,10 +137,8 @@ MODELS: dict[str, tuple[Any, Any]] = {
 
 def run(folder: Path, model: Any, data: Any, resume: Any = None, **changes: Any) -> MixingTrainer:
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1, "learning_rate": 0.05, **changes}
-    args = arguments(folder, per_device_train_batch_size=4, **options)
-    trainer = MixingTrainer(model, args, train_dataset=data, eval_dataset=data)
-    trainer.train(resume_from_checkpoint=resume and str(resume))
-    return trainer
+    options |= {"per_device_train_batch_size": 4, "train_dataset": data, "eval_dataset": data}
+    return train(folder, model, resume, **options)
 
 
 @pytest.fixture(scope="module", params=some(MODELS, ("mixtral",)))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer.cli.entry import main
 from mixer.ledger.evaluated_losses import (
     check_eval_weights,
     mean_loss,
@@ -74,25 +73,17 @@ def _measured(prediction: Any) -> dict[str, Any]:
 
 
 def _train(folder: Path, resumed_from: str | None = None, **options: Any) -> Any:
-    from mixer import MixingTrainer
-    from tests.helpers import Tokens, arguments, build_model, mixing_trainer
+    from tests.helpers import Tokens
+    from tests.mixer.trainer.runs import train
 
-    trainer = mixing_trainer(
-        MixingTrainer,
-        build_model("llama"),
-        arguments(folder, max_steps=4, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2),
-        train_dataset={"a": Tokens(20, 1), "b": Tokens(20, 2)},
-        eval_dataset={name: Tokens(4, seed) for seed, name in enumerate(SETS)},
-        mixing={"a": 9, "b": 1},
-        compute_metrics=_measured,
-        **options,
-    )
-    trainer.train(resume_from_checkpoint=resumed_from)
-    return trainer
+    saves = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"train_dataset": {"a": Tokens(20, 1), "b": Tokens(20, 2)}, "mixing": {"a": 9, "b": 1}, **saves}
+    options |= {"eval_dataset": {name: Tokens(4, seed) for seed, name in enumerate(SETS)}}
+    return train(folder, resume=resumed_from, max_steps=4, compute_metrics=_measured, **options)
 
 
 @pytest.mark.parametrize("weights", [None, {"a": 1.0, "b": 3.0, "held out": 0.0}])
-def test_it_is_the_same_wherever_it_stands(tmp_path, weights, capsys) -> None:
+def test_it_is_the_same_wherever_it_stands(tmp_path, weights, printed) -> None:
     from mixer.analysis.watch.gathered import WatchedRun
     from mixer.analysis.watch.view import as_document
     from mixer.report.contents import read_report
@@ -113,14 +104,11 @@ def test_it_is_the_same_wherever_it_stands(tmp_path, weights, capsys) -> None:
     logged = [entry["eval_b_accuracy"] for entry in trainer.state.log_history if "eval_b_accuracy" in entry]
     assert metrics[(metrics["stream"] == "b") & (metrics["metric"] == "accuracy")]["value"].tolist() == logged
 
-    capsys.readouterr()
-    main(["compare", str(tmp_path), "--json"])
-    (told,) = json.loads(capsys.readouterr().out)
+    (told,) = json.loads(printed("compare", tmp_path, "--json"))
     assert told["eval_loss"] == {"first": first, "last": last}
     assert [row["samples"] for row in told["streams"] if row["stream"] == "held out"] == [None]
     assert {"stream": "b", "metric": "accuracy", "first": logged[0], "last": logged[1]} in told["metrics"]
-    main(["compare", str(tmp_path)])
-    table = capsys.readouterr().out
+    table = printed("compare", tmp_path)
     assert re.search(rf"average +│ +{first:.3f} → {last:.3f}", table)
     assert re.search(rf"b +│ accuracy │ +{logged[0]:.3f} → {logged[1]:.3f}", table)
 

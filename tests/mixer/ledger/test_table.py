@@ -253,20 +253,17 @@ def test_a_flipped_bit_never_gives_other_rows(tmp_path: Path, kind: str) -> None
 
 
 class TestFilesThatVanish:
-    def test_a_tail_that_is_removed_is_told_and_its_rows_are_saved(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("is_renamed", [False, True])
+    def test_a_folder_that_is_removed_or_renamed_is_told_and_its_rows_are_saved(self, tmp_path, is_renamed) -> None:
         table = flushed(tmp_path / "rows", 1, 2)
-        shutil.rmtree(table.folder)
+        if is_renamed:
+            table.folder.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(table.folder)
         append(table, 3)
-        with pytest.raises(WriteError, match=r"tail-000000\.arrow was removed"):
-            table.flush()
-        assert steps_of(make_table(table.folder)) == [1, 2, 3]
-
-    def test_a_folder_that_is_renamed_is_told(self, tmp_path: Path) -> None:
-        table = flushed(tmp_path / "rows", 1)
-        table.folder.rename(tmp_path / "elsewhere")
         with pytest.raises(WriteError, match=r"tail-000000\.arrow was removed or moved"):
             table.sync()
-        assert steps_of(make_table(tmp_path / "elsewhere")) == [1]
+        assert steps_of(make_table(table.folder)) == [1, 2, 3]
 
     def test_a_part_that_is_removed_is_told_also_after_a_resume(self, tmp_path: Path) -> None:
         flushed(tmp_path / "rows", 1, 2, rows_per_part=2).close()

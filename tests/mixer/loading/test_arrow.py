@@ -11,7 +11,8 @@ from transformers import default_data_collator
 
 from mixer.loading.arrow import ArrowRows
 from mixer.loading.reader import StreamReader
-from mixer.mixture.cursors import StreamShare
+from mixer.mixture.step_plan import StreamShare
+from tests.mixer.loaders import assert_same
 
 NUMBERS = ("int8", "int32", "int64", "uint16", "uint32", "float16", "float32", "float64")
 FORMATS = (None, "numpy", "torch")
@@ -31,21 +32,6 @@ def numbers_of(kind: str, start: int = 0, num_rows: int = 12) -> Dataset:
     return Dataset.from_dict({name: values for name, (_, values) in columns.items()}, features=features)
 
 
-def assert_same(one: Any, other: Any) -> None:
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        for name in one:
-            assert_same(one[name], other[name])
-    elif isinstance(one, list):
-        for pair in zip(one, other, strict=True):
-            assert_same(*pair)
-    elif isinstance(one, (torch.Tensor, np.ndarray, np.generic)):
-        assert (one.dtype, one.shape, one.tolist()) == (other.dtype, other.shape, other.tolist())
-    else:
-        assert one == other
-
-
 @pytest.mark.parametrize("how", FORMATS)
 @pytest.mark.parametrize("kind", NUMBERS)
 def test_rows_are_those_of_the_data_set(kind: str, how: str | None) -> None:
@@ -56,7 +42,9 @@ def test_rows_are_those_of_the_data_set(kind: str, how: str | None) -> None:
         for rows in (ArrowRows.of(formatted), pickle.loads(pickle.dumps(ArrowRows.of(formatted)))):  # noqa: S301
             indices = np.array([4, 0, 2, 2])
             views = rows.views(indices)
-            assert_same(rows.samples(views), formatted.__getitems__(indices.tolist()))
+            found, expected = rows.samples(views), formatted.__getitems__(indices.tolist())
+            assert_same(found, expected)
+            assert [*map(list, found)] == [*map(list, expected)]  # the order of columns
 
 
 @pytest.mark.parametrize("how", [None, "torch"])

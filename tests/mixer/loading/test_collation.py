@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from mixer.loading.collate import Collation, Loaded, StreamSpecifics
-from mixer.loading.transport import Samples
+from mixer.loading.collate import Collation, Loaded, Samples, StreamSpecifics
 from mixer.models.inputs import TASK
 
 

@@ -7,22 +7,20 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from mixer import LossChange, MixingTrainer, Stream, Uniform
-from mixer.loading.batching import MicroBatchOptions, split_by_tokens
-from mixer.loading.collate import Loaded
+from mixer import LossChange, Stream, Uniform
+from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, split_by_tokens
+from mixer.loading.collate import Loaded, Samples
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
-from mixer.loading.micro_batch_caps import MicroBatchCap
 from mixer.loading.reader import SampleError
-from mixer.loading.transport import Samples
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import StreamShare
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_micro_batch
-from tests.helpers import GradientRecorder, arguments, build_model, mixing_trainer
+from mixer.mixture.step_plan import StreamShare
 from tests.mixer.loaders import quick_and_full
+from tests.mixer.trainer.runs import gradients_of
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)
 
@@ -201,10 +199,8 @@ def test_samples_without_a_length_and_a_token_budget_that_is_none_are_refused() 
 def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, max_tokens: int | None, strategy: str) -> None:
     def gradients(strategy: str, max_tokens: int | None) -> torch.Tensor:
         sources = {name: _Ragged(number, 30).with_column().remove_columns("place") for number, name in enumerate("ab")}
-        recorder, model = GradientRecorder(), build_model("bert-classifier")
-        args = arguments(tmp_path, per_device_train_batch_size=4, train_sampling_strategy=strategy)
-        options = {"mixing": LossChange(), "callbacks": [recorder], "max_tokens_per_micro_batch": max_tokens}
-        mixing_trainer(MixingTrainer, model, args, _pad, sources, batch_size=16, **options).train()
-        return torch.stack(recorder.gradients)
+        options = {"per_device_train_batch_size": 4, "batch_size": 16, "mixing": LossChange(), "data_collator": _pad}
+        options |= {"train_sampling_strategy": strategy, "max_tokens_per_micro_batch": max_tokens}
+        return gradients_of(tmp_path, "bert-classifier", train_dataset=sources, **options)
 
     torch.testing.assert_close(gradients(strategy, max_tokens), gradients("random", None), rtol=0, atol=1e-6)

@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from mixer.loading.transport import Packed, pack, pack_columns, stack_rows
+from mixer.loading.collate import stack_rows
+from mixer.loading.transport import Packed, pack, pack_columns
+from tests.mixer.loaders import assert_same
 
 DTYPES = [torch.int64, torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
 Pair = namedtuple("Pair", "first second")
@@ -24,23 +26,6 @@ def tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> Tensor:
 def sent(samples: list[Any], send: Any = pack) -> list[Any]:
     unpacked = send(samples).unpack()
     return [unpacked[number] for number in range(len(samples))]
-
-
-def assert_same(mine: Any, theirs: Any) -> None:
-    assert type(mine) is type(theirs)
-    if isinstance(mine, Tensor | np.ndarray):
-        assert mine.dtype == theirs.dtype
-        assert mine.shape == theirs.shape
-        assert (mine == theirs).all()
-    elif isinstance(mine, dict | UserDict):
-        assert mine.keys() == theirs.keys()
-        for name in mine:
-            assert_same(mine[name], theirs[name])
-    elif isinstance(mine, list | tuple):
-        for one, other in zip(mine, theirs, strict=True):
-            assert_same(one, other)
-    else:
-        assert mine == theirs
 
 
 class TestRoundTrip:

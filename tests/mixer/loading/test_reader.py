@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from mixer.loading.reader import SampleError, StreamReader, collates_without_randomness, reads_without_randomness
-from mixer.mixture.cursors import StreamShare
+from mixer.loading.collate import collates_without_randomness
+from mixer.loading.reader import SampleError, StreamReader, reads_without_randomness
+from mixer.mixture.step_plan import StreamShare
 from mixer.utils.random_state import RandomState, seeded
 
 # ruff: noqa: NPY002  # the global generators are what this is about

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mixer.loading.errors import batch_norm_reason, name_rows, naming_rows, unfit_rows
+from mixer.loading.errors import batch_norm_reason, name_rows, note_rows, unfit_rows
 from mixer.loading.loaded_step import MicroBatch
 from mixer.mixture.stream import Stream
 from replay import ReplayBuffer
@@ -25,13 +25,12 @@ def test_samples_are_named_by_stream(rows: list[tuple[int, int]], words: str) ->
     assert name_rows(STREAMS, stream_ids, indices) == words
 
 
-def test_an_error_keeps_its_kind_and_blames_several_streams_only_where_there_are_several() -> None:
-    with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2]), np.array([4])):
-        raise KeyError("x")
-    assert info.value.__notes__ == ["Its samples: stream 'b': samples 4."]
-    with pytest.raises(KeyError) as info, naming_rows(STREAMS, np.array([2, 0]), np.array([4, 1])):
-        raise KeyError("x")
-    assert info.value.__notes__[1].startswith("The micro-batch mixes samples of several streams")
+def test_an_error_blames_several_streams_only_where_there_are_several() -> None:
+    one, two = KeyError("x"), KeyError("x")
+    note_rows(one, STREAMS, MicroBatch(None, np.array([2]), False, indices=np.array([4])))
+    assert one.__notes__ == ["Its samples: stream 'b': samples 4."]
+    note_rows(two, STREAMS, MicroBatch(None, np.array([2, 0]), False, indices=np.array([4, 1])))
+    assert two.__notes__[1].startswith("The micro-batch mixes samples of several streams")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from mixer import MixingTrainer, Stream, TokenFile
-from tests.helpers import arguments, build_model
+from tests.helpers import weights_of
+from tests.mixer.trainer.runs import make
 
 DOCUMENTS = [[5, 6, 7], [8], [9, 10, 11, 12], [13, 14, 15]]  # the second and third are one document of two sequences
 
@@ -51,14 +53,13 @@ def test_a_flat_file_is_trained_on_and_resumed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.stack([row["input_ids"] for row in data]), tokens.reshape(50, 8))
 
     def trainer() -> MixingTrainer:
-        options: Any = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-        return MixingTrainer(build_model("llama"), arguments(tmp_path, **options), train_dataset=[Stream("web", data)])
+        streams = [Stream("web", data)]
+        return make(tmp_path, train_dataset=streams, max_steps=4, save_strategy="steps", save_steps=2)
 
     whole, resumed = trainer(), trainer()
     whole.train()
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    for own, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        np.testing.assert_array_equal(own.detach().numpy(), other.detach().numpy())
+    assert torch.equal(weights_of(whole.model), weights_of(resumed.model))
 
 
 @pytest.mark.parametrize(

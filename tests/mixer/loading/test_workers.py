@@ -1,4 +1,6 @@
 import ctypes
+import functools
+import multiprocessing
 import os
 import signal
 import time
@@ -51,72 +53,58 @@ def test_a_stopped_loader_goes_on(num_workers: int, children: Children) -> None:
     assert found[0] == found[1]
 
 
-class Deadly(Noisy):
-    """Kills whoever reads its sample 3, as the out-of-memory killer would."""
+class At3(Noisy):
+    """Does something to whoever reads its sample 3."""
 
-    parent = os.getpid()
+    def __init__(self, act: Callable[[], Any]):
+        super().__init__(1, 11)
+        self.act = act
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index == 3:
-            assert os.getpid() != self.parent, "read by a worker"
-            os.kill(os.getpid(), signal.SIGKILL)
+            assert multiprocessing.parent_process() is not None, "read by a worker"
+            self.act()
         return super().__getitem__(index)
 
 
-class Leaving(Noisy):
-    """Ends whoever reads its sample 3."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return os._exit(7) if index == 3 else super().__getitem__(index)
-
-
-class Stuck(Noisy):
-    """Never gives sample 3, in native code that no signal interrupts, as a lock held at the fork."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(128)
-        for _ in range(2 if index == 3 else 0):
-            library.pthread_mutex_lock(lock)
-        return super().__getitem__(index)
-
-
-class Hanging(Noisy):
-    """Never gives sample 3, in a worker."""
-
-    def __getitem__(self, index: int) -> Any:
-        return time.sleep(600) if index == 3 else super().__getitem__(index)
+def lock_up() -> None:
+    """Waits in native code that no signal interrupts, as for a lock that was held at the fork."""
+    library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    for _ in range(2):
+        library.pthread_mutex_lock(lock)
 
 
 class TestBrokenSamples:
-    def error_of(self, kind: Any, num_workers: int = 1, **options: Any) -> tuple[str, Any]:
-        loader = make_loader(num_workers, datasets=[Noisy(0, 20), kind(1, 11)], **options)
+    def error_of(self, act: Callable[[], Any], num_workers: int = 1, **options: Any) -> tuple[str, Any]:
+        loader = make_loader(num_workers, datasets=[Noisy(0, 20), At3(act)], **options)
         with pytest.raises(SampleError) as caught:
             list(batches_of(loader))
         return str(caught.value), loader
 
     @pytest.mark.parametrize("num_workers", quick_and_full([1], [2]))
     def test_a_worker_that_is_killed_is_told_with_the_sample_it_was_at(self, num_workers, children) -> None:
-        message, loader = self.error_of(Deadly, num_workers, persistent_workers=True)
+        kill = functools.partial(signal.raise_signal, signal.SIGKILL)  # as the out-of-memory killer does
+        message, loader = self.error_of(kill, num_workers, persistent_workers=True)
         assert "A worker process died; current or last sample: stream 's1', sample 3." in message
         assert "usually because memory ran out: use fewer workers (dataloader_num_workers)" in message
         loader.stop()
         assert children() == []
 
     def test_a_worker_that_ends_itself_is_told_with_its_status(self) -> None:
-        message, _ = self.error_of(Leaving)
+        message, _ = self.error_of(lambda: os._exit(7))
         assert "sample 3." in message
         assert "status 7" in message
 
     def test_a_worker_that_is_stuck_in_native_code_does_not_outlive_the_loader(self, monkeypatch, children) -> None:
         monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
         with StopSignals():  # workers leave SIGTERM to Python, as in a run
-            _, loader = self.error_of(Stuck, limit_seconds=1.0)
+            _, loader = self.error_of(lock_up, limit_seconds=1.0)
             loader.stop()
         assert children() == []
 
     @pytest.mark.full
     def test_a_worker_that_hangs_is_told_with_the_sample_it_is_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # until it is ended by force
-        message, _ = self.error_of(Hanging, limit_seconds=1.0)
+        message, _ = self.error_of(lambda: time.sleep(600), limit_seconds=1.0)
         assert "Worker processes do not answer; current or last sample: stream 's1', sample 3." in message
         assert "(no answer for 1 seconds, nine tenths of ddp_timeout)" in message

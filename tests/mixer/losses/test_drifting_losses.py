@@ -7,9 +7,8 @@ import pytest
 from torch import Tensor
 from transformers import TrainerCallback
 
-from mixer import MixingTrainer
-from tests.helpers import arguments
 from tests.losses import attended_z_loss, hard_half, log_mean_exp, padded, ragged, small_model, token_mean
+from tests.mixer.trainer.runs import train
 
 _ROWS = ragged(24, 1)
 
@@ -32,12 +31,9 @@ class Late(TrainerCallback):
 
 def _told(folder: Path, loss: Any, caplog: pytest.LogCaptureFixture, **changes: Any) -> list[str]:
     own = {"per_device_train_batch_size": 3, "max_steps": 34, "learning_rate": 3e-2, "optim": "adamw_torch", **changes}
-    callbacks = [loss] if isinstance(loss, TrainerCallback) else []
+    own |= {"callbacks": [loss] if isinstance(loss, TrainerCallback) else [], "data_collator": padded}
     data = {"a": _ROWS[:10], "b": _ROWS[10:]}
-    args = arguments(folder, **own)
-    options: dict[str, Any] = {"batch_size": 12, "compute_loss_func": loss, "callbacks": callbacks}
-    trainer = MixingTrainer(small_model(1e-4), args, padded, data, **options)
-    trainer.train()
+    train(folder, small_model(1e-4), train_dataset=data, batch_size=12, compute_loss_func=loss, **own)
     messages = [record.getMessage() for record in caplog.records]
     return [message for message in messages if "neither a sum nor a mean" in message]
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from mixer import GradNorm, GroupDRO, MixingTrainer, Policy, Probing, Stream
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer, weights_of
+from mixer import GradNorm, GroupDRO, Policy, Probing, Stream
+from tests.helpers import Tokens, build_model, weights_of
 from tests.mixer.forms import (
     KINDS,
     NAMES,
@@ -27,6 +27,7 @@ from tests.mixer.forms import (
     trained,
     watched,
 )
+from tests.mixer.trainer.runs import train
 
 
 @pytest.mark.parametrize(
@@ -170,10 +171,9 @@ class _Wider(IterableDataset[dict[str, Any]]):
 
 
 def test_columns_that_show_only_in_the_run_are_not_lost(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"mixing": "Uniform", "batch_size": 4}
-    data, args = {"plain": Tokens(12, 1), "wider": _Wider()}, arguments(tmp_path)
+    data = {"plain": Tokens(12, 1), "wider": _Wider()}
     with pytest.raises(ValueError, match=r"only some have \['token_type_ids'\]") as error:
-        mixing_trainer(MixingTrainer, build_model("bert-classifier"), args, train_dataset=data, **options).train()
+        train(tmp_path, "bert-classifier", train_dataset=data, mixing="Uniform", batch_size=4)
     assert any("set data_collator on a Stream" in note for note in error.value.__notes__)
 
 

@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 from mixer import MixingTrainer
 from mixer.trainer.method import Method
 from mixer.trainer.step import NonFiniteLossError
-from tests.helpers import arguments, mixing_trainer, weights_of
-from tests.mixer.trainer.runs import logged
+from tests.helpers import weights_of
+from tests.mixer.trainer.runs import logged, train
 
 
 class _Distance(nn.Module):
@@ -37,11 +37,9 @@ def _rows(*bad: int, size: int = 12) -> list[dict[str, torch.Tensor]]:
 
 def _train(folder: Path, *bad: int, model: Any = None, own: Any = None, **options: Any) -> MixingTrainer:
     defaults = {"per_device_train_batch_size": 2, "max_steps": 12, "optim": "adamw_torch", "weight_decay": 0.1}
-    args = arguments(folder, **{**defaults, "remove_unused_columns": False, **options})
     data = {"good": _rows(), "bad": _rows(*bad)} if own != {} else {"bad": _rows(*bad)}
-    trainer = mixing_trainer(MixingTrainer, model or _Distance(), args, train_dataset=data, **(own or {}))
-    trainer.train()
-    return trainer
+    options = {**defaults, "remove_unused_columns": False, **options, **(own or {})}
+    return train(folder, model or _Distance(), train_dataset=data, **options)
 
 
 @pytest.mark.parametrize("nonfinite", ["warn", "skip"])

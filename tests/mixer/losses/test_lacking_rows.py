@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 
 from mixer import Ledger, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer
+from tests.helpers import Tokens
+from tests.mixer.trainer.runs import make
 
 STREAMS = {"a": Tokens(20, 1), "b": Tokens(14, 2)}
 
 
 def _trainer(folder: Path, max_steps: int, **options: Any) -> MixingTrainer:
-    args = arguments(folder, max_steps=max_steps, save_strategy="steps", save_steps=2, logging_steps=2)
-    return mixing_trainer(
-        MixingTrainer, build_model("llama"), args, train_dataset=STREAMS, mixing="Uniform", batch_size=4, **options
-    )
+    own = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 2, "mixing": "Uniform", "batch_size": 4}
+    return make(folder, max_steps=max_steps, train_dataset=STREAMS, **own, **options)
 
 
 @pytest.fixture

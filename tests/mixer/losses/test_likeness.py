@@ -11,18 +11,18 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 from transformers import TrainerCallback, default_data_collator
 
-from mixer import LossChange, MixingTrainer, Stream
-from mixer.loading.batching import MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
-from mixer.loading.collate import Loaded, can_share_batch
-from mixer.loading.micro_batch_caps import MicroBatchCap
-from mixer.loading.transport import Samples
+from mixer import LossChange, Stream
+from mixer.loading.batching import MicroBatchCap, MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
+from mixer.loading.collate import Loaded, Samples
 from mixer.mixture.planner import Planner
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from mixer.trainer.method import Method
-from tests.helpers import Tokens, arguments, build_model
+from mixer.trainer.streams_that_differ import can_share_batch
+from tests.helpers import Tokens
 from tests.mixer.measure.test_probed_numbers import Opaque
 from tests.mixer.plans import make_plan
+from tests.mixer.trainer.runs import make, train
 
 
 def _ask(collator: Any, *samples: Any) -> bool:
@@ -94,9 +94,8 @@ def _micro_batches(folder: Path, streams: Any, **options: Any) -> list[set[int]]
         def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
             found.append(set(trained.micro.stream_ids.tolist()))
 
-    args = arguments(folder, max_steps=2, **options.pop("args", {}))
-    options = {"train_dataset": streams, "batch_size": 8, "methods": [Watching()], **options}
-    MixingTrainer(build_model("bert-classifier"), args, **options).train()
+    options = {"train_dataset": streams, "batch_size": 8, "methods": [Watching()], "max_steps": 2, **options}
+    train(folder, "bert-classifier", **options)
     return found
 
 
@@ -134,7 +133,7 @@ def _table(**more: Any) -> datasets.Dataset:
 
 
 OWN, OTHER = Tokens(8, 1, _KIND), _Other(8, 2, _KIND)
-FRESH = {"data_collator": _taking_labels_out, "args": {"remove_unused_columns": False}}
+FRESH = {"data_collator": _taking_labels_out, "remove_unused_columns": False}
 
 
 @pytest.mark.parametrize(
@@ -168,8 +167,7 @@ class _Drawing(Tokens):
 def test_reading_first_samples_leaves_no_trace(tmp_path: Path) -> None:
     states = []
     for kind in (Tokens, _Drawing):  # the Trainer seeds the generators, and nothing moves them from there
-        data = {"a": kind(4, 1, _KIND), "b": kind(4, 2, _KIND)}
-        MixingTrainer(build_model("bert-classifier"), arguments(tmp_path), train_dataset=data)
+        make(tmp_path, "bert-classifier", train_dataset={"a": kind(4, 1, _KIND), "b": kind(4, 2, _KIND)})
         states.append((torch.get_rng_state(), torch.from_numpy(np.random.get_state()[1])))  # type: ignore[index]  # noqa: NPY002
     assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
 
@@ -183,9 +181,7 @@ def test_the_history_keeps_single_streams_only_where_they_are_not_too_many(tmp_p
             told.append(dict(logs))
 
     names = [f"s{number}" for number in range(MOST_STREAMS_IN_HISTORY + is_beyond)]
-    data, args = dict.fromkeys(names, Tokens(4, 1)), arguments(tmp_path, max_steps=2)
-    trainer = MixingTrainer(build_model("llama"), args, train_dataset=data, callbacks=[Told()])
-    trainer.train()
+    trainer = train(tmp_path, max_steps=2, train_dataset=dict.fromkeys(names, Tokens(4, 1)), callbacks=[Told()])
     batches = [entry for entry in trainer.state.log_history if "loss" in entry]
     of_streams = {f"{what}/{name}" for what in ("coverage", "weight", "count") for name in names}
     assert len(batches) == 2
@@ -206,8 +202,8 @@ def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_
     planner = Planner([Stream(str(k), range(1000)) for k in range(len(counts))], seed=0)
     found, num_micro_batches = [], set()
     for rank in range(world_size):
-        cutter = MicroBatcher(lambda: planner, MicroBatchOptions(max_samples), rank, world_size)
-        share = cutter.share(plan, are_alone)
+        cutter = MicroBatcher(MicroBatchOptions(max_samples), rank, world_size)
+        share = cutter.share(planner, plan, are_alone)
         ids, positions = ids_of(share), positions_of(share)
         order, slices = cutter.split(
             plan, share, ids, Loaded(Samples(None, ids)), are_alone, MicroBatchCap(max_samples)
@@ -228,9 +224,8 @@ def test_losses_without_rows_are_measured_in_turns(tmp_path: Path, caplog: pytes
     num_streams, model = 40, Opaque()
     data = Tokens(80, 1, "sequence-classification")
     streams = {f"s{k}": [data[2 * k], data[2 * k + 1]] for k in range(num_streams)}
-    args = arguments(tmp_path, max_steps=3, per_device_train_batch_size=64, learning_rate=0.0)
-    trainer = MixingTrainer(model, args, train_dataset=streams, mixing=LossChange(floor=0.01), batch_size=num_streams)
-    trainer.train()
+    own = {"per_device_train_batch_size": 64, "learning_rate": 0.0, "batch_size": num_streams}
+    trainer = train(tmp_path, model, train_dataset=streams, mixing=LossChange(floor=0.01), **own)
     micro_batches = trainer.ledger.timings()["micro_batches"]
     assert micro_batches.tolist() == [17] * 3  # sixteen streams alone, and the others together
     rows = trainer.ledger.to_pandas()

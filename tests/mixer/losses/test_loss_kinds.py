@@ -10,13 +10,13 @@ from hypothesis import given, strategies as st
 from torch import nn
 from transformers import BertLMHeadModel, Trainer
 
-from mixer import MixingTrainer
 from mixer.losses.normalization import KindFound, Seen, find_kind
 from mixer.losses.trial_rows import rows_to_try
 from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import hides_rows
 from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, _bert_config, arguments, build_model
 from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from tests.mixer.trainer.runs import train
 
 _ROWS = ragged(13, 1)
 # By parts: what the loss of some rows is, given their terms, `[num_rows]` lists.
@@ -71,10 +71,9 @@ def test_one_row_is_tried_twice_with_other_labels() -> None:
 def _run(folder: Path, per_device: int, loss: Any = None, model: Any = None, cuts: Any = (), **changes: Any) -> Any:
     recorder, parts = GradientRecorder(), np.split(np.arange(13), cuts)
     data = {f"stream {k}": [_ROWS[i] for i in part] for k, part in enumerate(parts)}
-    args = arguments(folder, **{"per_device_train_batch_size": per_device, "max_steps": 1, **changes})
-    options = {"batch_size": 13, "compute_loss_func": loss, "callbacks": [recorder]}
-    trainer = MixingTrainer(model or small_model(), args, padded, data, **options)
-    trainer.train()
+    own = {"batch_size": 13, "compute_loss_func": loss, "callbacks": [recorder], "data_collator": padded}
+    own |= {"per_device_train_batch_size": per_device, "max_steps": 1, "train_dataset": data, **changes}
+    trainer = train(folder, model or small_model(), **own)
     return recorder.gradients[0], trainer
 
 
@@ -124,18 +123,14 @@ class _Counter(nn.Module):
 
 
 def test_trial_forwards_leave_no_trace(tmp_path: Path) -> None:
-    def train(model: _Counter, **options: Any) -> _Counter:
-        args = arguments(tmp_path, save_strategy="steps", per_device_train_batch_size=2, max_steps=4, save_steps=2)
-        trainer = MixingTrainer(model, args, padded, {"a": _ROWS, "b": _ROWS}, batch_size=4)
-        trainer.train(**options)
-        return model
-
-    model = train(_Counter())
+    own = {"save_strategy": "steps", "per_device_train_batch_size": 2, "max_steps": 4, "save_steps": 2, "batch_size": 4}
+    own |= {"data_collator": padded, "train_dataset": {"a": _ROWS, "b": _ROWS}}
+    model: Any = train(tmp_path, _Counter(), **own).model
     assert (model.in_place, model.bound_anew, model.number) == (16, 16, 16)
     gradient, trainer = _run(tmp_path / "wrapped", 4, model=_Counter(), cuts=[6])
     assert _error(gradient, whole_gradient(None, _ROWS)) < 1e-6  # its labels are shifted unknown to anybody
     assert not trainer._parts.run.present_loader.by_stream  # and its rows are told apart
-    resumed = train(_Counter(), resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    resumed: Any = train(tmp_path, _Counter(), tmp_path / "checkpoint-2", **own).model
     assert (resumed.in_place, resumed.bound_anew) == (16, 16)
 
 
@@ -153,9 +148,8 @@ def test_it_is_asked_of_the_model(name: str, tmp_path: Path) -> None:
 def test_losses_are_means_over_the_terms_and_the_gradient_is_the_trainers(tmp_path: Path, per_device: int) -> None:
     data = {"a": Tokens(7, 1), "b": Tokens(5, 2)}
     recorder, model = GradientRecorder(), build_model("gpt2").double()
-    args = arguments(tmp_path, per_device_train_batch_size=per_device, max_steps=1)
-    trainer = MixingTrainer(model, args, train_dataset=data, batch_size=12, callbacks=[recorder])
-    trainer.train()
+    own = {"per_device_train_batch_size": per_device, "max_steps": 1, "batch_size": 12, "callbacks": [recorder]}
+    trainer = train(tmp_path, model, train_dataset=data, **own)
     bare, total, told = build_model("gpt2").double(), torch.zeros((), dtype=torch.float64), 0
     for name, own in data.items():
         rows = [{key: values[None] for key, values in row.items()} for row in own.rows]

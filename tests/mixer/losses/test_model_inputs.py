@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from mixer import MixingTrainer, Stream
 from mixer.models.inputs import check_columns, heads_of, takes_task
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens, build_model
 from tests.mixer.forms import HEADS, multi_task, task_streams
 from tests.mixer.measure.test_probed_numbers import Opaque
+from tests.mixer.trainer.runs import make
 
 _KIND = "sequence-classification"
 
 
-def _trainer(folder: Path, streams: Any, model: Any = None, **options: Any) -> MixingTrainer:
-    args = arguments(folder, **options.pop("args", {}))
-    return MixingTrainer(model or build_model("bert-classifier"), args, train_dataset=streams, **options)
+def _trainer(folder: Path, streams: Any, model: Any = "bert-classifier", **options: Any) -> MixingTrainer:
+    return make(folder, model, **options.pop("args", {}), train_dataset=streams, **options)
 
 
 def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:

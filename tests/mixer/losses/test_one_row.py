@@ -12,6 +12,7 @@ from transformers import Trainer
 from mixer import MixingTrainer
 from tests.helpers import arguments, weights_of
 from tests.losses import padded, ragged, small_model
+from tests.mixer.trainer.runs import train
 
 _ROWS = ragged(12, 1)
 
@@ -73,6 +74,6 @@ def test_a_collator_of_one_row_leaves_the_model_to_be_tried(tmp_path: Path) -> N
 
 
 def test_a_forward_that_takes_gradients_is_tried_with_them(tmp_path: Path) -> None:
-    args, model = arguments(tmp_path, per_device_train_batch_size=2), _OwnGradient(True)
-    MixingTrainer(model, args, train_dataset={"a": _ROWS[:5], "b": _ROWS[5:]}, data_collator=padded).train()
-    assert not torch.equal(weights_of(model), weights_of(_OwnGradient(True)))
+    own = {"per_device_train_batch_size": 2, "data_collator": padded}
+    trainer = train(tmp_path, _OwnGradient(True), train_dataset={"a": _ROWS[:5], "b": _ROWS[5:]}, **own)
+    assert not torch.equal(weights_of(trainer.model), weights_of(_OwnGradient(True)))

@@ -11,7 +11,8 @@ from torch.utils.data import IterableDataset
 
 from mixer import MixingTrainer, Stream
 from mixer.loading.preprocessing import preprocessed
-from tests.helpers import VOCABULARY, arguments, build_model, mixing_trainer, weights_of
+from tests.helpers import VOCABULARY, weights_of
+from tests.mixer.trainer.runs import train
 
 _LENGTH = 6
 
@@ -94,11 +95,9 @@ def test_each_kind_gives_what_the_function_makes(kind: str) -> None:
 def _run(folder: Path, kind: str, function: Any = to_inputs, resume: Any = None, **changes: Any) -> MixingTrainer:
     streams = [Stream("own", _KINDS[kind](_raw(1)), preprocess=function)]
     streams.append(Stream("plain", [to_inputs(row) for row in _raw(2, 9)]))
-    args = arguments(folder, max_steps=6, save_strategy="steps", save_steps=3, **changes)
-    options: dict[str, Any] = {"batch_size": 7, "mixing": "Uniform", "epoch_size": 21}
-    trainer = mixing_trainer(MixingTrainer, build_model("bert-classifier"), args, train_dataset=streams, **options)
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer
+    own: dict[str, Any] = {"batch_size": 7, "mixing": "Uniform", "epoch_size": 21, "train_dataset": streams}
+    own |= {"max_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    return train(folder, "bert-classifier", resume, **own, **changes)
 
 
 def _losses(trainer: MixingTrainer) -> list[float]:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import default_data_collator
 
-from mixer import MixingTrainer
 from mixer.run.config import NonFinite
-from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, arguments, build_model, mixing_trainer
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, build_model
+from tests.mixer.trainer.runs import train
 
 Collator = Callable[[list[Any]], Any]
 
@@ -46,19 +46,9 @@ def streams(kind: str) -> dict[str, Tokens]:
 def trained(
     folder: Path, collator: Collator, model: str, nonfinite: NonFinite = "raise", size: int = 16, **args: Any
 ) -> Any:
-    options = arguments(folder, per_device_train_batch_size=size, remove_unused_columns=False, **args)
-    recorder = GradientRecorder()
-    trainer: Any = mixing_trainer(
-        MixingTrainer,
-        build_model(model),
-        options,
-        collator,
-        streams(MODEL_DATA[model]),
-        nonfinite=nonfinite,
-        callbacks=[recorder],
-    )
-    trainer.train()
-    return trainer, recorder.gradients
+    own = {"train_dataset": streams(MODEL_DATA[model]), "data_collator": collator, "nonfinite": nonfinite}
+    own |= {"callbacks": [recorder := GradientRecorder()], "remove_unused_columns": False}
+    return train(folder, model, per_device_train_batch_size=size, **own, **args), recorder.gradients
 
 
 def _told(caplog: pytest.LogCaptureFixture, collator: Collator) -> list[str]:
@@ -102,10 +92,8 @@ def test_a_collator_that_needs_several_samples_gets_them(tmp_path: Path) -> None
 
 def test_many_streams_take_turns(tmp_path: Path) -> None:
     many = {f"s{number}": _marked(6, number, "sequence-classification", {2}) for number in range(20)}
-    args = arguments(tmp_path, per_device_train_batch_size=32, remove_unused_columns=False)
-    trainer = mixing_trainer(MixingTrainer, build_model("bert-classifier"), args, marked_twice, many, nonfinite="raise")
-    trainer.train()
-    rows = trainer.ledger.to_pandas()
+    own = {"train_dataset": many, "data_collator": marked_twice, "nonfinite": "raise", "remove_unused_columns": False}
+    rows = train(tmp_path, "bert-classifier", per_device_train_batch_size=32, **own).ledger.to_pandas()
     assert rows[rows["count"] > 0].groupby("step")["loss"].count().tolist() == [16] * 3
 
 

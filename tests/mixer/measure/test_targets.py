@@ -24,6 +24,7 @@ from mixer.measurements import Alignment
 from mixer.measurements.alignment import TargetStatistics
 from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.comparing import KIND, Tagger, Watching, build, streams
+from tests.mixer.trainer.runs import make
 
 OUTSIDE = {**streams(), "outside": Tokens(40, 9, KIND)}
 OWN = {"outside": Tokens(9, 3, KIND)}
@@ -242,20 +243,12 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str,
 
 
 def test_a_target_without_labels_is_refused_and_a_lacking_metric_told(tmp_path, caplog) -> None:
-    args, model = arguments(tmp_path, max_steps=2, eval_strategy="epoch"), build_model("llama")
     unlabelled = [{"input_ids": torch.arange(4)} for _ in range(8)]
     with pytest.raises(ValueError, match=r"The target 't' of the objective has no loss: .* needs labels for its loss"):
-        MixingTrainer(
-            model, args, train_dataset=streams(), eval_dataset={"t": unlabelled}, objective=["t"], mixing="auto"
-        )
-    trainer = MixingTrainer(
-        model,
-        args,
-        train_dataset={"a": Tokens(8, 1), "b": Tokens(8, 2)},
-        eval_dataset={"t": Tokens(8, 3)},
-        objective=Objective(["t"], metric="f1", greater_is_better=True),
-        compute_metrics=lambda results: {"accuracy": 1.0},
-    )
+        make(tmp_path, train_dataset=streams(), eval_dataset={"t": unlabelled}, objective=["t"], mixing="auto")
+    own = {"objective": Objective(["t"], metric="f1", greater_is_better=True), "eval_strategy": "epoch"}
+    own |= {"compute_metrics": lambda results: {"accuracy": 1.0}, "eval_dataset": {"t": Tokens(8, 3)}}
+    trainer = make(tmp_path, **own)
     for _ in range(2):
         assert "eval_objective" not in trainer.evaluate()
     said = "'f1' is missing for ['t']; compute_metrics returned {'t': ['accuracy']}"

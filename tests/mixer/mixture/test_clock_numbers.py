@@ -136,3 +136,34 @@ class TestState:
         clock.load_state_dict(saved.state_dict(), allow_inexact=True)
         assert (clock.step, clock.num_samples, clock.num_tokens) == (7, 24, 21)
         assert (clock.num_epochs_done, clock.step_in_epoch, clock.samples_in_epoch) == (1, 2, 8)
+
+
+class TestOneEpochOfTheWholeRun:
+    """Streams of unknown length: the run is one epoch."""
+
+    @pytest.mark.parametrize(
+        ("steps", "expected"),
+        [(2, (1, 0, 0)), (4, (0, 2, 8))],  # as long as before, and made longer: the epoch goes on
+    )
+    def test_a_finished_run_that_is_made_longer_goes_on_in_its_epoch(
+        self, steps: int, expected: tuple[int, ...]
+    ) -> None:
+        done = Clock(4, None, Budget(steps=2))
+        done.tick()
+        done.tick()
+        assert (done.num_epochs_done, done.step_in_epoch, done.samples_in_epoch) == (1, 0, 0)
+        longer = Clock(4, None, Budget(steps=steps))
+        longer.load_state_dict(done.state_dict())
+        assert (longer.num_epochs_done, longer.step_in_epoch, longer.samples_in_epoch) == expected
+
+    def test_one_that_was_stopped_within_it_stays_where_it_is(self) -> None:
+        begun, again = (Clock(4, None, Budget(steps=3)) for _ in range(2))
+        begun.tick()
+        again.load_state_dict(begun.state_dict())
+        assert (again.num_epochs_done, again.step_in_epoch, again.samples_in_epoch, again.epoch) == (0, 1, 4, 1 / 3)
+
+
+def test_the_learning_rate_begins_to_fall_at_a_share_of_the_planned_steps() -> None:
+    assert Clock(4, 10, Budget(steps=8), decay_step=lambda num_steps: num_steps - 2).decay_begins() == 0.75
+    with pytest.raises(ValueError, match="'decay'"):
+        Clock(4, 10, Budget(steps=8)).decay_begins()

@@ -19,6 +19,7 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.counted_units import check_counted
+from mixer.mixture.loss_units import LossUnits
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Fixed, Observation, Policy, Uniform
@@ -56,6 +57,30 @@ def update(mixing: Mixing, **measured: object) -> None:
     rest, results = parted(measured)
     results = {Loss: np.array([1.0, 2.0, 3.0]), **results}
     mixing.observe(plan, plan.counts * np.array([10, 20, 30]), results, **rest)
+
+
+def test_a_policy_sees_losses_in_units_of_their_first_ones_and_a_run_that_goes_on_keeps_them() -> None:
+    def mixing(policy: Policy, names: str = "abc") -> Mixing:
+        streams = streams_of(**{name: LENGTHS[name] for name in names})
+        clock = Clock(8, sum(stream.num_samples for stream in streams), Budget(epochs=5))
+        return Mixing(Planner(streams, seed=0), policy, clock, loss_units=LossUnits(len(names)))
+
+    first, second, other = (Recording([2.0] * num) for num in (3, 3, 2))
+    run = mixing(first)
+    update(run)
+    update(run, gradient_norm=2.5)
+    assert [seen[Loss].tolist() for seen in first.observations] == [[1.0, 1.0, 1.0]] * 2
+    state = through_json(run.state_dict())
+    again = mixing(second)
+    again.load_state_dict(state)
+    plan = again.next_plan()
+    again.observe(plan, plan.counts, {Loss: np.array([2.0, 3.0, 12.0])})
+    assert second.observations[-1][Loss].tolist() == [2.0, 1.5, 4.0]
+    changed = mixing(other, "ab")  # other streams: their first losses are those of now
+    changed.load_state_dict(state, allow_inexact=True)
+    plan = changed.next_plan()
+    changed.observe(plan, plan.counts, {Loss: np.array([2.0, 3.0])})
+    assert other.observations[-1][Loss].tolist() == [1.0, 1.0]
 
 
 class TestWhatTheScheduleSees:

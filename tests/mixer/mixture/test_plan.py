@@ -4,7 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.mixer.plans import make_plan
+from mixer.mixture.step_plan import dealt_samples
+from tests.mixer.plans import all_samples, make_plan
 
 
 @pytest.mark.parametrize(("counts", "total", "first"), [([3, 1], 4, 0), ([0, 1, 5], 6, 1), ([0, 0, 2], 2, 2)])
@@ -26,6 +27,20 @@ def test_what_comes_on_top_does_not_count_in_the_clock() -> None:
     plan = make_plan([8, 4, 3])
     assert plan.clocked(plan.counts) == 15
     assert replace(plan, are_additional=np.array([False, True, False])).clocked(plan.counts) == 11
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [  # samples a0 a1 a2 c0 c1 of the step, in turn from rank `step - 1` on
+        (1, [[(0, 7), (2, 2007)], [(0, 8), (2, 2008)], [(0, 9)]]),
+        (2, [[(0, 9)], [(0, 7), (2, 2007)], [(0, 8), (2, 2008)]]),
+    ],
+)
+def test_rows_that_ranks_cannot_exchange_are_dealt_in_turn(step: int, expected: list[list[tuple[int, int]]]) -> None:
+    plan = make_plan([3, 0, 2], step=step)
+    dealt = [[*zip(*(ids.tolist() for ids in dealt_samples(plan, rank, 3)), strict=True)] for rank in range(3)]
+    assert dealt == expected
+    assert sorted(one for own in dealt for one in own) == all_samples(plan)
 
 
 class TestFingerprint:

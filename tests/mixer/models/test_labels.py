@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mixer import MixingTrainer, Stream
 from mixer.models.labels import check_label_column, check_labels, num_classes_of
-from tests.helpers import MODEL_DATA, Tokens, arguments, build_model
+from tests.helpers import MODEL_DATA, Tokens, build_model
 from tests.mixer.forms import multi_task
+from tests.mixer.trainer.runs import make
 
 
 def _table(labels: Any, column: str = "labels") -> datasets.Dataset:
@@ -100,9 +101,8 @@ class _Labelled(Tokens):
             row["labels"] = torch.full_like(row["labels"], label)
 
 
-def _trainer(folder: Path, streams: Any, model: Any = None, **options: Any) -> MixingTrainer:
-    args = arguments(folder, max_steps=2)
-    return MixingTrainer(model or build_model("bert-classifier"), args, train_dataset=streams, **options)
+def _trainer(folder: Path, streams: Any, model: Any = "bert-classifier", **options: Any) -> MixingTrainer:
+    return make(folder, model, max_steps=2, train_dataset=streams, **options)
 
 
 _GOOD = Tokens(6, 2, "sequence-classification")
@@ -120,7 +120,7 @@ _GOOD = Tokens(6, 2, "sequence-classification")
     ],
 )
 def test_tensors_are_refused_when_they_come(tmp_path: Path, kind: str, label: int, ends: bool) -> None:
-    model = build_model("bert-classifier" if kind == "sequence-classification" else "bert-tokens")
+    model = "bert-classifier" if kind == "sequence-classification" else "bert-tokens"
     trainer = _trainer(tmp_path, {"good": Tokens(6, 2, kind), "bad": _Labelled(6, label, kind)}, model)
     refused = pytest.raises(ValueError, match=rf"Stream 'bad': it has the label {label}, but")
     with refused if ends else contextlib.nullcontext():

@@ -20,10 +20,10 @@ from transformers import (
     ViTConfig,
 )
 
-from mixer import Head, MixingTrainer, MultiTaskModel, Stream
+from mixer import Head, MultiTaskModel, Stream
 from mixer.models.multi_task import MultiTaskConfig
 from mixer.recipe.model import ModelRecipe
-from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, weights_of
+from tests.helpers import VOCABULARY, GradientRecorder, Tokens, weights_of
 from tests.mixer.forms import (
     HEADS,
     KINDS,
@@ -35,8 +35,9 @@ from tests.mixer.forms import (
     multi_task,
     task_data,
     task_streams,
-    watched,
+    trained,
 )
+from tests.mixer.trainer.runs import train
 
 _TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY}
 _ENCODERS: dict[str, tuple[PreTrainedConfig, str]] = {
@@ -98,8 +99,7 @@ class _Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
 def test_it_trains_on_both_heads(name: str, tmp_path: Path) -> None:
     model, recorder, twin = _model(name), GradientRecorder(), _model(name).train()
     data = {"topic": _Rows(name, _CLASSES), "stars": _Rows(name, _NUMBERS)}
-    args = arguments(tmp_path, max_steps=1)
-    MixingTrainer(model, args, train_dataset=data, batch_size=8, callbacks=[recorder]).train()
+    train(tmp_path, model, max_steps=1, train_dataset=data, batch_size=8, callbacks=[recorder])
     loss = (twin("topic", **_batch(name, _CLASSES)).loss + twin("stars", **_batch(name, _NUMBERS)).loss) / 2
     loss.backward()
     expected = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in twin.parameters()])
@@ -199,16 +199,14 @@ def test_adapters_around_it_train_its_heads_too(tmp_path: Path) -> None:
     torch.manual_seed(0)
     options = LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=list(HEADS))
     model: Any = get_peft_model(multi_task(), options).double()
-    recorder = GradientRecorder()
-    trainer = watched(tmp_path, model, task_streams(), callbacks=[recorder], args={"max_steps": 1})
-    trainer.train()
-    batch, twin = trainer.batches[0]
+    trainer = trained(tmp_path, model, task_streams(), args={"max_steps": 1})
+    (batch, twin), gradient = trainer.batches[0], trainer.recorder.gradients[0]
     for parameter in twin.parameters():
         parameter.requires_grad_(True)
     expected = gradient_by_hand(batch, twin, means_by_hand(batch, twin, NAMES))
     kept = torch.cat([torch.full((one.numel(),), one.requires_grad) for one in model.parameters()])
-    torch.testing.assert_close(recorder.gradients[0][kept], expected[kept], rtol=0, atol=1e-12)
-    assert recorder.gradients[0][kept].abs().max() > 1e-3
+    torch.testing.assert_close(gradient[kept], expected[kept], rtol=0, atol=1e-12)
+    assert gradient[kept].abs().max() > 1e-3
     heads = [name for name, one in model.named_parameters() if one.requires_grad and ".heads." in name]
     assert len(heads) == 2 * len(HEADS)
     assert trainer.evaluate({"tags": task_data("tags")})["eval_tags_loss"] > 0
@@ -238,14 +236,12 @@ def test_a_model_of_the_users_own_is_told_the_task(tmp_path: Path, heads: Any, m
         Stream("b", Tokens(8, 2, KINDS["topic"]), head="other"),
         Stream("c", Tokens(8, 3, KINDS["topic"]), head="other"),
     ]
-    recorder, tasks = GradientRecorder(), ["topic", "other", "other"]
-    trainer = watched(tmp_path, _Own(heads).double(), streams, micro, 9, callbacks=[recorder], args={"max_steps": 2})
-    trainer.train()
+    trainer = trained(tmp_path, _Own(heads).double(), streams, micro, 9, args={"max_steps": 2})
 
     def loss_sum(model: nn.Module, task: str, row: Any) -> Tensor:
         return model(task=task, **row)["loss"]
 
-    for gradient, (batch, model) in zip(recorder.gradients, trainer.batches, strict=True):
-        means = means_by_hand(batch, model, tasks, loss_sum)
+    for gradient, (batch, model) in zip(trainer.recorder.gradients, trainer.batches, strict=True):
+        means = means_by_hand(batch, model, ["topic", "other", "other"], loss_sum)
         torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
     assert trainer.evaluate({"c": Tokens(4, 9, KINDS["topic"])})["eval_c_loss"] > 0

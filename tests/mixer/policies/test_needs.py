@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixer import DGA, Decision, Floor, LossChange, Mixture, Observation, OverfitGuard, PiKE, Policy, Safeguard
+from mixer import DGA, Floor, LossChange, Mixture, Observation, OverfitGuard, PiKE, Safeguard
 from mixer.measurements import (
     Alignment,
     EvaluationLoss,
@@ -13,6 +13,7 @@ from mixer.measurements import (
     check_requests,
 )
 from replay import ReplayRatio
+from tests.mixer.comparing import Watching
 
 SEEN = TargetStatistics(np.array([1.0]), np.array([[0.1, 0.2, 0.3]]), np.array([[0.01, 0.02, 0.03]]))
 
@@ -46,17 +47,8 @@ def test_alignment_for_several_is_measured_once() -> None:
 def test_a_policy_of_some_streams_sees_their_part() -> None:
     part = Alignment.part(SEEN, [2, 0])
     assert (part.alignment.tolist(), part.error.tolist(), part.losses.tolist()) == ([[0.3, 0.1]], [[0.03, 0.01]], [1.0])
-    seen: list[Observation] = []
-
-    class Watching(Policy):
-        def start(self, mixture: Mixture) -> Decision:
-            return Decision(mixture.weights)
-
-        def update(self, observation: Observation) -> Decision:
-            seen.append(observation)
-            return Decision(observation.weights)
-
-    policy, thirds, counts = ReplayRatio(0.2, policy=Watching()), np.full(3, 1 / 3), np.full(3, 4)
+    watching, thirds, counts = Watching(), np.full(3, 1 / 3), np.full(3, 4)
+    policy = ReplayRatio(0.2, policy=watching)
     policy.start(Mixture(("a", "memory", "b"), np.array([9, 0, 9]), thirds, (1,)))
     policy.update(Observation(1, 0.1, thirds, counts, counts, counts, measured={Alignment: SEEN}))
-    assert seen[0][Alignment].alignment.tolist() == [[0.1, 0.3]]  # type: ignore[union-attr]
+    assert watching.seen[0][Alignment].alignment.tolist() == [[0.1, 0.3]]  # type: ignore[union-attr]

@@ -1,11 +1,8 @@
 """Less of the streams that a model learns by heart."""
 
-import json
-
 import numpy as np
 import pytest
 
-from mixer.measurements import EvaluationLoss, Loss
 from mixer.policies import Fixed, GroupDRO, OverfitGuard, Uniform
 from tests.mixer.policies.observed import mixture, observe
 
@@ -62,14 +59,6 @@ def test_shares_stay_a_policys_own_where_all_overfit_and_the_log_says_so(caplog:
     assert caplog.text.count("All streams overfit, which shares cannot change") == 2
 
 
-def test_it_needs_evaluations_and_explains_itself() -> None:
-    guard = OverfitGuard(GroupDRO())
-    assert guard.needs == (Loss(), EvaluationLoss())
-    assert guard.name == "OverfitGuard(GroupDRO)"
-    course(guard, [[1.0, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.5, 1.0]])
-    terms = guard.explain()
-    assert np.asarray(terms["factor"]).tolist() == [0.5, 1.0]
-    other = OverfitGuard(GroupDRO())
-    other.start(mixture([1.0, 1.0]))
-    other.load_state_dict(json.loads(json.dumps(guard.state_dict())))
-    assert other.state_dict() == guard.state_dict()
+def test_it_explains_itself() -> None:
+    course(guard := OverfitGuard(GroupDRO()), [[1.0, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.5, 1.0]])
+    assert np.asarray(guard.explain()["factor"]).tolist() == [0.5, 1.0]

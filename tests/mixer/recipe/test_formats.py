@@ -89,9 +89,7 @@ PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}{% if not
         (Prompt("{q}", "{w}", 3), "seq2seq-lm", WORDS, 0, 1),
     ],
 )
-def test_answers_that_are_cut_off_are_told(chosen, task, tokenizer, num_wholly, num_partly, monkeypatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
+def test_answers_that_are_cut_off_are_told(chosen, task, tokenizer, num_wholly, num_partly, caplog) -> None:
     rows: list[dict[str, Any]] = [
         {"q": asked, "a": told, "w": words}
         for asked, told, words in [("a", "b", "bad"), ("a", "bcd", "good film"), ("abcd", "e", "so")]
@@ -102,9 +100,11 @@ def test_answers_that_are_cut_off_are_told(chosen, task, tokenizer, num_wholly, 
     expected += [f"streams.s: the end of what is learned is cut off in {num_partly} of 3 rows"] if num_partly else []
     for _ in range(2):  # the second time from the cache
         made(rows, chosen, tokenizer, task)
-        assert all(text.startswith(begin) for text, begin in zip(said, expected, strict=True))
-        assert all(f"The answer of {num_wholly} of them is cut off" in text for text in said[: num_wholly > 0])
-        said.clear()
+        assert all(text.startswith(begin) for text, begin in zip(caplog.messages, expected, strict=True))
+        assert all(
+            f"The answer of {num_wholly} of them is cut off" in text for text in caplog.messages[: num_wholly > 0]
+        )
+        caplog.clear()
 
 
 @pytest.mark.parametrize(("task", "tokenizer"), [("causal-lm", BYTES), ("seq2seq-lm", WORDS)])

@@ -68,11 +68,6 @@ def test_what_is_no_recipe_is_refused(text: str, problem: str, tmp_path: Path) -
         read_recipe(path)
 
 
-def test_a_recipe_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(written())
-    assert read_recipe(tmp_path / "recipe.yaml") == written()
-
-
 _RECIPE = "model: {config: {}}\nstreams: {a: {factory: x.y}}\ntraining: {output_dir: o}\n"
 
 

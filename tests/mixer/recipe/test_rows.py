@@ -240,15 +240,13 @@ def test_a_value_that_can_be_written_in_several_ways_is_refused(value: Any) -> N
             learned(datasets.Dataset.from_list([rows]), chosen)
 
 
-def test_numbers_that_datasets_has_made_of_csv_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("mixer.recipe.data.formatting.logger.warning", lambda text, *values: said.append(text % values))
+def test_numbers_that_datasets_has_made_of_csv_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = str(put(tmp_path / "rows.csv", "q,label\n061,1\n"))
     rows = datasets.load_dataset("csv", data_files=path, split="train")
     learned(rows, Prompt("", "{q}"))
-    assert "'q' of CSV as int64" in said[0]
+    assert "'q' of CSV as int64" in caplog.messages[0]
     learned(DataSource(path).load("s")[0], Prompt("", "{q}"))
-    assert len(said) == 1
+    assert len(caplog.messages) == 1
 
 
 CARD = """---
@@ -292,9 +290,7 @@ def test_declared_types_of_a_folder_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "*.*"])
-def test_files_that_describe_data_are_left_out_and_told(path, tmp_path, monkeypatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("mixer.recipe.data.row_files.logger.warning", lambda text, *values: said.append(text % values))
+def test_files_that_describe_data_are_left_out_and_told(path, tmp_path, caplog) -> None:
     put(tmp_path / "d" / "rows.jsonl", '{"text": "x"}\n')
     for name in ("metadata.json", "dataset_infos.json", "state.json" if path else "dataset_info.json"):
         put(tmp_path / "d" / name, '{"text": "no row"}')
@@ -302,8 +298,8 @@ def test_files_that_describe_data_are_left_out_and_told(path, tmp_path, monkeypa
         for name in ("__pycache__/a.jsonl", ".hidden/a.jsonl", "README.md", "table.xlsx"):
             put(tmp_path / "d" / name, '{"text": "no row"}')
     assert read(tmp_path / "d" / path if path else tmp_path / "d") == [{"text": "x"}]
-    assert "dataset_infos.json, metadata.json" in said[0] or "metadata.json" in said[0]
-    assert any("table.xlsx" in line for line in said) == (not path)
+    assert "metadata.json" in caplog.messages[0]
+    assert any("table.xlsx" in line for line in caplog.messages) == (not path)
 
 
 def test_files_of_shards_name_their_splits(tmp_path: Path) -> None:

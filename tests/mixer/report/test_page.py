@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from IPython.core.formatters import HTMLFormatter
 
-from mixer import MixingTrainer
 from mixer.report import write_report
 from mixer.report.plots import PLOTS
 from mixer.report.run import read_runs
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 from tests.mixer.report.ledgers import write_run
+from tests.mixer.trainer.runs import make
 
 
 class Page(HTMLParser):
@@ -111,8 +110,7 @@ def test_what_stands_out_comes_first_and_of_many_streams_the_main_ones_are_drawn
 
 
 def test_a_trainer_shows_its_page_in_a_notebook(tmp_path: Path) -> None:
-    data = {name: Tokens(8, 8) for name in ("a", "b")}
-    trainer = mixing_trainer(MixingTrainer, build_model("llama"), arguments(tmp_path, max_steps=2), train_dataset=data)
+    trainer = make(tmp_path, max_steps=2)
     with pytest.raises(ValueError, match="not the folder of a run"):
         trainer.report()
     trainer.train()

@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ import mixer
 from mixer import Budget, MixingConfig, MixingOptions, MixingTrainer, Objective, Uniform
 from mixer.run.config import OF_TRAINER
 from tests.helpers import Tokens, arguments, build_model, plain_options, three_streams, weights_of
+from tests.mixer.trainer.runs import train
 
 # As a user gives them, and as they are afterwards.
 GIVEN = {
@@ -31,12 +31,6 @@ GIVEN = {
     "handle_signals": ("false", False),
 }
 QUIET = {"report_to": "none", "use_cpu": True}
-
-
-def _train(args: Any, **options: Any) -> MixingTrainer:
-    trainer = MixingTrainer(build_model("llama"), args, train_dataset=three_streams(), **options)
-    trainer.train()
-    return trainer
 
 
 def test_the_constructor_has_at_most_twelve_arguments_of_its_own() -> None:
@@ -76,50 +70,40 @@ def test_a_config_is_saved_loaded_and_changed_as_training_arguments_are(tmp_path
 @pytest.mark.parametrize("budgeted", [False, True])
 def test_a_run_is_the_same_wherever_its_options_are_given(tmp_path: Path, budgeted: bool) -> None:
     length = ({"budget_samples": 36, "max_steps": -1}, {"budget": Budget(samples=36)}) if budgeted else ({}, {})
-    by_config = _train(arguments(tmp_path / "a", mixing="Uniform", batch_size=6, **length[0]))
-    changes = {"max_steps": -1} if budgeted else {}
-    plain = TrainingArguments(**plain_options(tmp_path / "b", **changes))
-    by_trainer = _train(plain, mixing=Uniform(), batch_size=6, **length[1])
+    by_config = train(tmp_path / "a", mixing="Uniform", batch_size=6, **length[0])
+    plain = TrainingArguments(**plain_options(tmp_path / "b", max_steps=-1 if budgeted else 3))
+    own = {"train_dataset": three_streams(), "mixing": Uniform(), "batch_size": 6, **length[1]}
+    by_trainer = MixingTrainer(build_model("llama"), plain, **own)
+    by_trainer.train()
     assert torch.equal(weights_of(by_config.model), weights_of(by_trainer.model))
     assert by_config.ledger.to_pandas()["count"].tolist() == by_trainer.ledger.to_pandas()["count"].tolist()
     assert by_config.state.global_step == (6 if budgeted else 3)  # 36 samples in batches of 6
 
 
 @pytest.mark.parametrize(
-    ("config", "own", "names"),
+    ("config", "own", "message"),
     [
         ({"mixing": "Uniform"}, {"mixing": "Proportional"}, "mixing='Proportional' and mixing='Uniform'"),
         ({"budget_tokens": 9}, {"budget": Budget(samples=9)}, "budget=.* and budget_samples or budget_tokens="),
         ({"steering_share": 0.5}, {"objective": Objective(["a"], steering_share=0.25)}, "steering_share=0.25 and s"),
         ({"steering_share": 0.5}, {}, "steering_share=0.5 sets no rows aside without objective"),
+        ({"eval_weights": {"a": "x", "b": 1}}, {}, "eval_weights"),
+        ({"budget_samples": 0}, {}, "budget_samples"),
+        ({"budget_tokens": 1.5}, {}, "budget_tokens"),
     ],
 )
-def test_an_option_that_is_given_twice_with_different_values_is_refused(tmp_path, config, own, names) -> None:
+def test_what_is_given_twice_or_wrong_is_refused_by_the_name_of_its_option(tmp_path, config, own, message) -> None:
+    args = arguments(tmp_path, **config)
     options = {"train_dataset": three_streams(), "eval_dataset": {"a": Tokens(8, 4), "b": Tokens(8, 5)}, **own}
-    with pytest.raises(ValueError, match=names):
-        MixingTrainer(build_model("llama"), arguments(tmp_path, **config), **options)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"eval_weights": {"a": "x", "b": 1}}, "eval_weights: weights must be numbers"),
-        ({"budget_samples": 0}, "budget_samples must be above 0"),
-        ({"budget_tokens": 1.5}, "budget_tokens must be a whole number"),
-    ],
-)
-def test_a_wrong_number_is_refused_by_the_name_of_its_option(tmp_path, config, message) -> None:
-    options = {"train_dataset": three_streams(), "eval_dataset": {"a": Tokens(8, 4), "b": Tokens(8, 5)}}
     with pytest.raises((ValueError, TypeError), match=message):
-        MixingTrainer(build_model("llama"), arguments(tmp_path, **config), **options)
+        MixingTrainer(build_model("llama"), args, **options)
 
 
 def test_the_same_value_in_both_places_is_taken(tmp_path: Path) -> None:
-    config = {"mixing": {"a": 1, "b": 1, "c": 2}, "batch_size": 8, "budget_samples": 16}
-    own = {"mixing": {"a": 1, "b": 1, "c": 2}, "batch_size": 8, "budget": Budget(samples=16)}
-    trainer = MixingTrainer(build_model("llama"), arguments(tmp_path, **config), train_dataset=three_streams(), **own)
-    assert trainer.mixing.batch_size == 8
-    assert trainer.mixing.weights == {"a": 0.25, "b": 0.25, "c": 0.5}
+    both = {"mixing": {"a": 1, "b": 1, "c": 2}, "batch_size": 8}
+    args = arguments(tmp_path, budget_samples=16, **both)
+    own = {"train_dataset": three_streams(), "budget": Budget(samples=16), **both}
+    assert MixingTrainer(build_model("llama"), args, **own).mixing.weights == {"a": 0.25, "b": 0.25, "c": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +112,7 @@ def test_the_same_value_in_both_places_is_taken(tmp_path: Path) -> None:
 def test_what_is_no_argument_of_the_trainer_any_more_says_where_it_is(tmp_path: Path, name: str) -> None:
     place = "Objective" if name in ("targets", "steering_sets") else "MixingConfig"
     with pytest.raises(TypeError, match=rf"no argument '{name}': set it in {place}\("):
-        MixingTrainer(build_model("llama"), arguments(tmp_path), train_dataset=three_streams(), **{name: 1})
+        MixingTrainer(build_model("llama"), arguments(tmp_path), **{name: 1})
 
 
 @pytest.mark.parametrize(

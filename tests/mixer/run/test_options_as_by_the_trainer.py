@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Subset, default_collate
+from torch.utils.data import ConcatDataset, default_collate
 from transformers import Trainer, TrainerCallback
 
 from docs.site.argument_behaviour import AS_BY_THE_TRAINER
 from docs.site.options_page import option_names
-from mixer import MixingTrainer, Order, Stream
+from mixer import MixingTrainer
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
+from tests.mixer.trainer.runs import as_drawn
 
 KIND = "sequence-classification"
 COMPILED = {"torch_compile": True, "torch_compile_backend": "eager", "torch_compile_mode": None}
@@ -55,7 +56,7 @@ def _run(trainer_class: type[Trainer], folder: Path, changes: dict[str, Any]) ->
     args = arguments(folder, **{"per_device_train_batch_size": 4, "max_steps": -1, "num_train_epochs": 1, **changes})
     if trainer_class is Trainer:  # it gets the samples in our order
         args.train_sampling_strategy = "sequential"
-        data = Subset(data, Order(21, Stream("train", data).order_key(42)).indices(0, 21).tolist())
+        data = as_drawn(data)
     metrics, sets = None if args.prediction_loss_only else _share_right, Tokens(7, 9, KIND)
     options = {"train_dataset": data, "eval_dataset": sets, "compute_metrics": metrics}
     trainer = trainer_class(build_model("bert-classifier"), args, **options)

@@ -1,6 +1,5 @@
 """Options that mean something else to a mixture, where no other test shows it."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,31 +7,19 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import IterableDataset
 
 from docs.site.options_page import option_names
 from mixer import MixingTrainer, Probing, Stream
-from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.distributed.collectives import RankSync
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams, weights_of
-
-
-def _made(folder: Path, kind: Any = MixingTrainer, own: Any = None, **options: Any) -> Any:
-    args = arguments(folder, **{"per_device_train_batch_size": 4, **options})
-    return mixing_trainer(kind, build_model("llama"), args, **{"train_dataset": three_streams(), **(own or {})})
-
-
-def _train(folder: Path, kind: Any = MixingTrainer, own: Any = None, resume: Any = None, **options: Any) -> Any:
-    trainer = _made(folder, kind, own, **options)
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer
+from tests.helpers import InOrder, Tokens, arguments, weights_of
+from tests.mixer.trainer.runs import make, train
 
 
 @pytest.mark.skipif("dataloader_multiprocessing_context" not in option_names(), reason="an older transformers")
 def test_workers_are_started_and_load_ahead_as_is_said(tmp_path: Path) -> None:
     options = {"dataloader_num_workers": 2, "dataloader_prefetch_factor": 3}
     for own, context in (({}, None), ({"dataloader_multiprocessing_context": "spawn"}, "spawn")):
-        workers = _made(tmp_path, **options, **own).get_train_dataloader()._prefetcher._workers
+        workers = make(tmp_path, **options, **own).get_train_dataloader()._prefetcher._workers
         assert workers.num_jobs == 6
         found = workers._loader.multiprocessing_context
         assert (found and found.get_start_method()) == context
@@ -47,7 +34,7 @@ class _Broken(MixingTrainer):
 @pytest.mark.parametrize("filters", [True, False])
 def test_the_loss_of_a_step_that_is_not_finite_is_left_out(filters: bool, tmp_path: Path) -> None:
     options = {"logging_nan_inf_filter": filters, "logging_steps": 3}
-    trainer = _train(tmp_path, _Broken, {"nonfinite": "skip"}, **options)
+    trainer = train(tmp_path, kind=_Broken, nonfinite="skip", **options)
     assert bool(torch.tensor(trainer.state.log_history[0]["loss"]).isfinite()) is filters
 
 
@@ -55,8 +42,8 @@ def test_the_loss_of_a_step_that_is_not_finite_is_left_out(filters: bool, tmp_pa
 def test_a_seed_set_after_construction_is_the_one_that_rules(name: str, tmp_path: Path) -> None:
     trainers = []
     for at_construction, later in ((1, 7), (7, 7), (1, 1)):
-        own = {"drawing": "multinomial", "probe": Probing(interval_steps=2, mode="sketch")}
-        trainer = _made(tmp_path / str(len(trainers)), own=own, **{name: at_construction})
+        own: dict[str, Any] = {"drawing": "multinomial", "probe": Probing(interval_steps=2, mode="sketch")}
+        trainer = make(tmp_path / str(len(trainers)), **own, **{name: at_construction})
         setattr(trainer.args, name, later)
         trainer.train()
         trainers.append(trainer)
@@ -67,32 +54,19 @@ def test_a_seed_set_after_construction_is_the_one_that_rules(name: str, tmp_path
     assert late.describe_run()["data_seed"] == 7
 
 
-class _Rows(IterableDataset[dict[str, torch.Tensor]]):
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        yield from Tokens(9, 4).rows
-
-
 def test_nothing_is_dropped_where_a_stream_is_iterable(tmp_path: Path) -> None:
-    streams = [Stream("indexed", Tokens(20, 1), weight=1), Stream("rows", _Rows(), weight=1)]
-    trainer = _train(tmp_path, own={"train_dataset": streams}, dataloader_drop_last=True, max_steps=7)
+    streams = [Stream("indexed", Tokens(20, 1), weight=1), Stream("rows", InOrder(Tokens(9, 4)), weight=1)]
+    trainer = train(
+        tmp_path, train_dataset=streams, dataloader_drop_last=True, max_steps=7, per_device_train_batch_size=4
+    )
     assert trainer.ledger.timings()["total"].sum() > 24  # an epoch has 20 samples: its last step has them all
     assert trainer.mixing.clock.dropped_samples == 0
 
 
-def test_going_on_needs_no_skipping_and_a_checkpoint_is_whole_when_it_is_pushed(tmp_path: Path) -> None:
-    pushed = []
-
-    class Pushing(MixingTrainer):
-        def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
-            self.hub_model_id = "nobody/nothing"
-
-        def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-            pushed.append((Path(checkpoint_folder).name, find_problem(Path(checkpoint_folder))))
-
+def test_going_on_needs_no_skipping(tmp_path: Path) -> None:
     options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "ignore_data_skip": True, "max_steps": 4}
-    whole = _train(tmp_path, Pushing, push_to_hub=True, **options)
-    assert pushed == [("checkpoint-2", None), ("checkpoint-4", None)]
-    parts = _train(tmp_path, resume=str(tmp_path / "checkpoint-2"), **options)
+    whole = train(tmp_path, **options)
+    parts = train(tmp_path, resume=tmp_path / "checkpoint-2", **options)
     assert torch.equal(weights_of(whole.model), weights_of(parts.model))
 
 

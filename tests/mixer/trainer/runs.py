@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import Subset
 
-from mixer import MixingConfig, MixingTrainer
+from mixer import MixingConfig, MixingTrainer, Order, Stream
 from mixer.run.config import OF_TRAINER
 from tests.helpers import MODEL_DATA, GradientRecorder, arguments, build_model, three_streams
 
@@ -41,3 +42,19 @@ def gradients_of(folder: Path, model: Any = "llama", **changes: Any) -> torch.Te
 
 def logged(trainer: MixingTrainer, key: str) -> list[float]:
     return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def padded(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Rows of tokens with labels, put together."""
+    fills, pad = {"input_ids": 0, "attention_mask": 0, "labels": -100}, torch.nn.utils.rnn.pad_sequence
+    return {name: pad([row[name] for row in rows], True, fill) for name, fill in fills.items()}
+
+
+def folder_of(trainer: MixingTrainer) -> Path:
+    return Path(str(trainer.args.output_dir))
+
+
+def as_drawn(data: Any) -> Any:
+    """The rows of an epoch in the order of a run with the seed 42, for the Trainer to take one after the other."""
+    order = Order(len(data), Stream("train", data).order_key(42)).indices(0, len(data)).tolist()
+    return data.select(order) if hasattr(data, "select") else Subset(data, order)

@@ -9,23 +9,17 @@ import pytest
 from mixer import MixingTrainer, OverfitGuard, Uniform
 from mixer.report.findings import findings_of
 from mixer.report.run import read_run
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer
+from tests.helpers import Tokens
+from tests.mixer.trainer.runs import make, train
 
 
 def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(tmp_path, caplog) -> None:
     kind, rates = "sequence-classification", {"optim": "adamw_torch", "learning_rate": 0.01}
-    args = arguments(tmp_path, max_steps=40, eval_strategy="steps", eval_steps=5, **rates)
     sets = {"small": Tokens(16, 7, kind), "large": Tokens(32, 8, kind)}
-    trainer = mixing_trainer(
-        MixingTrainer,
-        build_model("bert-classifier"),
-        args,
-        train_dataset={"small": Tokens(4, 1, kind), "large": Tokens(400, 2, kind)},
-        eval_dataset=sets,
-        mixing=OverfitGuard(Uniform()),
-        save_best_of_each=True,
-    )
-    trainer.train()
+    options = {"max_steps": 40, "eval_strategy": "steps", "eval_steps": 5, "mixing": OverfitGuard(Uniform()), **rates}
+    data = {"small": Tokens(4, 1, kind), "large": Tokens(400, 2, kind)}
+    options |= {"train_dataset": data, "eval_dataset": sets, "save_best_of_each": True}
+    trainer = train(tmp_path, "bert-classifier", **options)
     assert "small overfits" in caplog.text
     weights = trainer.ledger.to_pandas().query("stream == 'small'")["weight"].tolist()
     assert weights[0] == 0.5
@@ -38,7 +32,7 @@ def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(tmp_path, caplo
         assert note == {"set": name, "metric": "loss", "value": min(losses.values()), "step": note["step"]}
         assert losses[note["step"]] == min(losses.values())
         best = type(trainer.model).from_pretrained(tmp_path / "best" / name)
-        other = MixingTrainer(best, args, eval_dataset=rows)
+        other = MixingTrainer(best, trainer.args, eval_dataset=rows)
         assert other.evaluate()["eval_loss"] == pytest.approx(note["value"], rel=1e-5)
 
 
@@ -51,11 +45,4 @@ def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(tmp_path, caplo
 )
 def test_best_weights_of_each_need_evaluations_by_name(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"save_best_of_each=True saves weights when .*{reason}"):
-        mixing_trainer(
-            MixingTrainer,
-            build_model("llama"),
-            arguments(tmp_path, eval_strategy="epoch" if "dict" in reason else "no"),
-            train_dataset={"a": Tokens(8, 1), "b": Tokens(8, 2)},
-            save_best_of_each=True,
-            **options,
-        )
+        make(tmp_path, eval_strategy="epoch" if "dict" in reason else "no", save_best_of_each=True, **options)

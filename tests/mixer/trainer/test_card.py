@@ -5,9 +5,8 @@ from pathlib import Path
 import datasets
 import pytest
 
-from mixer import MixingTrainer
 from mixer.ledger.card import as_markdown, mixture_card
-from tests.helpers import arguments, build_model
+from tests.mixer.trainer.runs import train
 
 
 def rows(count: int, **info: str) -> datasets.Dataset:
@@ -22,10 +21,8 @@ def test_a_card_says_what_the_model_was_trained_on(tmp_path: Path) -> None:
     web = rows(20, license="cc-by-4.0", homepage="https://example.org/web", dataset_name="web-pages")
     held = {"web": rows(3), "same": web}
     streams = {"web": web, "code": rows(9), "left | out": rows(4)}
-    args = arguments(tmp_path, max_steps=3, seed=3, data_seed=5, learning_rate=0.0)
-    weights = {"web": 3, "code": 1, "left | out": 0}
-    trainer = MixingTrainer(build_model("llama"), args, train_dataset=streams, eval_dataset=held, mixing=weights)
-    trainer.train()
+    options = {"train_dataset": streams, "eval_dataset": held, "mixing": {"web": 3, "code": 1, "left | out": 0}}
+    trainer = train(tmp_path, seed=3, data_seed=5, learning_rate=0.0, **options)
     card = mixture_card(tmp_path)
     assert [card[name] for name in ("steps", "samples", "tokens", "seed", "data_seed")] == [3, 24, 120, 3, 5]
     own, code, out = card["sources"]

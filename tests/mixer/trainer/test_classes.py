@@ -9,8 +9,9 @@ import torch
 from datasets import ClassLabel, Dataset
 
 from mixer import Head, MixingTrainer, Stream
-from tests.helpers import arguments, build_model
+from tests.helpers import build_model
 from tests.mixer.forms import multi_task
+from tests.mixer.trainer.runs import make
 
 KNOWN, SWAPPED = ["bad", "fine", "good"], ["good", "bad", "fine"]
 
@@ -23,10 +24,9 @@ def _table(names: list[str] | None, column: str = "label", are_tags: bool = Fals
     return table.cast_column(column, datasets.List(kind) if are_tags else kind)
 
 
-def _build(folder: Path, data: Any, model: Any = None, **options: Any) -> MixingTrainer:
+def _build(folder: Path, data: Any, model: Any = "bert-classifier", **options: Any) -> MixingTrainer:
     evaluates = {"eval_strategy": "steps", "eval_steps": 1} if "eval_dataset" in options else {}
-    args = arguments(folder, max_steps=1, **evaluates, **options.pop("args", {}))
-    return MixingTrainer(model or build_model("bert-classifier"), args, train_dataset=data, **options)
+    return make(folder, model, train_dataset=data, max_steps=1, **evaluates, **options)
 
 
 def _batched(samples: list[Any]) -> Any:
@@ -54,6 +54,7 @@ def _as_it_is(sample: Any) -> Any:
         ({"a": _table(KNOWN), "b": _table(SWAPPED)}, {"data_collator": _batched}),
         ([Stream("a", _table(KNOWN)), Stream("b", _table(SWAPPED), preprocess=_as_it_is)], {}),
         ({"a": _table(KNOWN), "b": _table(["no", "so so", "yes"])}, {}),
+        ({"a": _table(KNOWN, "labels", True), "b": _table(SWAPPED, "labels", True)}, {"model": "bert-tokens"}),
         ({"a": _table(KNOWN)}, {"eval_dataset": _table(SWAPPED)}),
         ({"a": _table(KNOWN)}, {"eval_dataset": {"a": _table(KNOWN), "other": _table(SWAPPED)}}),
     ],
@@ -61,12 +62,6 @@ def _as_it_is(sample: Any) -> Any:
 def test_another_order_is_refused(tmp_path: Path, data: Any, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="the same number would mean two things"):
         _build(tmp_path, data, **options)
-
-
-def test_tags_are_classes_too(tmp_path: Path) -> None:
-    data = {"a": _table(KNOWN, "labels", True), "b": _table(SWAPPED, "labels", True)}
-    with pytest.raises(ValueError, match="Stream 'b': its labels are"):
-        _build(tmp_path, data, build_model("bert-tokens"))
 
 
 def test_the_run_describes_its_classes_by_name(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from mixer import Head, MixingTrainer, Objective, Stream
-from tests.helpers import Tokens, build_model
+from tests.helpers import On, Tokens, build_model
 from tests.mixer.forms import NAMES, loss_sum_of_head, multi_task, num_items, task_data, task_streams
 from tests.mixer.trainer import runs
 
@@ -114,16 +114,6 @@ def test_metrics_by_set_see_their_set_alone(tmp_path: Path, caplog: pytest.LogCa
     assert trainer.compute_metrics is None
 
 
-class _Heard(TrainerCallback):
-    """Keeps what callbacks such as early stopping see of evaluations."""
-
-    def __init__(self) -> None:
-        self.metrics: list[dict[str, float]] = []
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        self.metrics.append(dict(metrics))
-
-
 @pytest.mark.parametrize("weights", [None, {"a": 3, "b": 1}])
 def test_the_mean_of_a_metric_is_that_of_the_plain_trainers_results(tmp_path: Path, weights: Any) -> None:
     sets = {
@@ -134,27 +124,13 @@ def test_the_mean_of_a_metric_is_that_of_the_plain_trainers_results(tmp_path: Pa
         hits = prediction.predictions.argmax(-1) == prediction.label_ids
         return {"accuracy": float(hits.mean()), **({"hits": 1.0} if len(hits) == 40 else {})}
 
-    best = {"metric_for_best_model": "eval_mean_accuracy", "load_best_model_at_end": True}
-    heard, model = _Heard(), build_model("bert-classifier")
-    trainer = runs.make(
-        tmp_path,
-        model,
-        train_dataset=sets,
-        eval_dataset=sets,
-        objective=Objective(["a", "b"], metric="accuracy", greater_is_better=True),
-        compute_metrics=accuracy,
-        eval_weights=weights,
-        callbacks=[heard],
-        **{
-            "max_steps": 4,
-            "eval_strategy": "steps",
-            "eval_steps": 2,
-            "save_strategy": "steps",
-            "save_steps": 2,
-            **best,
-        },
-    )
-    trainer.train()
+    heard, model = list[dict[str, float]](), build_model("bert-classifier")  # by early stopping, say
+    options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    options |= {"metric_for_best_model": "eval_mean_accuracy", "load_best_model_at_end": True, "eval_weights": weights}
+    options |= {"objective": Objective(["a", "b"], metric="accuracy", greater_is_better=True)}
+    options |= {"callbacks": [On(evaluate=lambda _, metrics, **__: heard.append(dict(metrics)))]}
+    options |= {"train_dataset": sets, "eval_dataset": sets, "compute_metrics": accuracy}
+    trainer = runs.train(tmp_path, model, **options)
     found = trainer.evaluate()
     plain = Trainer(model, trainer.args, eval_dataset=sets, compute_metrics=accuracy).evaluate()
     for name in sets:
@@ -162,7 +138,7 @@ def test_the_mean_of_a_metric_is_that_of_the_plain_trainers_results(tmp_path: Pa
     own = [plain["eval_a_accuracy"], plain["eval_b_accuracy"]]
     assert found["eval_mean_accuracy"] == pytest.approx(np.average(own, weights=[3, 1] if weights else None))
     assert "eval_mean_hits" not in found
-    means = [metrics["eval_mean_accuracy"] for metrics in heard.metrics if "eval_mean_accuracy" in metrics]
+    means = [metrics["eval_mean_accuracy"] for metrics in heard if "eval_mean_accuracy" in metrics]
     assert len(means) == 3
     assert trainer.state.best_metric == max(means[:2])
 

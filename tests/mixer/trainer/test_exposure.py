@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from torch.utils.data import IterableDataset
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import Exposure, Grouping, LossChange, MixingTrainer, Stream, schedules
 from mixer.cli.entry import main
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer
+from tests.helpers import InOrder, Tokens
+from tests.mixer.trainer.runs import make
 
 SIZES = {"a": 20, "b": 11, "c": 6}
 Seen = dict[int, set[tuple[str, int]]]
@@ -30,12 +30,6 @@ class Numbered(Tokens):
         if index in self.broken:
             raise OSError("gone")
         return {**super().__getitem__(index), "row": self.first + index}
-
-
-class Rows(IterableDataset):
-    def __iter__(self) -> Any:
-        data = Numbered("c", 6)
-        return (data[index] for index in range(6))
 
 
 class Recording(TrainerCallback):
@@ -93,24 +87,20 @@ RUNS: dict[str, dict[str, Any]] = {
         "max_skipped_share": 0.5,
         "mixing": lambda: ReplayRatio(0.3, "Uniform"),
     },
-    "rows": {"train_dataset": lambda: {"a": Numbered("a", 20), "c": Rows()}, "mixing": lambda: [1.0, 1.0]},
+    "rows": {
+        "train_dataset": lambda: {"a": Numbered("a", 20), "c": InOrder(Numbered("c", 6))},
+        "mixing": lambda: [1.0, 1.0],
+        "max_steps": 6,
+    },
 }
 
 
 def build(folder: Path, name: str, recording: Recording, **changes: Any) -> MixingTrainer:
-    run = {"batch_size": 5, "budget_samples": 75, **RUNS[name], **changes}
-    if name == "one":
-        del run["budget_samples"]
-    if name == "rows":
-        run = {**run, "max_steps": 6, "budget_samples": None}
+    sizes = {"batch_size": 5, "max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": 3, "save_steps": 4}
+    run = {**sizes, "budget_samples": {"one": None, "rows": None}.get(name, 75), **RUNS[name], **changes}
     run |= {key: run[key]() for key in ("train_dataset", "mixing") if callable(run.get(key))}
-    named = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": 3, "save_steps": 4}
-    named |= {key: run.pop(key) for key in ("dataloader_drop_last", "max_steps") if key in run}
-    args = arguments(folder, save_strategy="steps", remove_unused_columns=False, **named)
-    collate = recording.collate
-    return mixing_trainer(
-        MixingTrainer, build_model("llama"), args, data_collator=collate, callbacks=[recording], **run
-    )
+    run |= {"save_strategy": "steps", "remove_unused_columns": False, "data_collator": recording.collate}
+    return make(folder, callbacks=[recording], **run)
 
 
 class Stop(TrainerCallback):

@@ -1,8 +1,12 @@
+import numpy as np
 import pytest
 import torch
 
-from mixer.loading.micro_batch_caps import MicroBatchCap, Size, SucceededSizes, is_out_of_memory
+from mixer.loading.batching import MicroBatchCap, Size
+from mixer.loading.loaded_step import MicroBatch
 from mixer.models.side_state import Snapshot
+from mixer.trainer.confirmation import SucceededSizes
+from mixer.utils.device import is_out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -34,7 +38,8 @@ def test_a_cap_that_was_found_is_taken_up_where_it_is_smaller() -> None:
 
 def test_the_window_closes_over_the_largest_that_went_through_after_the_first_step() -> None:
     batches = [({"x": torch.zeros(2, 7), "y": torch.zeros(2), "name": "a"}, 2), ({"x": torch.zeros(3, 4)}, 3)]
-    assert Size.largest(batches) == Size(3, 14)
+    micros = [MicroBatch(inputs, np.zeros(size, dtype=np.int64), False) for inputs, size in batches]
+    assert Size.largest(micros) == Size(3, 14)
     assert Size.largest([]) == Size(0, 0)
     window = SucceededSizes()
     assert window.is_beyond(Size(1, 1))

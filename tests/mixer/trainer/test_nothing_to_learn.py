@@ -2,18 +2,16 @@
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
 from transformers import EarlyStoppingCallback
 
-from mixer import MixingTrainer
-from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
+from tests.helpers import MODEL_DATA, InOrder, Tokens, weights_of
+from tests.mixer.trainer.runs import make
 
 KIND = "sequence-classification"
 EVALUATES = {"eval_strategy": "steps", "eval_steps": 1}
@@ -35,19 +33,8 @@ class Sparse(Unlabelled):
     every = 20
 
 
-class Rows(IterableDataset[dict[str, Tensor]]):
-    def __init__(self, rows: Tokens):
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        return (self._rows[index] for index in range(len(self._rows)))
-
-
-def _trainer(folder: Path, data: Any, model: str = "bert-classifier", callbacks: Any = None, **options: Any) -> Any:
-    named = ("eval_dataset", "compute_metrics", "mixing", "batch_size", "processing_class")
-    own = {name: options.pop(name) for name in named if name in options}
-    args = arguments(folder, **{"max_steps": 3, **options})
-    return MixingTrainer(build_model(model), args, train_dataset=data, callbacks=callbacks, **own)
+def _trainer(folder: Path, data: Any, model: str = "bert-classifier", **options: Any) -> Any:
+    return make(folder, model, train_dataset=data, **options)
 
 
 def _told(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
@@ -71,7 +58,7 @@ def test_sparse_labels_are_labels(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_rows_without_end_are_told_after_a_hundred(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = {"good": Rows(Tokens(130, 1, KIND)), "bare": Rows(Unlabelled(130, 3, KIND))}
+    data = {"good": InOrder(Tokens(130, 1, KIND)), "bare": InOrder(Unlabelled(130, 3, KIND))}
     _trainer(tmp_path, data, mixing="Uniform", batch_size=32, per_device_train_batch_size=32, max_steps=8).train()
     [told] = _told(caplog, "nothing is learned from it")
     assert "none of its 112 samples" in told  # 16 in a step

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 from transformers import Trainer, TrainerCallback
 
 from mixer import Budget, MixingTrainer, schedules
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import On, Tokens, arguments, build_model
 from tests.mixer.checkpoint.test_resume import FULL
 from tests.mixer.trainer import runs
 
@@ -162,12 +162,11 @@ class TestByHand:
         ],
     )
     def test_it_rules_the_next_step(self, tmp_path, own, sizes, changes, totals) -> None:
-        class Setting(TrainerCallback):
-            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                if state.global_step in sizes:
-                    trainer.mixing.set_batch_size(sizes[state.global_step])
+        def set_size(state: Any, **_: Any) -> None:
+            if state.global_step in sizes:
+                trainer.mixing.set_batch_size(sizes[state.global_step])
 
-        trainer = make(tmp_path, own, callbacks=[Setting()], num_train_epochs=2, **changes)
+        trainer = make(tmp_path, own, callbacks=[On(step_end=set_size)], num_train_epochs=2, **changes)
         trainer.train()
         found = column(trainer, "total")
         assert found[: len(totals)] == totals
@@ -183,14 +182,9 @@ class _Clairvoyant(schedules.Constant):
 @pytest.mark.parametrize(
     ("batch_size", "changes", "message"),
     [
-        (
-            lambda step, size: 4 * (step < 2),
-            {},
-            "batch-size function at step 2: expected a whole number of samples, 1 or more, got 0",
-        ),
+        (lambda step, size: 4 * (step < 2), {}, "batch-size function at step 2"),
         (_Clairvoyant(4), {}, r"Clairvoyant: needs"),
-        (None, {"max_steps": 0}, "max_steps=0 trains nothing"),
-        (None, {"budget": 100}, r"budget must be a Budget, such as Budget\(tokens=2_000_000_000\)"),
+        (None, {"budget": 100}, "budget must be a Budget"),
     ],
 )
 def test_wrong_sizes_and_budgets_are_refused(tmp_path: Path, batch_size: Any, changes: Any, message: str) -> None:

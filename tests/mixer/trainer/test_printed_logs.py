@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 
 from mixer.ledger.progress.bar import MixturePrinter
-from tests.helpers import Tokens, three_streams
+from tests.helpers import On, Tokens, three_streams
 from tests.mixer.trainer.runs import make, train
 
 _TIMES = ("runtime", "per_second")
@@ -43,21 +43,11 @@ def test_a_run_prints_lines_and_tables_and_keeps_entries(tmp_path: Path, capsys:
     assert sum(int(row[2]) for row in table[3:]) == 5 * 8 + 5  # the last batch of an epoch is smaller
 
 
-class _Keep(TrainerCallback):
-    """Keeps the names of all entries that callbacks get."""
-
-    def __init__(self) -> None:
-        self.kept: list[list[str]] = []
-
-    def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
-        self.kept.append(sorted(logs))
-
-
 def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_style(tmp_path, capsys) -> None:
-    callbacks = {"line": _Keep(), "dict": _Keep()}
-    for style, callback in callbacks.items():
+    kept: dict[str, list[list[str]]] = {"line": [], "dict": []}
+    for style, names in kept.items():
         trainer = make(tmp_path / style, train_dataset=Tokens(20, 1), logging_style=style)
-        trainer.add_callback(callback)
+        trainer.add_callback(On(log=lambda _, logs, names=names, **__: names.append(sorted(logs))))
         trainer.train()
         printed = capsys.readouterr().out.splitlines()
         if style == "line":
@@ -65,7 +55,7 @@ def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_sty
             assert printed[-1].startswith("trained on 20 samples in ")
             trainer.remove_callback(PrinterCallback)  # ours too
             assert not any(isinstance(one, MixturePrinter) for one in trainer.callback_handler.callbacks)
-    assert callbacks["line"].kept == callbacks["dict"].kept
+    assert kept["line"] == kept["dict"]
 
 
 def test_an_unknown_style_is_refused(tmp_path: Path) -> None:

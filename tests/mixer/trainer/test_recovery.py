@@ -11,7 +11,7 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from mixer import MixingTrainer, schedules
-from mixer.loading.micro_batch_caps import MicroBatchCap, MicroBatchMemoryError
+from mixer.loading.batching import MicroBatchCap, MicroBatchMemoryError
 from tests.helpers import GradientRecorder, Tokens, build_model, weights_of
 from tests.mixer.trainer import runs
 

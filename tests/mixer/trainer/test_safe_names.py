@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from mixer import Stream
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import logged, make, train
 
@@ -28,7 +27,3 @@ def test_options_by_name_take_the_given_names_and_logs_have_the_safe_ones(tmp_pa
 def test_names_of_one_safe_form_are_refused(tmp_path: Path, names: tuple[Any, Any], option: str) -> None:
     with pytest.raises(ValueError, match=f"{option}: {names[0]!r} and {names[1]!r} are both {str(names[1])!r}"):
         make(tmp_path, **{option: dict.fromkeys(names, Tokens(4, 1))})
-
-
-def test_a_stream_has_the_safe_form(tmp_path: Path) -> None:
-    assert [Stream(name, [1]).name for name in ("org/a", 3)] == ["org--a", "3"]  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
-from tests.helpers import arguments, build_model
+from tests.mixer.trainer.runs import folder_of, make, padded
 from tests.mixer.trainer.trl.cases import chats, completions, sft
 
 WEIGHTS = {"long": 0.75, "short": 0.25}
@@ -51,30 +51,21 @@ class Recording:
             name = list(WEIGHTS)[int(row["input_ids"][0]) - 1]
             if self.trainer is not None and self.trainer.state.global_step:
                 self.labels[name] += sum(label != -100 for label in row["labels"].tolist()[1:])
-        fills = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-        pad = torch.nn.utils.rnn.pad_sequence
-        return {name: pad([row[name] for row in rows], True, fill) for name, fill in fills.items()}
+        return padded(rows)
 
 
 def streams(**limits: int) -> list[Stream]:
     # A prompt of no token: the first label of a row is no term of the loss.
     data = {"long": Answers("long", 20, (2, 4)), "short": Answers("short", 0, (5, 9))}
-    return [
-        Stream(name, dataset, max_labels=limits.get(name)) if limits else Stream(name, dataset)
-        for name, dataset in data.items()
-    ]
+    return [Stream(name, dataset, max_labels=limits.get(name)) for name, dataset in data.items()]
 
 
 def made(folder: Path, data: Any = None, **options: Any) -> MixingTrainer:
-    own = {name: options.pop(name) for name in ("mixing", "budget", "batch_size") if name in options}
-    defaults = {"max_steps": 40, "logging_steps": 20, "per_device_train_batch_size": 10, "save_strategy": "no"}
-    training = arguments(folder, **{**defaults, **options})
+    defaults = {"max_steps": 40, "logging_steps": 20, "per_device_train_batch_size": 10}
     collator = Recording()
-    trainer = MixingTrainer(
-        build_model("llama"), training, data_collator=collator, train_dataset=data or streams(), **own
-    )
-    collator.trainer = trainer
-    return trainer
+    own = {"data_collator": collator, "train_dataset": data or streams(), **defaults, **options}
+    collator.trainer = make(folder, **own)
+    return collator.trainer
 
 
 def counted(trainer: MixingTrainer) -> dict[str, int]:
@@ -107,16 +98,15 @@ def test_shares_of_labels_are_those_that_the_collator_counts(run: MixingTrainer)
 
 
 def test_a_resumed_run_counts_on_to_the_bit(run: MixingTrainer, tmp_path: Path) -> None:
-    checkpoint = Path(str(run.args.output_dir)) / "checkpoint-25"
     resumed = made(tmp_path / "labels", mixing=Fixed(WEIGHTS, unit="labels"))
-    resumed.train(resume_from_checkpoint=str(checkpoint))
+    resumed.train(resume_from_checkpoint=str(folder_of(run) / "checkpoint-25"))
     assert resumed.mixing.state_dict() == run.mixing.state_dict()
     rows = run.ledger.to_pandas().query("step > 25").reset_index(drop=True)
     assert resumed.ledger.to_pandas().query("step > 25").reset_index(drop=True).equals(rows)
 
 
 def test_a_report_an_explanation_and_a_fit_go_by_labels(run: MixingTrainer) -> None:
-    folder = Path(str(run.args.output_dir))
+    folder = folder_of(run)
     assert summarise(folder).streams["label_share"].to_dict() == ASKED
     assert read_report([folder]).tables()["by_stream"].set_index("stream")["label_share"].to_dict() == ASKED
     labels, seen = (run.ledger.to_pandas().query("step < 30").groupby("stream")[name] for name in ("labels", "count"))
@@ -160,23 +150,14 @@ def test_what_has_no_labels_at_all_is_refused_before_a_step(tmp_path: Path) -> N
     def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
         return outputs.logits.square().mean()
 
-    trainer = MixingTrainer(
-        build_model("llama"),
-        arguments(tmp_path, max_steps=2),
-        data_collator=without,
-        train_dataset=streams(),
-        budget=Budget(labels=10),
-        compute_loss_func=loss,
-    )
+    trainer = made(tmp_path, data_collator=without, budget=Budget(labels=10), compute_loss_func=loss, max_steps=2)
     with pytest.raises(ValueError, match=r"A budget in labels.*no 'labels'"):
         trainer.train()
 
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_trl_counts_what_its_collator_leaves_to_learn(tmp_path: Path, packing: bool) -> None:
-    data = (
-        {"chats": chats(40, 1), "pairs": completions(40, 2)} if not packing else {"a": chats(40, 1), "b": chats(9, 2)}
-    )
+    data = {"a": chats(40, 1), "b": chats(9, 2) if packing else completions(40, 2)}
     own = {"mixing": Fixed(dict.fromkeys(data, 0.5), unit="labels"), "batch_size": 4}
     changes = {"packing": True, "assistant_only_loss": True, "max_length": 24} if packing else {}
     trainer = sft(tmp_path, data, own=own, max_steps=12, per_device_train_batch_size=1, **changes)

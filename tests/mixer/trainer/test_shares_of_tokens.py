@@ -1,12 +1,9 @@
 """A mixture by tokens shows shares of tokens, beside samples, wherever a run is looked at."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
-from torch.utils.data import Dataset
 
 from mixer import Fixed, MixingTrainer, Policy
 from mixer.analysis.explain.explanation import explain
@@ -15,40 +12,22 @@ from mixer.analysis.watch.view import as_document, view
 from mixer.ledger.comparison import comparison
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
-from tests.helpers import arguments, build_model
+from tests.helpers import shown
+from tests.mixer.trainer.runs import folder_of, padded, train
 
 LENGTHS, WEIGHTS = {"a": 12, "b": 6, "c": 3}, {"a": 60, "b": 30, "c": 10}
 ASKED = pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1}, abs=0.02)
 
 
-class _Rows(Dataset[dict[str, torch.Tensor]]):
-    def __init__(self, length: int):
-        self.length = length
-
-    def __len__(self) -> int:
-        return 400
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        ids = torch.full((self.length,), index % 60 + 1)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-
-
-def _padded(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    fills = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-    pad = torch.nn.utils.rnn.pad_sequence
-    return {name: pad([row[name] for row in rows], True, fill) for name, fill in fills.items()}
+def _rows(length: int) -> list[dict[str, torch.Tensor]]:
+    tokens = [torch.full((length,), index % 60 + 1) for index in range(400)]
+    return [{"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids} for ids in tokens]
 
 
 def _train(folder: Path, policy: Policy) -> MixingTrainer:
-    trainer = MixingTrainer(
-        build_model("llama"),
-        arguments(folder, max_steps=40, logging_steps=20, per_device_train_batch_size=10),
-        data_collator=_padded,
-        train_dataset={name: _Rows(length) for name, length in LENGTHS.items()},
-        mixing=policy,
-    )
-    trainer.train()
-    return trainer
+    data = {name: _rows(length) for name, length in LENGTHS.items()}
+    options = {"max_steps": 40, "logging_steps": 20, "per_device_train_batch_size": 10}
+    return train(folder, data_collator=padded, train_dataset=data, mixing=policy, **options)
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +36,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MixingTrainer]:
     return {unit: _train(folder / unit, Fixed(WEIGHTS, unit=unit)) for unit in ("tokens", "samples")}  # type: ignore[arg-type]
 
 
-def _folder(trainer: MixingTrainer) -> Path:
-    return Path(str(trainer.args.output_dir))
-
-
 def _by_hand(trainer: MixingTrainer) -> dict[str, float]:
     """Shares of the tokens by the samples of each stream and the lengths of its rows."""
     tokens = {name: int(seen) * LENGTHS[name] for name, seen in zip(LENGTHS, trainer.mixing.seen, strict=True)}
     return {name: number / sum(tokens.values()) for name, number in tokens.items()}
-
-
-def _shown(part: Any) -> str:
-    console = Console(width=160, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(part)
-    return console.export_text()
 
 
 def test_a_log_entry_has_the_asked_share_and_the_tokens(runs: dict[str, MixingTrainer]) -> None:
@@ -83,24 +52,24 @@ def test_a_log_entry_has_the_asked_share_and_the_tokens(runs: dict[str, MixingTr
 
 
 def test_a_summary_and_a_view_have_shares_of_tokens_and_runs_that_differ_are_told(runs) -> None:
-    by_tokens, by_samples = (summarise(_folder(runs[unit])) for unit in ("tokens", "samples"))
+    by_tokens, by_samples = (summarise(folder_of(runs[unit])) for unit in ("tokens", "samples"))
     assert by_tokens.streams["token_share"].to_dict() == pytest.approx(_by_hand(runs["tokens"]))
     assert by_samples.streams["token_share"].to_dict() == pytest.approx(_by_hand(runs["samples"]))
     assert by_tokens.streams["token_share"].to_dict() == ASKED
     assert by_tokens.streams["weight"].to_dict() == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
-    text = _shown(comparison([by_tokens, by_samples]))
+    text = shown(comparison([by_tokens, by_samples]), width=160)
     assert "tokens: Fixed (tokens), samples: Fixed" in text
     assert "not trained alike" in text
-    assert "not trained alike" not in _shown(comparison([by_tokens, by_tokens]))
-    watched = WatchedRun(_folder(runs["tokens"]))
+    assert "not trained alike" not in shown(comparison([by_tokens, by_tokens]), width=160)
+    watched = WatchedRun(folder_of(runs["tokens"]))
     watched.read()
     assert {one["stream"]: one["token_share"] for one in as_document(watched)["streams"]} == ASKED
-    assert "Fixed (tokens)" in (text := _shown(view(watched, 140, 40)))
+    assert "Fixed (tokens)" in (text := shown(view(watched, 140, 40), width=160))
     assert "of tokens" in text
 
 
 def test_a_report_and_an_explanation_name_the_unit(runs: dict[str, MixingTrainer]) -> None:
-    report = read_report([_folder(trainer) for trainer in runs.values()])
+    report = read_report([folder_of(trainer) for trainer in runs.values()])
     assert dict(report.summary)["Policy"] == ["Fixed (tokens)", "Fixed"]
     figures = report.tables()["by_stream"].query("run == 'tokens'").set_index("stream")
     assert figures["token_share"].to_dict() == pytest.approx(_by_hand(runs["tokens"]))
@@ -109,4 +78,4 @@ def test_a_report_and_an_explanation_name_the_unit(runs: dict[str, MixingTrainer
     shares = report.answer.differences.query("measure == 'share of tokens' and run == 'tokens'")
     assert dict(zip(shares["stream"], shares["value"], strict=True)) == pytest.approx(_by_hand(runs["tokens"]))
     assert [text for text in report.answer.sentences if "not trained alike" in text and "tokens in" in text]
-    assert explain(_folder(runs["tokens"]), 30).policy == "Fixed (tokens)"
+    assert explain(folder_of(runs["tokens"]), 30).policy == "Fixed (tokens)"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainerCallback
 
 from mixer.checkpoint.checkpoint_files import find_problem, list_checkpoints
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.ledger.folder import read_note
+from tests.helpers import On
 from tests.mixer.checkpoint.test_resume import assert_same, build, go_on
 from tests.ranks.warm import some
 
@@ -29,15 +29,12 @@ def _as_in_a_terminal() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-class SignalAt(TrainerCallback):
-    def __init__(self, event: str, step: int, *numbers: signal.Signals):
-        self.step, self.numbers = step, numbers or (signal.SIGTERM,)
-        setattr(self, f"on_{event}", self._send)
+def signal_at(event: str, step: int, *numbers: signal.Signals) -> On:
+    def send(state: Any, **_: Any) -> None:
+        for number in (numbers or (signal.SIGTERM,)) if state.global_step == step else ():
+            os.kill(os.getpid(), number)
 
-    def _send(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        if state.global_step == self.step:
-            for number in self.numbers:
-                os.kill(os.getpid(), number)
+    return On(**{event: send})
 
 
 # What each run does, when the signal comes, and after which update it ends.
@@ -56,7 +53,7 @@ CASES = {
 def test_a_run_is_saved_after_the_step_and_goes_on_as_if_nothing_had_been(case, tmp_path, whole) -> None:
     name, event, step, last = CASES[case]
     options = {"save_strategy": "best", "metric_for_best_model": "loss"} if name == "best" else {}
-    trainer = build(tmp_path, name, [SignalAt(event, step)], **options)
+    trainer = build(tmp_path, name, [signal_at(event, step)], **options)
     with pytest.raises(RunTerminated, match=rf"SIGTERM ended the run after step {last}; .*checkpoint-{last} ") as end:
         trainer.train()
     assert end.value.code == 143
@@ -86,7 +83,7 @@ SIGINT, SIGUSR1, ALL = signal.SIGINT, signal.SIGUSR1, [f"checkpoint-{step}" for 
 )
 def test_what_is_saved_and_said(at, strategy, error, message, left, note, tmp_path) -> None:
     with pytest.raises(error, match=message):
-        build(tmp_path, callbacks=[SignalAt(*at)], save_strategy=strategy).train()
+        build(tmp_path, callbacks=[signal_at(*at)], save_strategy=strategy).train()
     assert [path.name for path in list_checkpoints(tmp_path)] == left
     assert read_note(tmp_path)["ended"] == note
 
@@ -95,7 +92,7 @@ def test_a_second_interrupt_ends_the_run_at_once(tmp_path, monkeypatch, capsys) 
     hours = iter(range(0, 10**9, 3600))
     monkeypatch.setattr("mixer.distributed.signals.time", type("Clock", (), {"monotonic": lambda: next(hours)}))
     with pytest.raises(KeyboardInterrupt) as end:
-        build(tmp_path, callbacks=[SignalAt("step_begin", 2, signal.SIGINT, signal.SIGINT)]).train()
+        build(tmp_path, callbacks=[signal_at("step_begin", 2, signal.SIGINT, signal.SIGINT)]).train()
     assert not isinstance(end.value, RunInterrupted)
     assert not list_checkpoints(tmp_path)
     assert "with a checkpoint. Another one ends it at" in capsys.readouterr().err
@@ -104,13 +101,12 @@ def test_a_second_interrupt_ends_the_run_at_once(tmp_path, monkeypatch, capsys) 
 
 @pytest.mark.full
 def test_workers_that_get_the_signal_too_serve_the_run_to_its_end(tmp_path: Path) -> None:
-    class SignalAll(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-            for process in multiprocessing.active_children() if state.global_step == 2 else ():
-                os.kill(process.pid or 0, signal.SIGTERM)  # as a scheduler does, to all processes of a job
-                os.kill(os.getpid(), signal.SIGTERM)
+    def signal_all(state: Any, **_: Any) -> None:
+        for process in multiprocessing.active_children() if state.global_step == 2 else ():
+            os.kill(process.pid or 0, signal.SIGTERM)  # as a scheduler does, to all processes of a job
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    trainer = build(tmp_path, callbacks=[SignalAll()], dataloader_num_workers=1)
+    trainer = build(tmp_path, callbacks=[On(step_begin=signal_all)], dataloader_num_workers=1)
     with pytest.raises(RunTerminated, match="SIGTERM ended the run"):
         trainer.train()
     assert find_problem(list_checkpoints(tmp_path)[-1]) is None

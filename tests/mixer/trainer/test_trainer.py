@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset
 from transformers import Trainer, TrainerCallback
 
 import mixer
 from mixer import MixingTrainer, Policy, Stream
 from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, weights_of
-from tests.mixer.trainer.runs import gradients_of, make, train
+from tests.mixer.trainer.runs import as_drawn, gradients_of, make, train
 
 
 class _Events(TrainerCallback):
@@ -34,7 +33,6 @@ class _Events(TrainerCallback):
 def _run_both(folder: Path, model: str, num_samples: int, stop_at: int = 0, **changes: Any) -> list[Trainer]:
     """Trains by the Trainer and by ours; events, epochs, steps and learning rates are the same."""
     data = Tokens(num_samples, 1, MODEL_DATA[model])
-    order = mixer.Order(num_samples, Stream("train", data).order_key(42)).indices(0, num_samples)
     both: list[Trainer] = []
     found = []
     for kind in (Trainer, MixingTrainer):
@@ -43,7 +41,7 @@ def _run_both(folder: Path, model: str, num_samples: int, stop_at: int = 0, **ch
         own: Any = data
         if kind is Trainer:  # it gets the samples in our order: epoch after epoch
             args.train_sampling_strategy = "sequential"
-            own = Subset(data, order.tolist())
+            own = as_drawn(data)
         events = _Events(stop_at)
         evaluation = Tokens(4, 9, MODEL_DATA[model])
         trainer = kind(build_model(model), args, train_dataset=own, eval_dataset=evaluation, callbacks=[events])
@@ -156,20 +154,6 @@ def test_exhausted_streams_end_the_run(tmp_path: Path) -> None:
     assert trainer.ledger.to_pandas().groupby("stream")["count"].sum().to_dict() == {"once": 10, "twice": 12}
     assert any("eval_once_loss" in entry for entry in trainer.state.log_history)
     assert (tmp_path / f"checkpoint-{trainer.state.global_step}").is_dir()
-
-
-@pytest.mark.parametrize(("own", "weights"), [(None, [1, 1, 1]), ({"c": 5, "b": 0, "a": 1}, [1, 0, 5])])
-def test_evaluation_gives_the_mean_whatever_the_mixture_and_the_worst(tmp_path, own, weights) -> None:
-    sets = {name: Tokens(4, seed) for seed, name in enumerate("abc")}
-    trainer = make(tmp_path, mixing=mixer.Fixed({"a": 2, "b": 1, "c": 1}), eval_dataset=sets, eval_weights=own)
-    metrics = trainer.evaluate()
-    losses = [metrics[f"eval_{name}_loss"] for name in "abc"]
-    assert metrics["eval_loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-12)
-    assert metrics["eval_worst_loss"] == max(losses)
-    part = {name: trainer.eval_dataset[name] for name in "ab"}
-    assert trainer.evaluate(part)["eval_loss"] == pytest.approx(np.average(losses[:2], weights=weights[:2]), rel=1e-12)
-    others = {**part, "held out": part["a"]}
-    assert trainer.evaluate(others)["eval_loss"] == pytest.approx((2 * losses[0] + losses[1]) / 3, rel=1e-12)
 
 
 SAVED = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}

@@ -7,11 +7,11 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from mixer import Budget, MixingTrainer, Stream
 from mixer.schedules import AdaBatch, LossChange
-from tests.helpers import Tokens, build_model
+from tests.helpers import On, Tokens, build_model
 from tests.mixer.trainer.runs import make
 
 WEIGHTS = {"web": 3, "small": 1}
@@ -28,20 +28,16 @@ def streams(**options: Any) -> dict[str, Any]:
     return {"web": Stream("web", web, **options) if options else web, "small": Tokens(5, 2)}
 
 
-class Recorded(TrainerCallback):
+class Recorded(On):
     def __init__(self) -> None:
         self.steps: list[tuple[float, float]] = []
         self.epoch_ends: list[tuple[int, float]] = []
         self.saves: list[int] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.steps.append((state.epoch, kwargs["lr_scheduler"].get_last_lr()[0]))
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.epoch_ends.append((state.global_step, state.epoch))
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.saves.append(state.global_step)
+        super().__init__(
+            step_end=lambda state, lr_scheduler, **_: self.steps.append((state.epoch, lr_scheduler.get_last_lr()[0])),
+            epoch_end=lambda state, **_: self.epoch_ends.append((state.global_step, state.epoch)),
+            save=lambda state, **_: self.saves.append(state.global_step),
+        )
 
 
 def trained(folder: Path, resume: Any = None, **options: Any) -> tuple[MixingTrainer, Recorded]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from mixer import LossChange, PiKE, Stream, Uniform
-from tests.helpers import MODEL_DATA, Tokens, arguments, build_model, three_streams
+from tests.helpers import MODEL_DATA, On, Tokens, arguments, build_model, three_streams
 from tests.mixer.stand_in import DEVICE, StandIn
 from tests.mixer.trainer.runs import make
 
@@ -16,23 +16,13 @@ _OPTIONS: dict[str, Any] = {"max_steps": 5, "logging_steps": 4, "optim": "adamw_
 _ON_DEVICE = {"use_cpu": False, "dataloader_pin_memory": False}
 
 
-class _Counter(TrainerCallback):
-    """Notes how often the host had waited at the end of each step."""
-
-    def __init__(self, stand_in: StandIn):
-        self._stand_in, self.totals = stand_in, [0]
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.totals.append(self._stand_in.waits.total())
-
-
 def _waits(trainer: Trainer, stand_in: StandIn) -> tuple[list[int], int]:
     """How often steps 3 and 4 wait, behind the trials of how a loss is normalised; and step 5, with a log entry."""
     assert trainer.args.device == DEVICE
-    counter = _Counter(stand_in)
-    trainer.add_callback(counter)
+    totals = [0]
+    trainer.add_callback(On(step_end=lambda *_, **__: totals.append(stand_in.waits.total())))
     trainer.train()
-    third, fourth, with_log = np.diff(counter.totals)[2:].tolist()
+    third, fourth, with_log = np.diff(totals)[2:].tolist()
     return [third, fourth], with_log
 
 

@@ -1,17 +1,12 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mixer import Floor, LossChange, MixingTrainer, PiKE, Uniform
-from tests.helpers import Tokens, arguments, build_model, mixing_trainer, three_streams
+from mixer import Floor, LossChange, PiKE, Uniform
+from tests.helpers import Tokens, three_streams
+from tests.mixer.trainer.runs import make
 
 OF_EVALUATIONS = LossChange(loss="evaluation")
-
-
-def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
-    args = arguments(tmp_path, **changes.pop("args", {}))
-    return mixing_trainer(MixingTrainer, build_model("llama"), args, **{"train_dataset": three_streams(), **changes})
 
 
 @pytest.mark.parametrize(
@@ -21,7 +16,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
         (ValueError, {"mixing": {"a": 1, "b": 1}}, r"missing: \['c'\]"),
         (ValueError, {"train_dataset": {"other": Tokens(3, 1)}}, "'other' is reserved"),
         (ValueError, {"eval_dataset": {"worst": Tokens(3, 1)}}, "'worst' is reserved"),
-        (ValueError, {"args": {"dataloader_drop_last": True, "per_device_train_batch_size": 64}}, "drops everything"),
+        (ValueError, {"dataloader_drop_last": True, "per_device_train_batch_size": 64}, "drops everything"),
         (ValueError, {"mixing": OF_EVALUATIONS}, r"missing: \['a', 'b', 'c'\]"),
         (ValueError, {"mixing": OF_EVALUATIONS, "eval_dataset": three_streams()}, "set eval_strategy"),
         (TypeError, {"batch_size": 8.0}, "whole number of samples"),
@@ -31,7 +26,7 @@ def _trainer(tmp_path: Path, **changes: Any) -> MixingTrainer:
 )
 def test_what_does_not_fit_is_refused_at_construction(tmp_path, error, changes, message) -> None:
     with pytest.raises(error, match=message):
-        _trainer(tmp_path, **changes)
+        make(tmp_path, **changes)
 
 
 def test_what_nobody_observes_and_other_data_after_construction_are_refused(tmp_path: Path) -> None:
@@ -39,8 +34,8 @@ def test_what_nobody_observes_and_other_data_after_construction_are_refused(tmp_
         needs = ("future",)
 
     with pytest.raises(TypeError, match="Psychic: needs"):
-        _trainer(tmp_path, mixing=Psychic())
-    trainer = _trainer(tmp_path)
+        make(tmp_path, mixing=Psychic())
+    trainer = make(tmp_path)
     trainer.train_dataset = Tokens(4, 1)
     with pytest.raises(ValueError, match="Build a new trainer"):
         trainer.train()
@@ -48,7 +43,7 @@ def test_what_nobody_observes_and_other_data_after_construction_are_refused(tmp_
 
 def test_a_batch_too_small_to_decide_on_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="mixer"):
-        _trainer(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=7)
+        make(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=7)
         assert not caplog.records
-        _trainer(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=6)
+        make(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=6)
     assert "at least 2 samples per batch (min_samples), which leaves no samples of batch_size=6" in caplog.text

@@ -12,7 +12,8 @@ from mixer import MixingTrainer, Stream
 from mixer.policies import Decision
 from mixer.policies.shared.part import part_of_mixture
 from replay import ReplayBound, ReplayBuffer, ReplayRatio
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens
+from tests.mixer.trainer.runs import make
 from tests.replay.policies.updates import MEMORIES, MIXED, shown
 
 
@@ -113,9 +114,7 @@ def test_without_buffers_old_streams_have_to_be_named() -> None:
 def _trainer(folder: Path, mixing: Any, streams: Any, **args: Any) -> MixingTrainer:
     options = {"max_steps": 12, "eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True, **args}
     sets = {name: Tokens(8, 9) for name in ("new", "old")}
-    return MixingTrainer(
-        build_model("llama"), arguments(folder, **options), train_dataset=streams, eval_dataset=sets, mixing=mixing
-    )
+    return make(folder, train_dataset=streams, eval_dataset=sets, mixing=mixing, **options)
 
 
 def test_a_run_replays_by_its_evaluations_and_resumes_to_the_bit(tmp_path: Path) -> None:

@@ -19,12 +19,13 @@ LAYERS = {"mlp": "head", "bert": "classifier", "gpt2": "score", "vit": "classifi
 class Plain(nn.Module):
     """A module of its own, with no configuration and no knowledge of its classes."""
 
-    def __init__(self, num_outputs: int = 3, bias: bool = True):
+    def __init__(self, num_outputs: int = 3, bias: bool = True, body: nn.Module | None = None, width: int = 6):
         super().__init__()
-        self.out = nn.Linear(6, num_outputs, bias=bias)
+        self.body = nn.Identity() if body is None else body
+        self.out = nn.Linear(width, num_outputs, bias=bias)
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        logits = self.out(pixel_values)
+        logits = self.out(self.body(pixel_values))
         return {"logits": logits} | ({} if labels is None else {"loss": nn.functional.cross_entropy(logits, labels)})
 
 

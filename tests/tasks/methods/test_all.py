@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from mixer import MixingTrainer
 from replay import ReplayBuffer, ReplayRatio
 from tasks.continual.continual import ContinualRun
 from tasks.methods import ERACE, SI, SLCA, ICaRL, LwF, Merging, OnlineEWC, RanPAC, nearest_mean, slow_encoder
@@ -16,6 +15,7 @@ from tasks.mlp import mlp
 from tasks.sequences import by_class, permuted
 from tasks.sources import digits
 from tests.helpers import arguments
+from tests.mixer.trainer.runs import make
 from tests.ranks.warm import some
 from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
@@ -31,13 +31,8 @@ def test_a_run_killed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str
 
 @pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL(), RanPAC()])
 def test_a_trainer_that_tells_no_tasks_is_refused(method: Any, tmp_path: Path) -> None:
-    trainer = MixingTrainer(
-        mlp(num_features=6, hidden_sizes=(4,), num_labels=6),
-        arguments(tmp_path),
-        train_dataset={"all": data(), "memory": ReplayBuffer(5)},
-        mixing=ReplayRatio(0.5),
-        methods=[method],
-    )
+    model, streams = mlp(num_features=6, hidden_sizes=(4,), num_labels=6), {"all": data(), "memory": ReplayBuffer(5)}
+    trainer = make(tmp_path, model, train_dataset=streams, mixing=ReplayRatio(0.5), methods=[method])
     with pytest.raises(ValueError, match=rf"{method.name} needs to know where tasks begin.*ContinualRun"):
         trainer.train()
 

@@ -1,5 +1,6 @@
 """RanPAC against a ridge regression of NumPy; features that are awkward; what stays frozen."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tasks.continual.cost import read_cost
 from tasks.methods import RanPAC
 from tasks.sequences import from_data_sets
 from tests.helpers import arguments
+from tests.tasks.heads.models import Plain
 from tests.tasks.methods.runs import build, data, sequence, with_projections
 
 SIZE, STRENGTH = 30, 10.0
@@ -95,32 +97,21 @@ def test_features_that_do_not_fit_are_refused(rows: Any, match: str) -> None:
         method.learn(rows.astype(np.float32), np.array([0, 1]))
 
 
-class Normalised(nn.Module):
-    """A classifier whose running statistics move with each step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.norm, self.head = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 6)
-
-    def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        logits = self.head(self.norm(self.body(pixel_values)).relu())
-        return {"logits": logits, **({} if labels is None else {"loss": nn.functional.cross_entropy(logits, labels)})}
-
-
 @pytest.mark.parametrize("trains_first", [False, True])
 def test_the_model_stays_as_it_was_but_for_its_output_layer_and_at_wish_the_first_task(
     trains_first: bool, tmp_path: Path
 ) -> None:
-    model, method, states = Normalised(), RanPAC(SIZE, trains_first), []
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU())  # whose statistics move with each step
+    model, method, states = Plain(6, body=body, width=8), RanPAC(SIZE, trains_first), []
     end_task = method.end_task
 
-    def note(task: Any, model: nn.Module) -> None:
+    def note(task: Any, model: Any) -> None:
         end_task(task, model)
-        states.append({name: value.clone() for name, value in model.state_dict().items() if "head" not in name})
+        states.append(copy.deepcopy(model.body.state_dict()))
 
     method.end_task = note  # type: ignore[method-assign]
-    before = {name: value.clone() for name, value in model.state_dict().items() if "head" not in name}
+    before = copy.deepcopy(model.body.state_dict())
     args = arguments(tmp_path, max_steps=2, learning_rate=0.1)
     run = ContinualRun(model, sequence("class"), args, batch_size=8, **with_projections(method))
     scores = run.run()

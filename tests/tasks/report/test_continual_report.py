@@ -2,28 +2,17 @@
 
 import json
 import shutil
-import tomllib
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from mixer.ledger.ledger import Ledger
 from mixer.report import write_report
-from mixer.utils import entry_points as plugins
 from tasks.metrics.score_matrix import ScoreMatrix
 from tests.mixer.report.ledgers import write_run
 from tests.mixer.report.test_page import Page
 
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def _plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives the entry points as they stand in pyproject.toml, whatever was installed last."""
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    found = [EntryPoint(name, value, group) for group, entries in groups.items() for name, value in entries.items()]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry for entry in found if entry.group == group])
+pytestmark = pytest.mark.usefixtures("plugged_in")
 
 
 @pytest.fixture(scope="module")

@@ -132,24 +132,6 @@ def test_rotated_tasks() -> None:
     assert_columns_are_samples(sequence[2].train)
 
 
-@settings(max_examples=12)
-@given(st.integers(1, 4), st.floats(0, 0.99), st.integers(0, 50))
-def test_a_share_of_each_class_is_spread_evenly(num_tasks: int, overlap: float, seed: int) -> None:
-    labels = np.repeat(np.arange(5), 24)
-    sequence = blurry(numbered_arrays(labels), numbered_arrays(labels), num_tasks, overlap, seed)
-    assert_parts_are_whole(sequence, len(labels), len(labels))
-    assert sequence.scenario == "free"
-    num_spread = min(round(24 * overlap), 23) if num_tasks > 1 else 0
-    even = num_spread / max(num_tasks - 1, 1)
-    for task in sequence:
-        for label, count in enumerate(np.bincount(task.train.labels, minlength=5)):
-            if label in task.classes:
-                assert count == 24 - num_spread
-            else:
-                assert np.floor(even) <= count <= np.ceil(even)
-        assert set(task.evaluation.labels) == set(task.classes)
-
-
 def test_seeds_give_the_same_tasks_on_every_machine() -> None:
     data = numbered_arrays(np.arange(12) % 6)
     assert [task.classes for task in by_class(data, data, 2, seed=7)] == [(5, 2), (0, 4), (1, 3)]

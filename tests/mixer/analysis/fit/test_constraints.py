@@ -57,35 +57,21 @@ def test_the_best_mixture_keeps_bounds_on_shares_and_other_losses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "named"),
-    [
-        ({"least": {"a": 0.6, "b": 0.6}}, "least"),
-        ({"most": dict.fromkeys(STREAMS, 0.2)}, "most"),
-        ({"least": {"z": 0.1}}, "least"),
-        ({"groups": {"one": {"a": 1.0}, "two": {"a": 1.0}}}, "groups"),
-    ],
-)
-def test_bounds_that_cannot_be_kept_are_refused(bounds: dict[str, object], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        Constraints(**bounds).of(STREAMS)  # type: ignore[arg-type]
-
-
-def test_bounds_out_of_range_are_refused() -> None:
-    for given_, named in (({"least": {"a": -0.1}}, "least"), ({"passes": 4.0}, "passes")):
-        with pytest.raises(ValueError, match=named):
-            Constraints(**given_)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("divergence", -1.0), ("passes", 0.0), ("budget", -5.0), ("bounds", {"x": np.nan}), ("least", {"a": True})),
+        *(("least", own) for own in ({"a": 0.6, "b": 0.6}, {"z": 0.1}, {"a": -0.1}, {"a": True})),
+        *(("most", dict.fromkeys(STREAMS, 0.2)), ("divergence", -1.0), ("bounds", {"x": np.nan}), ("passes", 4.0)),
         *(("prior", own) for own in ({"a": -1.0, "b": 2.0}, dict.fromkeys(STREAMS, 0.0), {"a": 1.0}, [1.0, 2.0])),
-        *(("groups", own) for own in (["a", "b"], {"old": ["a"]}, {"old": {}})),
+        *(("groups", own) for own in (["a", "b"], {"old": ["a"]}, {"old": {}}, {"one": {"a": 1}, "two": {"a": 1}})),
         *(("groups", {"old": {"a": own}}) for own in ("x", np.nan, True)),
     ],
 )
-def test_a_bound_out_of_its_range_is_refused_by_name(name: str, value: object) -> None:
-    others = {"sizes": {"a": 1.0}, "budget": 1.0, "passes": 1.0} if name in ("passes", "budget") else {}
+def test_bounds_that_cannot_be_kept_or_are_out_of_their_range_are_refused(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
-        Constraints(**{**others, name: value}).of(STREAMS)  # type: ignore[arg-type]
+        Constraints(**{name: value}).of(STREAMS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [{"passes": 0.0}, {"budget": -5.0}])
+def test_numbers_of_passes_and_budgets_are_above_0(number: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(number))):
+        Constraints(**{"sizes": {"a": 1.0}, "budget": 1.0, "passes": 1.0, **number})  # type: ignore[arg-type]

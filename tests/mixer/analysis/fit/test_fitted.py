@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from mixer.analysis.fit import FittedMixture, fit_mixture
 from mixer.analysis.fit.plot import along, write_plot
+from tests.helpers import shown
 
 LINE = np.linspace(0.1, 0.9, 9)
 MIXTURES = np.stack([LINE, 1 - LINE], axis=1)
@@ -60,10 +60,7 @@ def test_an_edge_of_what_the_runs_cover_is_said_but_not_of_what_can_be() -> None
 def test_tables_show_the_mixture_the_runs_and_what_they_rest_on(fitted: FittedMixture) -> None:
     assert fitted.best_run == "run 5"
     assert "The mixture is that of run 5 (0.2500)" in fitted.warnings[0]
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(fitted.table(), *fitted.sentences())
-    printed = capture.get()
+    printed = shown(fitted.table(), *fitted.sentences())
     for words in ("math", "0.100 … 0.900", "prior", "run 5", "(predicted)", "(recorded)", "reliable"):
         assert words in printed
     assert f"{fitted.expected_loss:.4f}" in printed

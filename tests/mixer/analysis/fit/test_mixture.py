@@ -147,7 +147,6 @@ PAIRS = [[0.1, 0.9], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]]
         ({"losses": np.ones((3, 2))}, r"got \[4, 2\] and \[3, 2\]"),
         ({"losses": np.ones((4, 3))}, "loss_names: expected 3 different names, got 2"),
         ({"streams": ["a", "a"]}, r"streams: expected 2 different names, got 2: \['a', 'a'\]"),
-        ({"constraints": Constraints(least={"stream 1": 0.6, "stream 2": 0.6})}, "least"),
         ({"constraints": Constraints(bounds={"math": 1.0})}, "bounds"),
         ({"sizes": [1.0, 2.0]}, "sizes: expected 4 numbers"),
         ({"objective": "best"}, "must be 'average', 'worst' or 'NAME=number,...', got 'best'"),

@@ -6,15 +6,15 @@ import pytest
 
 from mixer import MixingTrainer, inspect_trainer
 from mixer.analysis.inspect.of_trainer import task_of
-from tests.helpers import arguments, build_model
+from tests.helpers import build_model
 from tests.mixer.analysis.inspect.sources import leaking, plain
+from tests.mixer.trainer.runs import make
 
 
 def _trainer(folder: Path) -> MixingTrainer:
-    parts = leaking()
-    options = arguments(folder, eval_strategy="steps", eval_steps=2, max_steps=2)
-    data = {"a": plain(), "b": parts["train"]}
-    return MixingTrainer(build_model("llama"), options, train_dataset=data, eval_dataset={"b": parts["validation"]})
+    parts, evaluates = leaking(), {"eval_strategy": "steps", "eval_steps": 2}
+    data = {"train_dataset": {"a": plain(), "b": parts["train"]}, "eval_dataset": {"b": parts["validation"]}}
+    return make(folder, max_steps=2, **data, **evaluates)
 
 
 def test_a_script_gets_the_findings_and_trains_as_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

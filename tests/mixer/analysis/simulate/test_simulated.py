@@ -8,14 +8,13 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from rich.console import Console
 
 from mixer import Budget
 from mixer.analysis.simulate import Simulated, simulate, tokens as counting
 from mixer.analysis.simulate.screen import screen
 from mixer.recipe.streams import StreamRecipe
 from mixer.utils.console import print_json
-from tests.helpers import Tokens
+from tests.helpers import Tokens, shown
 from tests.mixer.analysis.simulate.runs import HERE, recipe, stream, three
 
 
@@ -24,10 +23,7 @@ def test_steps_have_their_real_samples_and_large_streams_of_a_short_budget_are_n
     short = simulate(recipe(tmp_path, streams, mixing="Uniform", budget=Budget(samples=28), epoch_size=7, batch_size=4))
     assert short.counts.sum(axis=1).tolist() == [4, 3] * 4  # epochs of 7
     assert [part.mean_batch_size for part in short.mixture(0.5)] == [3.5, 3.5]
-    console = Console(width=160)
-    with console.capture() as capture:
-        console.print(screen(short, 0.5))
-    assert "4 of 3, 4 of 4" in capture.get()
+    assert "4 of 3, 4 of 4" in shown(screen(short, 0.5), width=160)
     assert short.warnings == []  # 7 % of each
 
 
@@ -54,10 +50,7 @@ def test_each_stream_is_summed_up_warned_of_and_shown(capped: Simulated, capsys:
     assert "b runs out in step" in said
     assert "Only 2.00% of the samples of d are seen, far less than of the whole mixture." in said
     assert "budget" not in said
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(screen(capped, 0.25))
-    assert "runs out" in capture.get()
+    assert "runs out" in shown(screen(capped, 0.25))
     print_json(capped.summary(0.25))
     content = json.loads(capsys.readouterr().out)
     assert content["streams"][0]["samples"] == capped.streams[0].samples

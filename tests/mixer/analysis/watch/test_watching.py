@@ -2,14 +2,14 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
-from mixer.cli.entry import main
+from tests.helpers import shown
 from tests.mixer.analysis.watch.writing import begin, write
 from tests.terminal import Terminal
 
@@ -17,10 +17,7 @@ from tests.terminal import Terminal
 def _drawn(folder: Path, columns: int, rows: int) -> list[str]:
     run = WatchedRun(folder)
     run.read()
-    console = Console(width=columns, height=rows, no_color=True)
-    with console.capture() as captured:
-        console.print(view(run, columns, rows))
-    return captured.get().splitlines()
+    return shown(view(run, columns, rows), width=columns, height=rows).splitlines()
 
 
 @pytest.mark.full
@@ -35,8 +32,8 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path: Path) -> None:
     assert "loss 3.500 █" in lines[3]
     assert "loading 25%" in lines[3]
     row = next(line for line in lines if line.startswith("stream-2"))
-    for shown in ("████░░░░ 0.500", " 75% ", " 50% "):  # the weight, the coverage, the share of the samples
-        assert shown in row
+    for part in ("████░░░░ 0.500", " 75% ", " 50% "):  # the weight, the coverage, the share of the samples
+        assert part in row
     write(ledger, range(51, 101), 3)
     ledger.record_evaluation(100, {"stream-0": 1.5, "stream-1": 2.5})
     ledger.finish()  # a tail becomes a part under its eyes
@@ -61,39 +58,28 @@ def test_a_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> No
     assert all(len(line) <= columns for line in lines)
     assert "running" in lines[0] or columns < 30
     if rows >= 15 and columns >= 50:
-        shown = rows - 5 - 2  # lines above, the table's head and the line that counts the others
-        assert lines[-1].startswith(f"… and {40 - shown} more of 40 streams, weight")
+        num_shown = rows - 5 - 2  # lines above, the table's head and the line that counts the others
+        assert lines[-1].startswith(f"… and {40 - num_shown} more of 40 streams, weight")
         assert any(line.startswith("stream-39 ") for line in lines)  # the heaviest
         assert not any(line.startswith("stream-0 ") for line in lines)
 
 
-def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_it_shows_the_newest_task_once(tmp_path: Path, printed: Callable[..., str]) -> None:
     for name in ("01-first", "02-second"):
         begin(tmp_path / name, 2, 1)
         for path in (tmp_path / name / "ledger").rglob("*"):
             os.utime(path, (1e9 + int(name[:2]), 1e9 + int(name[:2])))
-    main(["watch", str(tmp_path)])
-    shown = capsys.readouterr().out
-    assert "02-second" in shown
-    assert "1/200 steps" in shown
-    main(["watch", str(tmp_path), "--json"])
-    document = json.loads(capsys.readouterr().out)
+    once = printed("watch", tmp_path)
+    assert "02-second" in once
+    assert "1/200 steps" in once
+    document = json.loads(printed("watch", tmp_path, "--json"))
     assert (document["state"], document["loading_share"]) == ("running", 0.25)
     assert document["clock"]["gradient_norm"] == 0.5
     assert [stream["stream"] for stream in document["streams"]] == ["stream-0", "stream-1"]
     assert document["streams"][1]["share"] == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["."]])
-def test_wrong_input_is_refused(tmp_path, arguments, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["watch", *arguments])
-    assert ended.value.code == 2
-    assert "mixer watch: " in capsys.readouterr().err
-
-
-def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, printed: Callable[..., str]) -> None:
     ledger = begin(tmp_path, 3, 1)
     write(ledger, range(2, 3), 3, broken=1)
     ledger.record_evaluation(2, {"stream-1": 2.0, "stream-0": float("nan")})
@@ -103,8 +89,7 @@ def test_what_is_no_number_is_not_what_is_not_known(tmp_path: Path, capsys: pyte
     assert "worst stream-0 nan" in lines[4]
     cells = [line.split() for line in lines[6:]]
     assert [(row[3], row[6]) for row in cells] == [("nan", "nan"), ("4.985", "2.000"), ("5.985", "-")]
-    main(["watch", str(tmp_path), "--json"])
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed("watch", tmp_path, "--json"))
     finite = [(stream["loss_is_finite"], stream["evaluation_is_finite"]) for stream in document["streams"]]
     assert finite == [(False, False), (True, True), (True, None)]
     told = ("loss_is_finite", "gradient_norm_is_finite", "loss")

@@ -13,8 +13,9 @@ import pytest
 from packaging.version import Version
 
 from mixer import MixingTrainer
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import Tokens
 from tests.mixer.ledger.trackers import offline_runs
+from tests.mixer.trainer.runs import logged, make
 
 pytestmark = pytest.mark.full
 STREAMS = {"math (en)": Tokens(20, 1), "math [en]": Tokens(11, 2), "c": Tokens(6, 3)}
@@ -42,10 +43,6 @@ def _put_trackio(folder: Path, patch: pytest.MonkeyPatch) -> None:
             patch.setattr(module, name, folders[name])
 
 
-def _entries(trainer: MixingTrainer, name: str) -> list[float]:
-    return [entry[name] for entry in trainer.state.log_history if name in entry]
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, MixingTrainer]]:
     """A run of four steps and two evaluations that told all trackers that are installed."""
@@ -65,13 +62,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Mixing
 
     patch.setattr(socket.socket, "connect", only_local)
     options = {"report_to": _installed(), "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 2}
-    trainer = MixingTrainer(
-        build_model("llama"),
-        arguments(folder / "out", max_steps=4, project="project", **options),
-        train_dataset=STREAMS,
-        eval_dataset=STREAMS,
-        mixing=[3, 2, 1],
-    )
+    options |= {"train_dataset": STREAMS, "eval_dataset": STREAMS, "mixing": [3, 2, 1]}
+    trainer = make(folder / "out", max_steps=4, project="project", **options)
     trainer.recipe_text = "mixing: Uniform\n"
     trainer.train()
     if "wandb" in _installed():
@@ -91,9 +83,9 @@ def test_tensorboard(run: tuple[Path, MixingTrainer]) -> None:
     assert {"loss/c", "loss/math__en_", "loss/math__en__2", "weight/c", "coverage/c", "count/c"} <= scalars
     assert {"eval_loss/c", "clock/epoch", "clock/samples", "clock/tokens", "clock/batch_size"} <= scalars
     assert not [name for name in scalars if name.startswith("train/") and "/" in name[6:]]
-    assert _entries(trainer, "batch_size") == [8, 8]  # users see the names that they know
+    assert logged(trainer, "batch_size") == [8, 8]  # users see the names that they know
     written = [(event.step, event.value) for event in events.Scalars("loss/math__en__2")]
-    assert written == [(2, pytest.approx(_entries(trainer, "loss/math [en]")[0])), (4, pytest.approx(written[1][1]))]
+    assert written == [(2, pytest.approx(logged(trainer, "loss/math [en]")[0])), (4, pytest.approx(written[1][1]))]
     told = events.Tensors("mixture/text_summary")[0].tensor_proto.string_val[0].decode()
     assert '"num_samples": 11' in told
     assert '"recipe": {\n    "mixing": "Uniform"' in told
@@ -109,9 +101,9 @@ def test_weights_and_biases(run: tuple[Path, MixingTrainer]) -> None:
     # In one row: all of it can be drawn over samples or tokens.
     assert {"train/loss", "train/learning_rate", "loss/math (en)", "weight/c", "clock/batch_size"} <= rows[0].keys()
     assert [row["clock/samples"] for row in rows] == [16, 32]
-    assert [row["loss/math [en]"] for row in rows] == _entries(trainer, "loss/math [en]")
+    assert [row["loss/math [en]"] for row in rows] == logged(trainer, "loss/math [en]")
     evaluations = [row for row in offline_runs.logged(path, "history") if "eval_loss/c" in row]
-    assert [row["eval/c_loss"] for row in evaluations] == _entries(trainer, "eval_c_loss")
+    assert [row["eval/c_loss"] for row in evaluations] == logged(trainer, "eval_c_loss")
     assert [row["clock/samples"] for row in evaluations] == [16, 32]
     config = {name: value for part in offline_runs.logged(path, "config") for name, value in part.items()}
     assert config["recipe"] == RECIPE
@@ -130,7 +122,7 @@ def test_mlflow(run: tuple[Path, MixingTrainer]) -> None:
     assert {"loss", "eval_loss", "eval_c_loss"} <= metrics.keys()
     assert {"stream_loss/c", "stream_eval_loss/c", "weight/math _en_", "weight/math _en__2"} <= metrics.keys()
     assert metrics["clock/samples"] == 32
-    assert metrics["stream_loss/c"] == _entries(trainer, "loss/c")[-1]
+    assert metrics["stream_loss/c"] == logged(trainer, "loss/c")[-1]
     described = mlflow.artifacts.load_dict(f"runs:/{found[0].info.run_id}/mixture.json")
     assert (described["recipe"], described["mixture"]["mixing"]["class_path"]) == (RECIPE, "Fixed")
     assert found[0].info.status == "FINISHED"
@@ -144,9 +136,9 @@ def test_trackio(run: tuple[Path, MixingTrainer]) -> None:
     rows = storage.get_logs("project", name)
     streams = [row for row in rows if "loss/c" in row]
     assert [row["train/global_step"] for row in streams] == [2, 4]
-    assert [row["loss/math [en]"] for row in streams] == _entries(trainer, "loss/math [en]")
-    assert [row["train/loss"] for row in rows if "train/loss" in row] == _entries(trainer, "loss")
-    assert [row["eval_loss/c"] for row in rows if "eval_loss/c" in row] == _entries(trainer, "eval_c_loss")
+    assert [row["loss/math [en]"] for row in streams] == logged(trainer, "loss/math [en]")
+    assert [row["train/loss"] for row in rows if "train/loss" in row] == logged(trainer, "loss")
+    assert [row["eval_loss/c"] for row in rows if "eval_loss/c" in row] == logged(trainer, "eval_c_loss")
     config = storage.get_run_config("project", name)
     assert config["recipe"] == RECIPE
     assert config["mixture"]["streams"]["c"]["num_samples"] == 6

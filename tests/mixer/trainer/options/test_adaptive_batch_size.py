@@ -7,10 +7,9 @@ import datasets
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
 
 from mixer import AdaptiveBatchSizeTrainer
-from tests.helpers import arguments
+from tests.helpers import On, arguments
 
 
 class Plain(nn.Module):
@@ -70,25 +69,21 @@ def test_a_forward_has_no_more_rows_than_its_cap(tmp_path: Path, size: int, cap:
     assert trainer.get_train_dataloader().configured_cap.max_samples == (cap or max(64, size))
 
 
-class Kept(TrainerCallback):
-    begun: Any = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.begun = (state.train_coverage, state.num_seen_train_examples, state.num_train_examples)
-
-
 def test_a_resumed_run_shows_the_same(tmp_path: Path) -> None:
     options: dict[str, Any] = {"dataloader_drop_last": True, "num_train_epochs": 3, "save_steps": 3}
-    options["save_strategy"] = "steps"
-    whole = train(tmp_path, callbacks=[first := Kept()], **options)
+    options["save_strategy"], begun = "steps", list[Any]()
+
+    def note(state: Any, **_: Any) -> None:
+        begun.append((state.train_coverage, state.num_seen_train_examples, state.num_train_examples))
+
+    whole = train(tmp_path, callbacks=[On(train_begin=note)], **options)
     # 2, 3 and 4 samples, with 3 left for a batch of 5; then 5 and 6; then 7.
     logged = [(entry["train_coverage"], entry["epoch"]) for entry in whole.state.log_history if "loss" in entry]
     shares = [2, 5, 9, 5, 11, 7], [2, 5, 9, 14, 20, 27]
     assert logged == [(pytest.approx(seen / 12), pytest.approx(all_ / 12)) for seen, all_ in zip(*shares, strict=True)]
-    assert first.begun == (0.0, 0, 12)
-    resumed = made(tmp_path, callbacks=[second := Kept()], **options)
+    resumed = made(tmp_path, callbacks=[On(train_begin=note)], **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert second.begun == (0.75, 9, 12)
+    assert begun == [(0.0, 0, 12), (0.75, 9, 12)]
     assert resumed.state.log_history[:-1] == [pytest.approx(entry) for entry in whole.state.log_history[:-1]]
 
 

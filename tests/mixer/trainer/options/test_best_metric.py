@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback
 
-from mixer import MixingTrainer
-from tests.helpers import Tokens, arguments, build_model
+from tests.helpers import On, Tokens
+from tests.mixer.trainer.runs import logged, make
 
 KIND = "sequence-classification"
 SAVES = {"save_strategy": "steps", "save_steps": 1, "load_best_model_at_end": True}
@@ -21,22 +21,12 @@ def _share_right(prediction: Any) -> dict[str, float]:
     return {"accuracy": float((scores.argmax(-1) == labels).double().mean() + scores[:, 0].double().mean())}
 
 
-def _trainer(folder: Path, metric: str, kind: type = MixingTrainer, **changes: Any) -> Any:
+def _trainer(folder: Path, metric: str, **changes: Any) -> Any:
     options: dict[str, Any] = {"max_steps": 6, "learning_rate": 0.5, "eval_strategy": "steps", "eval_steps": 1, **SAVES}
-    fields = {
-        "train_dataset": {"math": Tokens(20, 1, KIND), "code": Tokens(11, 2, KIND)},
-        "eval_dataset": {"math": Tokens(7, 8, KIND), "code": Tokens(6, 9, KIND)},
-        "compute_metrics": _share_right,
-        "callbacks": None,
-    }
-    fields |= {name: changes.pop(name) for name in fields if name in changes}
-    args = arguments(folder, **{**options, "metric_for_best_model": metric, **changes})
-    return kind(build_model("bert-classifier"), args, **fields)
-
-
-def _values(trainer: Any, metric: str) -> list[float]:
-    key = metric if metric.startswith("eval_") else f"eval_{metric}"
-    return [entry[key] for entry in trainer.state.log_history if key in entry]
+    options["train_dataset"] = {"math": Tokens(20, 1, KIND), "code": Tokens(11, 2, KIND)}
+    options["eval_dataset"] = {"math": Tokens(7, 8, KIND), "code": Tokens(6, 9, KIND)}
+    options |= {"compute_metrics": _share_right, "metric_for_best_model": metric, **changes}
+    return make(folder, "bert-classifier", **options)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +36,7 @@ def _values(trainer: Any, metric: str) -> list[float]:
 def test_the_best_model_by_it_is_loaded(metric: str, greater: bool | None, tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, metric, greater_is_better=greater, save_total_limit=1)
     trainer.train()
-    values = _values(trainer, metric)
+    values = logged(trainer, f"eval_{metric.removeprefix('eval_')}")
     is_greater = not metric.endswith("loss") if greater is None else greater
     best = max(values) if is_greater else min(values)
     assert len(values) == 6
@@ -56,20 +46,18 @@ def test_the_best_model_by_it_is_loaded(metric: str, greater: bool | None, tmp_p
     assert metrics[f"eval_{metric.removeprefix('eval_')}"] == pytest.approx(best, abs=1e-6)
 
 
-class _Worsens(TrainerCallback):  # type: ignore[misc]
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if state.global_step >= 2:
-            for parameter in model.parameters():
-                parameter.grad.neg_()
+def _worsen(state: Any, model: Any, **_: Any) -> None:
+    for parameter in model.parameters() if state.global_step >= 2 else ():
+        parameter.grad.neg_()
 
 
 @pytest.mark.parametrize("metric", ["eval_math_loss", "worst_loss", "loss"])
 def test_a_run_stops_once_it_does_not_improve(metric, tmp_path, caplog, monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    stopping = EarlyStoppingCallback(early_stopping_patience=2)
-    trainer = _trainer(tmp_path, metric, callbacks=[_Worsens(), stopping], learning_rate=0.1, max_steps=12)
+    callbacks = [On(pre_optimizer_step=_worsen), EarlyStoppingCallback(early_stopping_patience=2)]
+    trainer = _trainer(tmp_path, metric, callbacks=callbacks, learning_rate=0.1, max_steps=12)
     trainer.train()
-    values = _values(trainer, metric)
+    values = logged(trainer, f"eval_{metric.removeprefix('eval_')}")
     best = values.index(min(values))
     assert len(values) == best + 3 < 12  # two evaluations that are no better, of that metric alone
     assert trainer.state.best_global_step == best + 1

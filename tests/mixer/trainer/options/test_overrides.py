@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from mixer import MixingMixin, MixingTrainer
-from tests.helpers import Tokens, arguments, build_model, three_streams, weights_of
+from tests.helpers import On, Tokens, arguments, build_model, weights_of
+from tests.mixer.trainer.runs import make, train
 
 # What makes the batches of training is not the Trainer's here, but the streams'.
 NEVER_CALLED = ("_get_train_sampler", "_get_num_items_in_batch")
@@ -53,8 +54,7 @@ def calls_of(base: type[Trainer], folder: Path) -> Counter[str]:
 
 
 def made(folder: Path, kind: Any = MixingTrainer, callbacks: Any = None, **changes: Any) -> Any:
-    own = {"batch_size": changes.pop("batch_size", None), "callbacks": callbacks}
-    return kind(build_model("llama"), arguments(folder, **changes), train_dataset=three_streams(), **own)
+    return make(folder, kind=kind, callbacks=callbacks, **changes)
 
 
 def test_what_the_trainer_calls_is_called(tmp_path: Path) -> None:
@@ -76,40 +76,13 @@ class TestTrainingStep:
             made(tmp_path, Mine).train()
 
     def test_one_that_is_replaced_in_the_run_is_refused(self, tmp_path: Path) -> None:
-        class Replacing(TrainerCallback):
-            def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-                trainer.training_step = lambda model, *rest: torch.zeros(())
-
-        trainer = made(tmp_path, callbacks=[Replacing()])
+        replaced = On(step_begin=lambda *_, **__: setattr(trainer, "training_step", lambda *_: torch.zeros(())))
+        trainer = made(tmp_path, callbacks=[replaced])
         with pytest.raises(TypeError, match=r"training_step of this MixingTrainer was replaced during the run"):
             trainer.train()
 
 
 class TestLog:
-    def test_it_sees_the_streams_once(self, tmp_path: Path) -> None:
-        seen: list[dict[str, float]] = []
-        told: list[dict[str, float]] = []
-
-        class Mine(MixingTrainer):
-            def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-                seen.append(dict(logs))
-                logs["own"] = 1.0
-                super().log(logs, start_time)
-
-        class Kept(TrainerCallback):
-            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-                told.append(dict(logs))
-
-        trainer = made(tmp_path, Mine, [Kept()])
-        trainer.train()
-        for step, entry in enumerate(seen[:3], start=1):
-            assert {"loss", "train_coverage", "batch_size", "loss/a", "count/b", "weight/c"} <= entry.keys()
-            assert sum(entry[f"count/{name}"] for name in "abc") == 8
-            kept = {**entry, "own": 1.0, "epoch": told[step - 1]["epoch"]}
-            assert told[step - 1] == kept
-            assert trainer.state.log_history[step - 1] == {**kept, "step": step}
-        assert "log" not in vars(trainer)
-
     @pytest.mark.parametrize("is_above", [True, False])
     def test_one_without_a_start_time_is_called(self, tmp_path: Path, is_above: bool) -> None:
         seen: list[dict[str, float]] = []
@@ -129,20 +102,14 @@ class TestLog:
 
 class TestLoader:
     def test_a_look_at_it_changes_no_run(self, tmp_path: Path) -> None:
-        class Looking(TrainerCallback):
-            pass
-
         def look(*args: Any, **kwargs: Any) -> None:
             assert next(iter(trainer.get_train_dataloader()))["input_ids"].ndim == 2
 
         ends = []
-        for when in ("never", "on_train_begin", "on_step_end", "on_epoch_end"):
-            callback = Looking()
-            setattr(callback, when, look)
-            args = arguments(tmp_path / when, max_steps=-1, num_train_epochs=2)
-            data = {"train_dataset": {"a": Tokens(20, 1), "b": Tokens(11, 2)}, "mixing": "LossChange"}
-            trainer = MixingTrainer(build_model("llama"), args, callbacks=[callback], **data)
-            trainer.train()
+        data = {"a": Tokens(20, 1), "b": Tokens(11, 2)}
+        for when in ("push_begin", "train_begin", "step_end", "epoch_end"):  # never, and at three events
+            options = {"callbacks": [On(**{when: look})], "max_steps": -1, "num_train_epochs": 2}
+            trainer = train(tmp_path / when, train_dataset=data, mixing="LossChange", **options)
             ends.append((weights_of(trainer.model), trainer.ledger.to_pandas()))
             assert torch.equal(ends[-1][0], ends[0][0])
             assert ends[-1][1].equals(ends[0][1])

@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 
-from mixer import MixingMixin, MixingSeq2SeqTrainer, MixingTrainer, Order, Stream
+from mixer import MixingMixin, MixingSeq2SeqTrainer
 from tests.helpers import weights_of
+from tests.mixer.trainer.runs import as_drawn
 from tests.seq2seq import arguments, model, pairs, tokenizer
 
 
@@ -32,10 +33,9 @@ def test_one_data_set_is_trained_as_by_the_seq2seq_trainer(name: str, tmp_path: 
     options = {"max_steps": -1, "num_train_epochs": 1, "eval_strategy": "epoch", "label_smoothing_factor": 0.1}
     options |= {"predict_with_generate": True, "generation_max_length": 9}
     data = pairs(19, 1)
-    order = Order(19, Stream("train", data).order_key(42)).indices(0, 19).tolist()
     ours = _trainer(MixingSeq2SeqTrainer, tmp_path / "ours", data, name, **options)
     options["train_sampling_strategy"] = "sequential"  # the Trainer gets the samples in our order
-    stock = _trainer(Seq2SeqTrainer, tmp_path / "stock", data.select(order), name, **options)
+    stock = _trainer(Seq2SeqTrainer, tmp_path / "stock", as_drawn(data), name, **options)
     for trainer in (stock, ours):
         trainer.train()
     assert torch.equal(weights_of(stock.model), weights_of(ours.model))
@@ -87,8 +87,3 @@ def test_options_for_generation_hold_for_each_set_and_for_predictions(kind: type
     assert asked == [(2, 6), (2, 6), (None, 9), (None, 9), (2, 6)]
     assert output.predictions.shape[0] == 4
     assert "test_right" in output.metrics
-
-
-def test_a_trainer_that_generates_nothing_takes_no_such_option(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="num_beams"):
-        _trainer(MixingTrainer, tmp_path).evaluate(num_beams=2)

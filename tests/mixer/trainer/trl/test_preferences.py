@@ -120,13 +120,6 @@ def test_preferences_that_do_not_go_are_refused(tmp_path: Path, loss: Any, data:
         MixingDPO(model_of(), ref_model=model_of(), args=args, train_dataset=data, processing_class=tokenizer())
 
 
-def _overriding(name: str) -> Any:
-    def own(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(Trainer, name)(self, *args, **kwargs)
-
-    return type("Between", (type("Below", (Trainer,), {name: own}),), {})
-
-
 class _Old(Trainer):  # type: ignore[misc]
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
         return super().compute_loss(model, inputs, return_outputs)
@@ -137,10 +130,6 @@ class _Old(Trainer):  # type: ignore[misc]
     [
         *((one, f"{one.__name__} overrides get_train_dataloader,") for one in (GRPOTrainer, RLOOTrainer)),
         (DistillationTrainer, "DistillationTrainer overrides get_train_dataloader,"),
-        *(
-            (_overriding(name), rf"Mixed: Below overrides {name}, .*interleave_datasets")
-            for name in ("get_train_dataloader", "_get_train_sampler", "get_batch_samples")
-        ),
         (
             type("OtherTrainer", (Trainer,), {"__module__": "trl.trainer.other_trainer"}),
             r"Mixed: TRL's OtherTrainer has no _prepare_dataset.*SFTTrainer",

@@ -13,9 +13,10 @@ from transformers import Trainer
 from trl import SFTTrainer
 
 import mixer
-from mixer import MixingSFTTrainer, Order, Stream
+from mixer import MixingSFTTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import GradientRecorder, Tokens, weights_of
+from tests.mixer.trainer.runs import as_drawn
 from tests.mixer.trainer.trl.cases import (
     chats,
     completions,
@@ -27,17 +28,6 @@ from tests.mixer.trainer.trl.cases import (
     two_chats,
 )
 from tests.ranks.warm import some
-
-
-def test_each_stream_becomes_what_sft_trainer_makes_of_it_alone(tmp_path: Path) -> None:
-    data = {"chat": chats(6, 1), "answers": completions(5, 2), "text": texts(4, 3)}
-    trainer = sft(tmp_path / "all", data, max_length=6)
-    for stream in trainer.streams:
-        args = sft_arguments(tmp_path / stream.name, max_length=6)
-        alone = SFTTrainer(model_of(), args, train_dataset=data[stream.name], processing_class=tokenizer())
-        for column in ("input_ids", "labels"):
-            assert list(stream.dataset[column]) == list(alone.train_dataset[column])
-    assert len(trainer.train_dataset) == sum(len(stream.dataset) for stream in trainer.streams)
 
 
 def _question(row: dict[str, Any]) -> dict[str, Any]:
@@ -129,19 +119,15 @@ def test_a_stream_that_does_not_go_is_named(tmp_path: Path, other: Any, changes:
         sft(tmp_path, {"chat": chats(4, 1), "odd": other}, **changes)
 
 
-def test_what_sft_trainer_drops_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(
-        "mixer.trainer.trl.preparation.logger.warning", lambda text, *values: said.append(text % values)
-    )
+def test_what_sft_trainer_drops_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain = chats(4, 1)
     columns = {"system": "w1", "weight": 0.5, "tools": None, "id": 1}
     dropping = datasets.Dataset.from_list([{**row, **columns} for row in plain])
     weighted = [{"messages": [{**turn, "weight": 0} for turn in row["messages"]]} for row in plain]
     sft(tmp_path, {"plain": plain, "dropping": dropping, "turns": datasets.Dataset.from_list(weighted)})
-    assert len(said) == 2
-    assert "'dropping': SFTTrainer drops the column 'system' and the column 'weight', so" in said[0]
-    assert "'turns': SFTTrainer drops the field 'weight' of turns, so" in said[1]
+    columns_lost, turns_lost = [text for text in caplog.messages if "SFTTrainer drops" in text]
+    assert "'dropping': SFTTrainer drops the column 'system' and the column 'weight', so" in columns_lost
+    assert "'turns': SFTTrainer drops the field 'weight' of turns, so" in turns_lost
 
 
 def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:
@@ -262,17 +248,14 @@ def test_a_step_of_all_samples(tmp_path: Path, name: str) -> None:
 
 def _both(tmp_path: Path, model_name: str, data: Any, **changes: Any) -> list[Trainer]:
     """Trains SFTTrainer on the samples in our order, and ours on one data set."""
-    order = Order(len(data), Stream("train", data).order_key(42)).indices(0, len(data)).tolist()
     trainers: list[Trainer] = []
     for trainer_class in (SFTTrainer, MixingSFTTrainer):
         options = {"optim": "adamw_torch", "learning_rate": 1e-2, "max_grad_norm": 1.0, "max_steps": -1, **changes}
         args = sft_arguments(tmp_path / trainer_class.__name__, num_train_epochs=1, **options)
+        own = {"train_dataset": data, "eval_dataset": data, "processing_class": tokenizer()}
         if trainer_class is SFTTrainer:
-            args.train_sampling_strategy = "sequential"
-        own = data.select(order) if trainer_class is SFTTrainer else data
-        trainer = trainer_class(
-            model_of(model_name), args, train_dataset=own, eval_dataset=data, processing_class=tokenizer()
-        )
+            args.train_sampling_strategy, own["train_dataset"] = "sequential", as_drawn(data)
+        trainer = trainer_class(model_of(model_name), args, **own)
         trainer.train()
         trainers.append(trainer)
     return trainers
