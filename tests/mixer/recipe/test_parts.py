@@ -59,7 +59,7 @@ ROWS = {"factory": "builtins.dict", "arguments": {"test": [{"labels": 1}]}}
         (StreamRecipe(data=DataSource("a"), train_split="test"), "train_split"),
         (StreamRecipe(**ROWS), "train_split: .*'test'"),
         (StreamRecipe(**ROWS, train_split="test", format=Dialogue()), "format: Dialogue .*trainer"),
-        (StreamRecipe(factory="builtins.iter", arguments={}, rows_share=0.5), "factory"),
+        (StreamRecipe(factory="builtins.zip", rows_share=0.5), "rows_share"),
     ],
 )
 def test_a_stream_whose_fields_do_not_fit_is_refused(stream: StreamRecipe, named: str) -> None:
