@@ -176,7 +176,7 @@ def joined(sources: Sequence[Mapping[str, Any]]) -> Splits:
 
 
 def leaked(source: Mapping[str, Any], num_copies: int) -> Splits:
-    """Takes copies of the blocks for validation, some of which steer, as blocks to train on.
+    """Takes copies of the blocks for validation, some of which are development rows, as blocks to train on.
 
     Args:
         source: Arguments of `blocks`.
@@ -203,7 +203,7 @@ def _of(values: npt.NDArray[Any]) -> ByteBlocks:
 def _domain(name: str, num_samples: int, num_validation: int, num_test: int, length: int) -> Splits:
     splits = _DOMAINS[name](num_samples, _SPREAD * (num_validation + num_test), length)
     held = splits["validation"].blocks.numpy()[::_SPREAD]
-    # By turns: what holds for the rows that steer, such as a bound, holds for those that judge only if they are alike.
+    # By turns: what holds for the development rows, such as a bound, holds for test rows only if they are alike.
     is_test = np.isin(np.arange(len(held)), np.linspace(0, len(held) - 1, num_test).astype(np.int64))
     return {"train": splits["train"], "validation": _of(held[~is_test]), "test": _of(held[is_test])}
 

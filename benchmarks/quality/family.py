@@ -2,7 +2,7 @@
 
 A scenario on which a defect was found and mended judges nothing any more. So policies are changed by the `tuning` seeds
 alone, and the `judging` ones are run once, when a policy is done; then new seeds are drawn. Sources are texts or tasks,
-some of them garbled, junk, mislabelled, near-duplicates, scarce, late, or with copies of the rows that steer.
+some of them garbled, junk, mislabelled, near-duplicates, scarce, late, or with copies of the development rows.
 
 Those of `encoder` train the upper layers of a pre-trained one on polarity, one of each aim; they judge too.
 """

@@ -63,7 +63,7 @@ class _Measuring(Fixed):
 
 def _build(scenario: Scenario, seed: int, mixing: Fixed, folder: Path, **options: Any) -> MixingTrainer:
     parts, objective = scenario.read(None), scenario.objective
-    test, steering = ({name: parts[name][part] for name in objective.names} for part in ("test", "validation"))
+    test, development = ({name: parts[name][part] for name in objective.names} for part in ("test", "validation"))
     return new_trainer(
         scenario,
         scenario.new_model(seed),
@@ -71,7 +71,7 @@ def _build(scenario: Scenario, seed: int, mixing: Fixed, folder: Path, **options
         parts,
         mixing,
         eval_dataset=test,
-        objective=replace(objective, steering_sets=steering),
+        objective=replace(objective, development_sets=development),
     )
 
 

@@ -30,7 +30,7 @@ def mixture_card(folder: str | Path) -> dict[str, Any]:
         data_seed; sources (a row each: name, kind, rows, samples, share, tokens, token_share, passes, rows_never_seen,
         and where they are known fingerprint, content, licence, origin); over_time (share of samples of each source in
         parts of the run); never_drawn (names); evaluated_on_training_rows (a sentence, or `None` where nothing is
-        known); steering_rows; parent and forked_at of a fork; version.
+        known); development_rows; parent and forked_at of a fork; version.
 
     Raises:
         ValueError: If there is no such run, or it has no step.
@@ -50,7 +50,7 @@ def mixture_card(folder: str | Path) -> dict[str, Any]:
         row |= {"passes": samples / size if size else None, "skipped": int(total["skipped"])}
         row["rows_never_seen"] = None if size is None else size - int(total["unique"])
         sources.append({**row, **run.get("sources", {}).get(name, {})})
-    kept = ["mixing", "objective", "groupings", "batch_size", "seed", "data_seed", "steering_rows", "version"]
+    kept = ["mixing", "objective", "groupings", "batch_size", "seed", "data_seed", "development_rows", "version"]
     kept += ["evaluated_on_training_rows", "parent", "forked_at"]
     return {
         "steps": int(rows["step"].max()),
@@ -137,8 +137,8 @@ def _facts(card: Mapping[str, Any]) -> dict[str, str]:
         "evaluation sets with rows of sources": card["evaluated_on_training_rows"]
         or "none known to the run (it compares data sets, not texts)",
     }
-    if card["steering_rows"]:
-        facts["rows of evaluation sets that steered the mixture"] = f"`{json.dumps(card['steering_rows'])}`"
+    if card["development_rows"]:
+        facts["development rows of evaluation sets"] = f"`{json.dumps(card['development_rows'])}`"
     if card["parent"]:
         facts["forked"] = f"from {card['parent']} at step {card['forked_at']:,}"
     return facts

@@ -100,7 +100,7 @@ def _remarks(summaries: Sequence[RunSummary]) -> list[str]:
         amounts = {one.name: int(one.streams[unit].sum()) for one in summaries}
         if unlike := unlike_amounts(amounts, unit):
             remarks.append(unlike)
-    if judged := judged_apart({one.name: one.steering_rows for one in summaries}):
+    if judged := judged_apart({one.name: one.development_rows for one in summaries}):
         remarks.append(judged)
     return remarks
 
@@ -118,10 +118,10 @@ def unlike_amounts(amounts: Mapping[str, float], unit: str) -> str:
 
 
 def judged_apart(taken: Mapping[str, Mapping[str, int]]) -> str:
-    """Warns that runs were evaluated on different rows, because some steered in one of them only; empty if not.
+    """Warns that runs were evaluated on different rows, as some were development rows in one only; empty if not.
 
     Args:
-        taken: By run, the number of rows by evaluation set that were set aside to steer.
+        taken: By run, the number of rows by evaluation set that were set aside as development rows.
     """
     sets = dict.fromkeys(name for own in taken.values() for name in own)
     parts = [
@@ -131,9 +131,8 @@ def judged_apart(taken: Mapping[str, Mapping[str, int]]) -> str:
     ]
     if not parts:
         return ""
-    return (
-        f"They were judged by different rows: {'; '.join(first_of(parts))}. Set the objective's steering_share in all."
-    )
+    rows = "; ".join(first_of(parts))
+    return f"They were evaluated on different rows: {rows}. Set the objective's development_share in all."
 
 
 def _of_training(summary: RunSummary) -> RunSummary:

@@ -38,7 +38,7 @@ class RunSummary:
         interval_steps: Number of steps that a row of the ledger covers.
         policy: Name of the policy with its unit; empty if unknown.
         unit: What its weights are shares of.
-        steering_rows: Number of rows by evaluation set that were set aside to steer.
+        development_rows: Number of development rows by evaluation set.
     """
 
     name: str
@@ -51,7 +51,7 @@ class RunSummary:
     interval_steps: int = 1
     policy: str = ""
     unit: Unit = "samples"
-    steering_rows: Mapping[str, int] = field(default_factory=dict)
+    development_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -129,7 +129,7 @@ def summarise(run: Path) -> RunSummary:
     metrics = _first_and_last(ledger.metrics(), ["stream", "metric"], "value").reset_index()
     sets, steps = frozenset(evaluated), int(rows["step"].max())
     policy = rule_in_words(described["mixing"]) if "mixing" in described else ""
-    taken = described.get("steering_rows")
+    taken = described.get("development_rows")
     own = (weights, objective, ledger.interval_steps, policy, unit, taken if isinstance(taken, dict) else {})
     return RunSummary(run.name, summary, steps, sets, metrics, *own)
 

@@ -28,7 +28,7 @@ _EARLY_STEPS = 256  # a mixture matters most while the model learns most
 _FORWARD = 1 / 3  # of the work of a forward and a backward
 _COUNTED_STEPS = 10_000  # of a long run, whose cost is told
 _LOSS_ROWS = 64  # of each target, whose losses are compared over time
-_JUDGED_ROWS, _LEAST_COMPARED = 32, 8  # of all targets where they are an average, and of each
+_TEST_ROWS, _LEAST_COMPARED = 32, 8  # of all targets where they are an average, and of each
 _FALL = 0.02  # of a target's loss: length of the step along its gradient
 
 
@@ -49,7 +49,7 @@ class TargetProbe(StepHook):
     checkpointing stays on. Beside a micro-batch, two copies of the trained parameters are in memory at a time.
 
     Losses of an objective with bounds or of the worst target are those of the same up to 64 rows each time, others
-    those of the measurement's rows; with bounds, the first ones follow step 1. Where losses of rows that judge are
+    those of the measurement's rows; with bounds, the first ones follow step 1. Where losses of test rows are
     asked for, up to 32 rows of either kind, at least 8 of each target, are the same each time.
 
     Measurements follow steps 2, 4, 8, 16 and 32, then grow apart by √2 or more. Each takes as many rows as 3 % of the
@@ -61,7 +61,7 @@ class TargetProbe(StepHook):
         runs: Runs the model outside of training.
         request: What is asked for.
         objective: The objective, with its targets by name.
-        judging: The rows of each target that judge, in order; empty if they are not asked for.
+        test: The test rows of each target, in order; empty if they are not asked for.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class TargetProbe(StepHook):
         runs: AuxiliaryPasses,
         request: Alignment,
         objective: Objective,
-        judging: Sequence[TargetRows] = (),
+        test: Sequence[TargetRows] = (),
     ):
-        self._targets, self._judging, self._runs, self._mixing = targets, judging, runs, runs.run.mixing
+        self._targets, self._test, self._runs, self._mixing = targets, test, runs, runs.run.mixing
         self._rank, self._world_size = runs.trainer.args.process_index, runs.ranks.world_size
         mixing = self._mixing
         self._are_measured: BoolArray = np.array([not (s.is_iterable or s.is_memory) for s in mixing.planner.streams])
@@ -89,9 +89,9 @@ class TargetProbe(StepHook):
             is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
             if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
                 self._early.append(step)
-        # Losses are compared from one measurement to the next, with each other, or with those of rows that judge.
-        is_compared, most = bool(objective.bounds) or objective.kind == "worst", _JUDGED_ROWS // len(targets)
-        self._num_compared = _LOSS_ROWS if is_compared else max(_LEAST_COMPARED, most) if judging else 0
+        # Losses are compared from one measurement to the next, with each other, or with those of test rows.
+        is_compared, most = bool(objective.bounds) or objective.kind == "worst", _TEST_ROWS // len(targets)
+        self._num_compared = _LOSS_ROWS if is_compared else max(_LEAST_COMPARED, most) if test else 0
         self._has_warned = self._has_warned_of_bits = False
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
 
@@ -125,7 +125,7 @@ class TargetProbe(StepHook):
         mixing, interval = self._mixing, self.interval_steps
         num_steps = min(mixing.clock.max_steps, _COUNTED_STEPS + 10 * interval)
         due = {*(step for step in self._early[1:] if step <= num_steps), *range(interval, num_steps + 1, interval)}
-        compared = sum(min(self._num_compared, rows.num_rows) for rows in (*self._targets, *self._judging))
+        compared = sum(min(self._num_compared, rows.num_rows) for rows in (*self._targets, *self._test))
         work = sum(self._work * self.num_rows(step) + _FORWARD * compared for step in due)
         return work / (num_steps * mixing.initial_batch_size)
 
@@ -146,19 +146,19 @@ class TargetProbe(StepHook):
         """Replaces the losses by those of each target's first rows: other rows differ by more than a bound allows."""
         own_rows, count = (self._rank, self._world_size, self._num_compared), len(self._targets)
         with self._runs.without_gradients(training=False):
-            sums = [rows.loss_sums(self._runs, *own_rows) for rows in (*self._targets, *self._judging)]
+            sums = [rows.loss_sums(self._runs, *own_rows) for rows in (*self._targets, *self._test)]
         totals = self._runs.ranks.add_up(torch.from_numpy(np.array(sums))).numpy()
         losses, errors = _means_and_errors(totals.T[None])
         losses, errors = losses[0], errors[0]
         if statistics is None:
             unknown = np.full((count, len(self._are_measured)), np.nan)
             statistics = TargetStatistics(losses[:count], unknown, unknown)
-        if not self._judging:
+        if not self._test:
             return replace(statistics, losses=losses[:count])
         with np.errstate(divide="ignore", invalid="ignore"):
             relative = (errors / losses).reshape(2, count)
-        own, judged = losses.reshape(2, count)
-        return replace(statistics, losses=own, judged=judged, gap_error=np.sqrt((relative**2).sum(axis=0)))
+        own, test = losses.reshape(2, count)
+        return replace(statistics, losses=own, test_losses=test, gap_error=np.sqrt((relative**2).sum(axis=0)))
 
     def _measure(self, step: int) -> TargetStatistics:
         losses, sums = np.full(len(self._targets), np.nan), []

@@ -1,4 +1,4 @@
-"""The targets of an objective: rows that steer, apart from those that judge."""
+"""The targets of an objective: development rows, apart from test rows."""
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
@@ -21,21 +21,21 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import collator_removing_columns
 from mixer.run.loading import data_seed
-from mixer.run.plan import Steering
+from mixer.run.plan import TargetSplits
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.random_state import seeded
 from mixer.utils.text import first_of, safe_names
 
 _SPLIT_SEED = 0  # the same rows judge in all runs, whatever their seeds
-_STEERING_SHARE = 0.25
+_DEVELOPMENT_SHARE = 0.25
 logger = logging.get_logger(__name__)
 
 
-def find_steering(trainer: Trainer, objective: Objective | None, policy: Policy) -> Steering | None:
-    """Finds the rows that steer, and takes them out of the trainer's evaluation sets unless they are given apart.
+def split_targets(trainer: Trainer, objective: Objective | None, policy: Policy) -> TargetSplits | None:
+    """Finds the development rows, and takes them out of the trainer's evaluation sets unless they are given apart.
 
     Args:
-        trainer: The trainer; its `eval_dataset` keeps the rows that judge.
+        trainer: The trainer; its `eval_dataset` keeps the test rows.
         objective: The objective, or `None`.
         policy: The policy, which may read no target: then nothing is taken, unless the objective asks for a share.
 
@@ -52,29 +52,29 @@ def find_steering(trainer: Trainer, objective: Objective | None, policy: Policy)
             "{'target': dataset}."
         )
     objective = objective.of_sets(list(sets))
-    rows: dict[str, Any] = dict(safe_names(objective.steering_sets, "steering_sets"))
+    rows: dict[str, Any] = dict(safe_names(objective.development_sets, "development_sets"))
     _check_own_rows(rows, objective)
-    judging, steers = dict(sets), "objective" in required(policy.needs)
+    test, is_followed = dict(sets), "objective" in required(policy.needs)
     for name, own in rows.items():
         _check_rows(name, own)
-    share = objective.steering_share
+    share = objective.development_share
     if share is None:
-        share = _STEERING_SHARE if steers else 0.0
-    if steers or share:
+        share = _DEVELOPMENT_SHARE if is_followed else 0.0
+    if is_followed or share:
         for name in (name for name in objective.names if name not in rows):
-            rows[name], judging[name] = _split(sets[name], share, name)
-    trainer.eval_dataset = judging
-    taken = {name: len(rows[name]) for name, own in judging.items() if own is not sets[name]}
+            rows[name], test[name] = _split(sets[name], share, name)
+    trainer.eval_dataset = test
+    taken = {name: len(rows[name]) for name, own in test.items() if own is not sets[name]}
     if taken and trainer.is_world_process_zero():
-        logger.warning("objective: %s.", _in_words(taken, judging))
-    judges = {name: judging[name] for name in objective.names}
-    have_length = all(isinstance(own, Sized) and len(own) for own in judges.values())
-    return Steering(objective, rows if steers else {}, taken, judges if have_length else {})
+        logger.warning("objective: %s.", _in_words(taken, test))
+    evaluated = {name: test[name] for name in objective.names}
+    have_length = all(isinstance(own, Sized) and len(own) for own in evaluated.values())
+    return TargetSplits(objective, rows if is_followed else {}, taken, evaluated if have_length else {})
 
 
-def _in_words(taken: Mapping[str, int], judging: Mapping[str, Any]) -> str:
+def _in_words(taken: Mapping[str, int], test: Mapping[str, Any]) -> str:
     parts = [
-        f"{number} of {number + len(judging[name])} rows of {name} steer, {len(judging[name])} are evaluated"
+        f"{number} of {number + len(test[name])} rows of {name} are development rows, {len(test[name])} are evaluated"
         for name, number in taken.items()
     ]
     return "; ".join(first_of(parts))
@@ -84,7 +84,8 @@ def _check_own_rows(rows: Mapping[str, Any], objective: Objective) -> None:
     unknown = [name for name in rows if name not in objective.names]
     if unknown:
         raise ValueError(
-            f"objective: steering_sets: {unknown} are no targets of the objective, which has {list(objective.names)}."
+            f"objective: development_sets: {unknown} are no targets of the objective, which has "
+            f"{list(objective.names)}."
         )
 
 
@@ -92,24 +93,25 @@ def _check_rows(name: str, rows: Any) -> None:
     kind = type(rows).__name__
     if isinstance(rows, str | bytes) or not hasattr(rows, "__getitem__") or not isinstance(rows, Sized):
         found = f"{rows!r:.100}" if isinstance(rows, str | bytes) else f"a {kind} without length and places"
-        raise ValueError(f"steering_sets[{name!r}] must be a data set with rows to steer by, got {found}.")
+        raise ValueError(f"development_sets[{name!r}] must be a data set with development rows, got {found}.")
     if not len(rows):
-        raise ValueError(f"steering_sets[{name!r}] must have rows to steer by, got a {kind} with none.")
+        raise ValueError(f"development_sets[{name!r}] must have development rows, got a {kind} with none.")
 
 
 def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
-    """Splits an evaluation set into rows that steer and rows that judge."""
-    called, hint = f"eval_dataset[{name!r}]", f"Pass Objective(steering_sets={{{name!r}: dataset}}) with own rows."
+    """Splits an evaluation set into development rows and test rows."""
+    called, hint = f"eval_dataset[{name!r}]", f"Pass Objective(development_sets={{{name!r}: dataset}}) with own rows."
     if not isinstance(dataset, Sized) or is_iterable(dataset):
-        raise ValueError(f"{called} has no length, so no part of it can be set aside to steer. {hint}")
-    num_steering = round(share * len(dataset))
-    if not 0 < num_steering < len(dataset):
+        raise ValueError(f"{called} has no length, so no part of it can be set aside as development rows. {hint}")
+    num_development = round(share * len(dataset))
+    if not 0 < num_development < len(dataset):
         raise ValueError(
-            f"{called}: steering_share={share} sets {num_steering} of its {len(dataset)} row{'s' * (len(dataset) != 1)}"
-            f" aside to steer; steering and judging need one or more each. {hint}"
+            f"{called}: development_share={share} sets {num_development} of its {len(dataset)} "
+            f"row{'s' * (len(dataset) != 1)} aside as development rows; those and the test rows need one or more each."
+            f" {hint}"
         )
     order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
-    return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_steering]))
+    return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_development]))
 
 
 class TargetRows:

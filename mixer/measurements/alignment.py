@@ -15,7 +15,7 @@ _MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
 
 @dataclass(frozen=True)
 class TargetStatistics:
-    """Measurements of an objective's targets on rows that steer.
+    """Measurements of an objective's targets on development rows.
 
     Args:
         losses: `[num_targets]`: mean loss per item of each target's rows, in the order of `Objective.names`.
@@ -25,16 +25,16 @@ class TargetStatistics:
             its own. `[1, num_streams]` where targets are joined: the products with the objective's gradient.
         error: Of the same shape: standard errors by the differences between a stream's rows.
         metric: The optimizer's metric: `"adam"`, `"rmsprop"`, or `"plain"` with `D = 1`.
-        judged: `[num_targets]`: mean loss per item of rows that judge, the same each time, if they were asked for; then
+        test_losses: `[num_targets]`: mean loss per item of test rows, the same each time, if they were asked for; then
             `losses` are of the same rows each time too. NaN for a target without such rows.
-        gap_error: `[num_targets]`: standard errors of `log(judged / losses)`.
+        gap_error: `[num_targets]`: standard errors of `log(test_losses / losses)`.
     """
 
     losses: FloatArray
     alignment: FloatArray
     error: FloatArray
     metric: str = "plain"
-    judged: FloatArray | None = None
+    test_losses: FloatArray | None = None
     gap_error: FloatArray | None = None
 
     def worth(self, importance: FloatArray) -> "Worth":
@@ -74,13 +74,13 @@ class Worth(NamedTuple):
 
 @dataclass(frozen=True)
 class Alignment(Measurement[TargetStatistics]):
-    """What a sample of each stream is worth for the targets of the objective, on rows that steer.
+    """What a sample of each stream is worth for the targets of the objective, on development rows.
 
     Args:
         metric: Whether gradients are compared in the metric of the optimizer, or plainly.
         interval_steps: Steps between regular measurements; 0 chooses the interval by its cost.
         joined: Whether the gradient of the whole objective will do where it is an average without bounds.
-        judged: Whether to measure the losses of rows that judge too.
+        test_losses: Whether to measure the losses of test rows too.
     """
 
     requires = frozenset({"objective", "gradients between steps"})
@@ -89,7 +89,7 @@ class Alignment(Measurement[TargetStatistics]):
     metric: Literal["optimizer", "plain"] = "optimizer"
     interval_steps: int = 0
     joined: bool = False
-    judged: bool = False
+    test_losses: bool = False
 
     @staticmethod
     def part(result: TargetStatistics, streams: Sequence[int]) -> TargetStatistics:
@@ -108,5 +108,8 @@ class Alignment(Measurement[TargetStatistics]):
         if any(request.metric != first.metric for request in requests):
             raise ValueError(f"needs: alignment is measured in one metric, but {list(requests)} ask for two.")
         intervals = [request.interval_steps for request in requests if request.interval_steps]
-        joined, judged = all(request.joined for request in requests), any(request.judged for request in requests)
-        return cls(first.metric, math.gcd(*intervals), joined, judged)
+        joined, test_losses = (
+            all(request.joined for request in requests),
+            any(request.test_losses for request in requests),
+        )
+        return cls(first.metric, math.gcd(*intervals), joined, test_losses)

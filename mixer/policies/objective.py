@@ -21,8 +21,8 @@ Kind = Literal["average", "worst"]
 class Objective:
     """What a run is to lower: the losses of targets.
 
-    Targets are named evaluation sets, which need not be streams. Rows that steer the mixture are apart from rows that
-    judge it: a loss that a policy has followed is lower than that of rows it has never seen.
+    Targets are named evaluation sets, which need not be streams. A policy follows development rows, and test rows
+    say what came of it: a loss that a policy has followed is lower than that of rows it has never seen.
 
     Args:
         targets: Names of evaluation sets, or their importance by name; `None` for all sets alike.
@@ -32,14 +32,15 @@ class Objective:
         metric: What is reported as the objective: `"loss"`, or a metric that `compute_metrics` returns. Policies follow
             losses, which have gradients.
         greater_is_better: Whether a greater metric is better; a loss is better if it is lower.
-        steering_share: Share of each target's evaluation set that is set aside to steer; evaluations use the rest.
-            `None` is a quarter if the policy reads targets, else nothing. A number is set aside whatever the policy:
-            runs of several policies are then judged by the same rows.
-        steering_sets: Data sets that steer, by name of their target, in place of a part of its evaluation set.
+        development_share: Share of each target's evaluation set that is set aside as development rows; evaluations
+            use the rest, the test rows. `None` is a quarter if the policy reads targets, else nothing. A number is set
+            aside whatever the policy: runs of several policies are then evaluated on the same rows.
+        development_sets: Data sets of development rows, by name of their target, in place of a part of its evaluation
+            set.
 
     Raises:
         ValueError: If a value is outside its range.
-        TypeError: If `steering_sets` is no mapping.
+        TypeError: If `development_sets` is no mapping.
 
     Example:
         >>> Objective(["math", "code"]).value({"math": 2.0, "code": 3.0, "chat": 9.0})
@@ -51,20 +52,20 @@ class Objective:
     bounds: Mapping[str, float] = field(default_factory=dict)
     metric: str = "loss"
     greater_is_better: bool = False
-    steering_share: float | None = None
-    steering_sets: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    development_share: float | None = None
+    development_sets: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in ("average", "worst"):
             raise ValueError(f"objective: kind must be 'average' or 'worst', got {self.kind!r}.")
         _check_targets(self.targets)
-        share = self.steering_share
+        share = self.development_share
         if share is not None and not (isinstance(share, int | float) and 0.0 <= share < 1.0):
             raise ValueError(
-                f"objective: steering_share must be 0 or more and below 1, got {share!r}; 0.25 leaves three of four "
-                f"rows to judge by, 0 leaves all if steering_sets gives the rows that steer."
+                f"objective: development_share must be 0 or more and below 1, got {share!r}; 0.25 leaves three of four "
+                f"test rows, 0 leaves all if development_sets gives the development rows."
             )
-        _check_steering_sets(self.steering_sets)
+        _check_development_sets(self.development_sets)
         if not isinstance(self.metric, str):
             raise ValueError(f"objective: metric must be a name, got {self.metric!r}.")
         if self.metric == "loss" and self.greater_is_better:
@@ -193,10 +194,10 @@ def _check_targets(targets: Any) -> None:
         )
 
 
-def _check_steering_sets(sets: Any) -> None:
+def _check_development_sets(sets: Any) -> None:
     if not isinstance(sets, Mapping):
         kind = type(sets).__name__
-        raise TypeError(f"objective: steering_sets must be a mapping of names to data sets, got a {kind}.")
+        raise TypeError(f"objective: development_sets must be a mapping of names to data sets, got a {kind}.")
 
 
 def _check_bounds(bounds: Any) -> None:

@@ -78,10 +78,10 @@ class Recipe:
         conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `upgrad`, or
             the class `GradientAggregation` with its arguments.
         objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
-            names, their importance by name, or an `Objective`; see the docs for the rows that steer.
+            names, their importance by name, or an `Objective`; see the docs for the development rows.
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
-        targets: Rows that steer, by the name of a target, in place of a part of its evaluation set; written likewise.
+        targets: Development rows, by the name of a target, in place of a part of its evaluation set; written likewise.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
             streams' rows and pads batches.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
@@ -185,7 +185,7 @@ class Recipe:
                 args=training,
                 train_dataset=[one.stream for one in built.values()],
                 eval_dataset=data.evaluation or None,
-                objective=self._steered_by(_rows_of(targets)),
+                objective=self._with_development_sets(_rows_of(targets)),
                 processing_class=tokenizer,
                 **self._trainer_arguments(model, reference, tokenizer, has_weights),
                 **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
@@ -216,8 +216,8 @@ class Recipe:
             reference = copy.deepcopy(model)  # TRL would load it by its name, which a new model does not have
         return {**adapters, "ref_model": reference}
 
-    def _steered_by(self, rows: Mapping[str, Any]) -> Any:
-        """Returns the objective with data sets that steer, by name of their target.
+    def _with_development_sets(self, rows: Mapping[str, Any]) -> Any:
+        """Returns the objective with data sets of development rows, by name of their target.
 
         Raises:
             ValueError: If there are such rows and no objective.
@@ -226,8 +226,10 @@ class Recipe:
             return self.objective
         objective = as_objective(self.objective or options_in(self.training).objective)
         if objective is None:
-            raise ValueError(f"targets: {list(rows)} steer nothing without an objective: give objective, too.")
-        return replace(objective, steering_sets=rows)
+            raise ValueError(
+                f"targets: {list(rows)} are development rows of nothing without an objective: give objective, too."
+            )
+        return replace(objective, development_sets=rows)
 
     def build_data(self) -> BuiltData:
         """Loads the tokenizer, sets the seed, and builds the streams and the evaluation sets.

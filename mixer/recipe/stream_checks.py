@@ -27,12 +27,12 @@ _NAMES |= {
     for option in fields(MixingConfig)
     if "_" in option.name and option.name not in OF_TRAINER
 }
-_NAMES["steering_sets"] = "targets"
+_NAMES["development_sets"] = "targets"
 _PARAMETER = re.compile(rf"(?<![\w.'\"])({'|'.join(_NAMES)})\b(?!['\"])")
 _VALUE = re.compile(r"(?<![\w.'\"])(\w+)=(?:'([\w-]+)'|(None|True|False|\d+)(?![\w(]))")
 # What is written in Python, and how a recipe writes it.
 _WRITTEN = (
-    (re.compile(r"\bObjective\(steering_sets=\{(.+?): dataset\}\)"), r"targets: {\1: {data: {path: PATH}}}"),
+    (re.compile(r"\bObjective\(development_sets=\{(.+?): dataset\}\)"), r"targets: {\1: {data: {path: PATH}}}"),
     (re.compile(r"Load the model in float32\b"), "Set model.config.dtype: float32"),
     (re.compile(r"(?<![\w.])bf16=True\b"), "training.bf16: true"),
     (re.compile(r"(?<![\w.])args\.(?=\w)"), "training."),

@@ -115,7 +115,7 @@ def unequal(found: Sequence[Configuration]) -> list[str]:
     for unit in ("samples", "tokens"):
         amounts = {one.name: over_seeds([float(run.clock[unit].iloc[-1]) for run in one.runs]).mean for one in found}
         texts.append(unlike_amounts(amounts, unit))
-    taken = {one.name: one.runs[0].description.get("steering_rows") or {} for one in found}
+    taken = {one.name: one.runs[0].description.get("development_rows") or {} for one in found}
     return [text for text in (*texts, judged_apart(taken)) if text]
 
 

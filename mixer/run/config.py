@@ -61,9 +61,9 @@ class MixingOptions:
             of a step into the same micro-batch.
         objective: What the run is to lower, for policies and reports: "average" or "worst" of the evaluation sets, the
             name of one, several names, or their importance by name. If the policy reads targets, a part of each
-            target's evaluation set steers the mixture, and the rest judges it.
-        steering_share: Share of each target's evaluation set that is set aside to steer. By default a quarter if the
-            policy reads targets, else nothing; a number is set aside whatever the policy.
+            target's evaluation set are development rows, which it follows; the rest is evaluated.
+        development_share: Share of each target's evaluation set that is set aside as development rows. By default a
+            quarter if the policy reads targets, else nothing; a number is set aside whatever the policy.
         eval_weights: Weights of the evaluation sets in eval_loss, by name, in place of the plain mean.
         loss_units: In what policies that compare losses between streams see them: "initial" divides each stream's by
             its first training loss, "entropy" by the entropy of its class labels, losses by stream (such as those of a
@@ -104,7 +104,7 @@ class MixingOptions:
     max_samples_per_micro_batch: int | None = None
     max_tokens_per_micro_batch: int | None = None
     objective: dict[str, float] | str | list[str] | None = None
-    steering_share: float | None = None
+    development_share: float | None = None
     eval_weights: dict[str, float] | str | None = None
     loss_units: dict[str, float] | str | None = None
     conflict: str | None = None
@@ -195,17 +195,19 @@ class MixingOptions:
         return budget
 
     def chosen_objective(self, given: Any) -> Objective | None:
-        """Returns what the run is to lower, with the share of rows that steer; see `chosen`."""
+        """Returns what the run is to lower, with the share of development rows; see `chosen`."""
         asked, own = (as_objective(safe_names(value, "objective")) for value in (given, self.objective))
         objective: Objective | None = self._one_of("objective", asked, "objective", own)
-        if self.steering_share is None:
+        if self.development_share is None:
             return objective
         if objective is None:
-            raise ValueError(f"steering_share={self.steering_share} sets no rows aside without objective: set it too.")
+            raise ValueError(
+                f"development_share={self.development_share} sets no rows aside without objective: set it too."
+            )
         share = self._one_of(
-            "Objective.steering_share", objective.steering_share, "steering_share", self.steering_share
+            "Objective.development_share", objective.development_share, "development_share", self.development_share
         )
-        return replace(objective, steering_share=share)
+        return replace(objective, development_share=share)
 
     def mixture(
         self,

@@ -18,20 +18,20 @@ from mixer.schedules.base import Schedule
 
 
 @dataclass(frozen=True)
-class Steering:
-    """An objective with the rows that steer.
+class TargetSplits:
+    """An objective with the development rows.
 
     Args:
         objective: The objective, with its targets by name.
         rows: The data set of each target (and each set with a bound) by name; empty if the policy reads none.
         taken: Number of rows that were taken out of evaluation sets, by name.
-        judging: What is evaluated of each target, by name; empty if the length of one is unknown.
+        test: What is evaluated of each target, by name; empty if the length of one is unknown.
     """
 
     objective: Objective
     rows: Mapping[str, Any]
     taken: Mapping[str, int]
-    judging: Mapping[str, Any] = field(default_factory=dict)
+    test: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Options:
         skipping: What happens to samples that cannot be loaded.
         probe: Options for measuring gradients, or `None`.
         methods: The user's methods, and first the one that the option `conflict` stands for.
-        steering: The objective with the rows that steer, or `None`.
+        target_splits: The objective with the development rows, or `None`.
         config: All others, as the user has given them.
         evaluated_on_training_rows: Which evaluation sets have the rows of a stream; `None` if none is known to.
     """
@@ -54,7 +54,7 @@ class Options:
     skipping: Skipping
     probe: Probing | None
     methods: Sequence[Any]  # `Method`s, whose file needs parts that need the plan
-    steering: Steering | None
+    target_splits: TargetSplits | None
     config: MixingOptions
     evaluated_on_training_rows: str | None
 
@@ -69,10 +69,10 @@ class Options:
         return (*self.policy.needs, *self.schedule.needs)
 
     @property
-    def aim(self) -> Steering:
-        """The objective with the rows that steer, where something is measured on them."""
-        assert self.steering is not None, "who needs an objective has been refused without one"  # noqa: S101
-        return self.steering
+    def aim(self) -> TargetSplits:
+        """The objective with the development rows, where something is measured on them."""
+        assert self.target_splits is not None, "who needs an objective has been refused without one"  # noqa: S101
+        return self.target_splits
 
 
 @dataclass(frozen=True)

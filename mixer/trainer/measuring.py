@@ -91,9 +91,9 @@ def _noise(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
 def _alignment(passes: AuxiliaryPasses, requests: list[Any]) -> StepHook | None:
     if not requests:
         return None
-    steering, request = passes.plan.aim, measurements.Alignment.merged(requests)
-    judging = _targets(passes, steering.judging) if request.judged and steering.judging else []
-    return TargetProbe(_targets(passes, steering.rows), passes, request, steering.objective, judging)
+    splits, request = passes.plan.aim, measurements.Alignment.merged(requests)
+    test = _targets(passes, splits.test) if request.test_losses and splits.test else []
+    return TargetProbe(_targets(passes, splits.rows), passes, request, splits.objective, test)
 
 
 def _targets(passes: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:

@@ -132,7 +132,7 @@ class Parts:
             **describe_run(plan.streams, self.run.mixing, self.mixture, ranks, names),
             "seed": self.trainer.args.seed,
             "evaluated_on_training_rows": plan.evaluated_on_training_rows,
-            "steering_rows": {} if plan.steering is None else dict(plan.steering.taken),
+            "development_rows": {} if plan.target_splits is None else dict(plan.target_splits.taken),
         }
 
     def _check_again(self) -> None:

@@ -18,7 +18,7 @@ from mixer.loading.build import resolve_budget, resolve_policy
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.target_rows import find_steering
+from mixer.measure.target_rows import split_targets
 from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
@@ -149,8 +149,8 @@ class MixingMixin(Trainer):
             logger.warning(overlap)
         streams = self._preparation.take_stand_in_back()
         policy = resolve_policy(config.chosen("mixing", mixing), streams)
-        steering = find_steering(self, config.chosen_objective(objective), policy)
-        declared = None if steering is None else steering.objective
+        target_splits = split_targets(self, config.chosen_objective(objective), policy)
+        declared = None if target_splits is None else target_splits.objective
         mixture = config.mixture(batch_size, budget, groupings, data_seed(self.args), declared)
         check_sets(by_set, mixture.eval_weights, self.eval_dataset)
         options = Options(
@@ -159,7 +159,7 @@ class MixingMixin(Trainer):
             skipping=skipping_of(streams, config.on_sample_error, config.max_skipped_share),
             probe=probe,
             methods=with_conflict(methods, config.chosen("conflict", conflict)),
-            steering=steering,
+            target_splits=target_splits,
             config=config,
             evaluated_on_training_rows=overlap,
         )

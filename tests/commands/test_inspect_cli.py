@@ -75,9 +75,9 @@ def test_the_objective_is_shown_with_the_rows_that_judge(written, as_json, print
     options = ("--streams.sums.validation", "8", "--objective", "sums", "--mixing", "MarginalValue")
     document = as_json(written, *options)
     size = document["streams"][0]["validation"]["size"]
-    judging = size - round(size / 4)
-    assert document["objective"] == {"in_words": "loss of sums", "judging": {"sums": judging}}
-    assert f"Loss of sums; judged by {judging} rows of sums." in printed("inspect", written, *options)
+    test_rows = size - round(size / 4)
+    assert document["objective"] == {"in_words": "loss of sums", "test_rows": {"sums": test_rows}}
+    assert f"Loss of sums; evaluated on {test_rows} rows of sums." in printed("inspect", written, *options)
 
 
 def test_what_is_cut_off_is_counted_by_the_rows(written: Path, as_json: Callable[..., Any]) -> None:

@@ -168,8 +168,8 @@ def _classes(one: InspectedStream) -> str:
 
 
 def _objective(one: InspectedObjective) -> list[RenderableType]:
-    rows = listed([f"{count(number, 'row')} of {name}" for name, number in one.judging.items()])
-    return [Text(printable(f"{one.in_words[:1].upper()}{one.in_words[1:]}; judged by {rows}."))]
+    rows = listed([f"{count(number, 'row')} of {name}" for name, number in one.test_rows.items()])
+    return [Text(printable(f"{one.in_words[:1].upper()}{one.in_words[1:]}; evaluated on {rows}."))]
 
 
 def _batch(batch: Batch) -> list[RenderableType]:

@@ -101,11 +101,11 @@ class InspectedObjective:
 
     Args:
         in_words: What it is.
-        judging: Number of rows that judge, by target or set with a bound; rows that steer are not among them.
+        test_rows: Number of test rows, by target or set with a bound; development rows are not among them.
     """
 
     in_words: str
-    judging: dict[str, int]
+    test_rows: dict[str, int]
 
 
 class Inspection(Result):

@@ -11,7 +11,7 @@ from mixer.utils.saved_state import HasState
 LEAST_KEPT = 3  # measurements: fewer have no spread
 _HUGE = 1e100
 _LEAST_RISE = 0.01  # of the loss: less is no harm worth a policy
-_LEAST_GAP = 0.1  # growth of a loss on rows that judge against that on rows that steer
+_LEAST_GAP = 0.1  # growth of a loss on test rows against that on development rows
 
 
 class Harm(HasState):
@@ -20,18 +20,18 @@ class Harm(HasState):
     Args:
         num_targets: Number of targets.
         threshold: `z`: standard errors that would count as harm in a single comparison.
-        num_kept: Measurements of worth that are judged together.
+        num_kept: Measurements of worth that are averaged.
     """
 
     remembered = (
         *("_gains", "_errors", "_num_gains", "_losses", "_lowest", "_squares", "_num_losses"),
-        *("_first_gaps", "_gap", "_judged"),
+        *("_first_gaps", "_gap", "_test_loss"),
     )
 
     def __init__(self, num_targets: int, threshold: float, num_kept: int):
         self._threshold, self._num_kept = threshold, num_kept
         self._num_gains, self._num_losses, self._squares, self._gap = 0, 0, 0.0, 0.0
-        self._first_gaps, self._judged = np.full(num_targets, np.nan), np.full(1, np.nan)
+        self._first_gaps, self._test_loss = np.full(num_targets, np.nan), np.full(1, np.nan)
         self.forget()
 
     def forget(self) -> None:
@@ -42,7 +42,7 @@ class Harm(HasState):
     def terms(self) -> dict[str, float]:
         """The figures by name; a gain of 1 is one that counts as sure."""
         loss = float(self._losses[-1]) if len(self._losses) else math.nan
-        found = {"gain": self.gain, "steering loss": loss, "judging loss": float(self._judged[0])}
+        found = {"gain": self.gain, "development loss": loss, "test loss": float(self._test_loss[0])}
         return {**found, "gap": self._gap}
 
     @property
@@ -89,13 +89,13 @@ class Harm(HasState):
         )
 
     def by_gap(self, targets: TargetStatistics, importance: FloatArray) -> int | None:
-        """Takes the losses on rows that judge; returns the target whose gap to those that steer has grown."""
-        if targets.judged is None or targets.gap_error is None:
+        """Takes the losses on test rows; returns the target whose gap to development rows has grown."""
+        if targets.test_losses is None or targets.gap_error is None:
             return None
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            gaps = np.where(importance > 0.0, np.log(targets.judged / targets.losses), np.nan)
-            self._judged[0] = importance @ np.where(importance > 0.0, targets.judged, 0.0)
-        gaps[~np.isfinite(gaps)], self._judged[~np.isfinite(self._judged)] = np.nan, np.nan
+            gaps = np.where(importance > 0.0, np.log(targets.test_losses / targets.losses), np.nan)
+            self._test_loss[0] = importance @ np.where(importance > 0.0, targets.test_losses, 0.0)
+        gaps[~np.isfinite(gaps)], self._test_loss[~np.isfinite(self._test_loss)] = np.nan, np.nan
         self._first_gaps = np.where(np.isnan(self._first_gaps), gaps, self._first_gaps)
         growth = gaps - self._first_gaps
         if np.isnan(growth).all():

@@ -8,7 +8,7 @@ from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
 from mixer.utils.saved_state import HasState
 
-BOUND_RATE = 1.0  # a run has few measurements: at 0.1 a bound was not kept on rows that steer
+BOUND_RATE = 1.0  # a run has few measurements: at 0.1 a bound was not kept on development rows
 _MOST = 4.0  # of a bound: the objective's own weights add up to 1
 
 

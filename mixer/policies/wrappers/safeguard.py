@@ -30,10 +30,10 @@ class Safeguard(Wrapper):
     own weights back:
 
     - over the last measurements together, the own weights are worth more than the policy's;
-    - the objective's loss on the rows that steer, averaged over three measurements, is 1 % or more above its lowest
+    - the objective's loss on the development rows, averaged over three measurements, is 1 % or more above its lowest
       such average, and the policy's mixture is not surely worth more;
-    - a target's loss on the rows that judge has risen by a tenth or more against that on the rows that steer, since
-      the first measurement. Both are of the same rows each time. Rows that steer stand in a stream then, or are too
+    - a target's loss on the test rows has risen by a tenth or more against that on the development rows, since
+      the first measurement. Both are of the same rows each time. Development rows stand in a stream then, or are too
       few; the log names the target and the stream once.
 
     Each must exceed `√(z² + 2 log n)` standard errors, after n such comparisons (n² for the loss, whose lowest average
@@ -52,7 +52,7 @@ class Safeguard(Wrapper):
         policy: The inner policy.
         target_share: Share of a batch that streams which are targets have at least, if all targets are streams.
         threshold: `z`: standard errors that would count as harm in a single comparison.
-        num_kept: Measurements of worth that are judged together, 3 or more.
+        num_kept: Measurements of worth that are averaged, 3 or more.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -70,7 +70,7 @@ class Safeguard(Wrapper):
         check_count("num_kept", num_kept, LEAST_KEPT, "6 measurements are usual")
         self.target_share, self.threshold, self.num_kept = target_share, threshold, num_kept
         needs = policy.needs if asked(policy.needs, Alignment) else (Alignment(joined=True), *policy.needs)
-        self.needs = tuple(replace(need, judged=True) if isinstance(need, Alignment) else need for need in needs)
+        self.needs = tuple(replace(need, test_losses=True) if isinstance(need, Alignment) else need for need in needs)
         self.holds_bounds = True
 
     def start(self, mixture: Mixture) -> Decision:
@@ -150,9 +150,7 @@ class Safeguard(Wrapper):
         is_less = self._harm.gain < -1.0
         reason = "by the targets' gradients its mixture is worth less than they are" if is_less else risen
         if target is not None:
-            reason = (
-                f"the loss of {self._objective.names[target]!r} has risen on rows that judge, not on those that steer"
-            )
+            reason = f"the loss of {self._objective.names[target]!r} has risen on test rows, not on development rows"
             stream = self._names[int((weights - self._own).argmax())]
             self._tell_once(self._objective.names[target], stream)
         if reason is not None and self._followed > 0.0:
@@ -165,8 +163,6 @@ class Safeguard(Wrapper):
 
     def _tell_once(self, target: str, stream: str) -> None:
         if not self._has_told:
-            words = (
-                "Rows of %r seem to stand in %r: its loss falls on the rows that steer, and less on those that judge."
-            )
+            words = "Rows of %r seem to stand in %r: its loss falls on the development rows, and less on test rows."
             _logger.warning(words, target, stream)
         self._has_told = True

@@ -42,8 +42,8 @@ def check_classes(
     if trainer.args.eval_strategy == "no" and any(plan.tasks):
         by_name = {}  # a set that is never evaluated needs no head
     parts = [(f"eval_dataset[{name!r}]" if name else "eval_dataset", name, own) for name, own in by_name.items()]
-    steering = plan.steering
-    rows = {} if steering is None else steering.rows
+    splits = plan.target_splits
+    rows = {} if splits is None else splits.rows
     parts += [(f"targets[{name!r}]", name, own) for name, own in rows.items()]
     evaluated = [(called, own, *evaluation.stream_and_task_of(name)) for called, name, own in parts]
     for called, own, like, task in evaluated:

@@ -157,14 +157,14 @@ def _check_deepspeed(trainer: Trainer, plan: RunPlan) -> None:
         return
     if "scheduler" in plugin.deepspeed_config and not plan.is_step_based:
         raise ValueError(REFUSED["deepspeed"])
-    is_steered = bool(asked(plan.needs, Alignment))
-    if (is_steered or plan.probed is not None) and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
+    has_targets = bool(asked(plan.needs, Alignment))
+    if (has_targets or plan.probed is not None) and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
         raise ValueError(
             "Gradients of streams and targets cannot be measured under DeepSpeed in fp16, which scales losses "
             "internally. Use bf16, or leave out the option that needs them (mixing, batch_size or probe)."
         )
     checkpointing: Any = trainer.args.gradient_checkpointing_kwargs or {}
-    if is_steered and checkpointing.get("use_reentrant"):
+    if has_targets and checkpointing.get("use_reentrant"):
         raise ValueError(
             f"gradient_checkpointing_kwargs: use_reentrant=True cannot compute the gradients of targets that "
             f"mixing={plan.policy.name} needs beside DeepSpeed's own. Use False, the default, or FSDP2 or DDP."

@@ -31,7 +31,9 @@ _IN_ORDER = ("model", "args", "data_collator", "train_dataset")
 _ELSEWHERE = {
     option.name: f"MixingConfig({option.name}=...), the training arguments" for option in fields(MixingOptions)
 }
-_ELSEWHERE |= dict.fromkeys(("targets", "steering_sets"), "Objective(..., steering_sets=...), the argument objective")
+_ELSEWHERE |= dict.fromkeys(
+    ("targets", "development_sets"), "Objective(..., development_sets=...), the argument objective"
+)
 
 
 def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:

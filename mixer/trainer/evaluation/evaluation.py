@@ -77,7 +77,7 @@ class StreamEvaluation:
         self._streams, self._tasks = plan.streams, plan.tasks
         self.set_loss.connect(losses)
         lack_of = partial(lack_of_labels, self._trainer, losses, differences)
-        for name, rows in {} if plan.steering is None else plan.steering.rows.items():
+        for name, rows in {} if plan.target_splits is None else plan.target_splits.rows.items():
             called = f"The target {name!r} of the objective"
             if (lack := lack_of(called, rows, self._stream_of(name))) is not None:
                 raise ValueError(f"{called} has no loss: {lack}")

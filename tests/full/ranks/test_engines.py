@@ -81,7 +81,7 @@ class Seeing(MarginalValue):
         return super().update(observation)
 
 
-def steered(args: Arguments, model: Any = None, rows_of: Callable[..., Any] = Tokens, **rules: Any) -> MixingTrainer:
+def targeted(args: Arguments, model: Any = None, rows_of: Callable[..., Any] = Tokens, **rules: Any) -> MixingTrainer:
     """Streams against targets in Adam's metric; a bound, by losses of rows of which one rank has more."""
     return MixingTrainer(
         model or build_model("llama"),
@@ -114,18 +114,18 @@ def adapted(args: Arguments) -> MixingTrainer:
     config = LoraConfig(r=3, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
     torch.manual_seed(1)
     model = get_peft_model(build_model("llama"), config)
-    return steered(partial(args, max_tokens_per_micro_batch=24), model, ragged, data_collator=padded)
+    return targeted(partial(args, max_tokens_per_micro_batch=24), model, ragged, data_collator=padded)
 
 
-CASES = (changing, probed, heads, replayed, steered, adapted)
+CASES = (changing, probed, heads, replayed, targeted, adapted)
 RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {case.__name__: case for case in CASES}
 # The others train all of them. ZeRO-3 refuses a probe, and heads of streams.
 PARTS = {
     "fsdp-sharded": ("changing",),
-    "zero-1": ("changing", "steered"),
+    "zero-1": ("changing", "targeted"),
     "zero-3": ("changing", "replayed"),
 }
-RESUMED = {"changing": "resumed", "steered": "steered-resumed"}
+RESUMED = {"changing": "resumed", "targeted": "targeted-resumed"}
 
 
 def end_of(trainer: MixingTrainer) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 def assert_goes_on(results: dict[str, Any]) -> None:
     for part in ("weights", "squares", "shares"):
-        assert results["steered-resumed"][part] == results["steered"][part]
-    assert 0 < len(results["steered-resumed"]["worth"]) < len(results["steered"]["worth"])
+        assert results["targeted-resumed"][part] == results["targeted"][part]
+    assert 0 < len(results["targeted-resumed"]["worth"]) < len(results["targeted"]["worth"])
 
 
 @pytest.mark.parametrize(("engine", "name"), runs_of("fsdp", "fsdp-sharded"))

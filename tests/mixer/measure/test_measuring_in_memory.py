@@ -90,7 +90,7 @@ def measured(
     monkeypatch.setattr(TargetProbe, "_direction", kept)
     policy = Aligned("plain")
     steps = {"max_steps": 2, "per_device_train_batch_size": 2, "learning_rate": 0.0, **args}
-    objective = Objective({"t": 1.0}, steering_sets={"t": TARGET})
+    objective = Objective({"t": 1.0}, development_sets={"t": TARGET})
     data = {"train_dataset": STREAMS, "eval_dataset": {"t": TARGET}, "objective": objective, **(options or {})}
     trainer = mixing_trainer(Watched, model, arguments(folder, **steps), mixing=policy, batch_size=64, **data)
     trainer.rows, trainer.directions, trainer.uses, trainer.fails_from = [], [], 0, fails_from

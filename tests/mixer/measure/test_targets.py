@@ -31,8 +31,10 @@ OWN = {"outside": Tokens(9, 3, KIND)}
 
 
 class Aligned(Watching):
-    def __init__(self, metric: Any = "optimizer", interval_steps: int = 2, joined: bool = False, judged: bool = False):
-        super().__init__(Alignment(metric, interval_steps, joined, judged))
+    def __init__(
+        self, metric: Any = "optimizer", interval_steps: int = 2, joined: bool = False, test_losses: bool = False
+    ):
+        super().__init__(Alignment(metric, interval_steps, joined, test_losses))
 
 
 def train(folder: Path, policy: Any, optim: str = "adamw_torch", **changes: Any) -> MixingTrainer:
@@ -131,7 +133,7 @@ def test_a_step_is_due_early_and_often_and_then_by_its_cost(tmp_path: Path) -> N
         assert 0.75 * share < work / (last * trainer.mixing.initial_batch_size) < 1.4 * share
 
 
-def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: Path) -> None:
+def test_the_objective_is_logged_on_test_rows(tmp_path: Path) -> None:
     args = {"eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "objective", "greater_is_better": False}
     args |= {"save_strategy": "steps", "save_steps": 3, "load_best_model_at_end": True}
     trainer = train(tmp_path, MarginalValue(), objective=Objective({"outside": 3, "a": 1}), args=args)
@@ -150,39 +152,44 @@ def test_the_objective_is_logged_and_judged_by_rows_that_do_not_steer(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("policy", "changes", "steering", "taken"),
+    ("policy", "changes", "development", "taken"),
     [
         (Uniform(), {}, {}, {}),
-        (mixer.Fixed(), {"objective": Objective(["outside"], steering_sets=OWN)}, {}, {}),
+        (mixer.Fixed(), {"objective": Objective(["outside"], development_sets=OWN)}, {}, {}),
         (mixer.TargetLoss({"a": 1.0, "b": 1.0, "c": 1.0}), {"args": {"eval_strategy": "epoch"}}, {}, {}),
         (MarginalValue(), {}, {"a": 5, "outside": 10}, {"a": 5, "outside": 10}),
         (
             MarginalValue(),
-            {"objective": Objective(["outside"], steering_share=0.0, steering_sets=OWN)},
+            {"objective": Objective(["outside"], development_share=0.0, development_sets=OWN)},
             {"outside": 9},
             {},
         ),
         # The same rows judge a baseline, if that is asked for.
-        (Uniform(), {"objective": Objective(["outside"], steering_share=0.25)}, {}, {"outside": 10}),
+        (Uniform(), {"objective": Objective(["outside"], development_share=0.25)}, {}, {"outside": 10}),
     ],
 )
-def test_rows_are_set_aside_and_told_only_where_they_steer(tmp_path, policy, changes, steering, taken, caplog) -> None:
+def test_development_rows_are_set_aside_and_told_only_where_a_policy_follows_them(
+    tmp_path, policy, changes, development, taken, caplog
+) -> None:
     trainer = build(tmp_path, policy, **{"eval_dataset": OUTSIDE, "objective": ["outside", "a"], **changes})
     left = {name: len(OUTSIDE[name]) - number for name, number in taken.items()}
-    assert {name: len(rows) for name, rows in trainer._parts.plan.steering.rows.items()} == steering
+    assert {name: len(rows) for name, rows in trainer._parts.plan.target_splits.rows.items()} == development
     assert {name: len(OUTSIDE[name]) - len(own) for name, own in trainer.eval_dataset.items()} == {
         **dict.fromkeys(OUTSIDE, 0),
         **taken,
     }
-    told = [f"{n} of {n + left[name]} rows of {name} steer, {left[name]} are evaluated" for name, n in taken.items()]
-    assert [one.message for one in caplog.records if "steer" in one.message] == (
+    told = [
+        f"{n} of {n + left[name]} rows of {name} are development rows, {left[name]} are evaluated"
+        for name, n in taken.items()
+    ]
+    assert [one.message for one in caplog.records if "development" in one.message] == (
         [f"objective: {'; '.join(told)}."] if told else []
     )
 
 
-def test_a_policy_whose_targets_have_no_rows_to_steer_by_is_refused(tmp_path: Path) -> None:
-    objective = Objective(["outside", "a"], steering_share=0.0, steering_sets=OWN)
-    with pytest.raises(ValueError, match=r"eval_dataset\['a'\]: .* Pass Objective\(steering_sets="):
+def test_a_policy_whose_targets_have_no_development_rows_is_refused(tmp_path: Path) -> None:
+    objective = Objective(["outside", "a"], development_share=0.0, development_sets=OWN)
+    with pytest.raises(ValueError, match=r"eval_dataset\['a'\]: .* Pass Objective\(development_sets="):
         build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=objective)
 
 
@@ -223,11 +230,17 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
         ({"objective": None}, "Policy MarginalValue needs an objective: set objective to the names"),
         ({"objective": ["x"]}, r"\['x'\] are none of \['a', 'b', 'c', 'outside'\]"),
         ({"eval_dataset": None}, r"its targets are evaluation sets by name, but eval_dataset is missing: pass a dict"),
-        ({"objective": Objective(["outside"], steering_sets={"x": OUTSIDE["a"]})}, r"steering_sets: \['x'\] are no"),
-        ({"objective": Objective(["outside"], steering_sets={"outside": []})}, r"steering_sets\['outside'\] must have"),
+        (
+            {"objective": Objective(["outside"], development_sets={"x": OUTSIDE["a"]})},
+            r"development_sets: \['x'\] are no",
+        ),
+        (
+            {"objective": Objective(["outside"], development_sets={"outside": []})},
+            r"development_sets\['outside'\] must have",
+        ),
         ({"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}}, r"\['outside'\]: .* of its 1 row aside"),
-        ({"objective": Objective(["outside"], steering_sets={"outside": "rows.jsonl"})}, "got 'rows.jsonl'"),
-        ({"objective": Objective(["outside"], steering_sets={"outside": iter([])})}, "got a list_iterator"),
+        ({"objective": Objective(["outside"], development_sets={"outside": "rows.jsonl"})}, "got 'rows.jsonl'"),
+        ({"objective": Objective(["outside"], development_sets={"outside": iter([])})}, "got a list_iterator"),
         ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' needs compute_metrics"),
         (
             {"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}},
@@ -345,9 +358,9 @@ def test_losses_that_bounds_go_by_are_of_the_same_rows_from_the_first_step_on(tm
         np.testing.assert_allclose(own, losses[0], rtol=1e-12)
 
 
-def test_rows_that_judge_and_rows_that_steer_are_those_of_the_evaluation_set_by_hand(tmp_path: Path) -> None:
-    sets, policy = {**streams(), "outside": Tokens(8, 9, KIND)}, Aligned(judged=True)
-    aim = Objective(["outside"], steering_sets={"outside": Tokens(7, 3, KIND)})
+def test_test_rows_and_development_rows_are_those_of_the_evaluation_set_by_hand(tmp_path: Path) -> None:
+    sets, policy = {**streams(), "outside": Tokens(8, 9, KIND)}, Aligned(test_losses=True)
+    aim = Objective(["outside"], development_sets={"outside": Tokens(7, 3, KIND)})
     trainer = train(tmp_path, policy, eval_dataset=sets, objective=aim, args={"max_steps": 2, "learning_rate": 0.0})
     seen = policy.seen[-1][Alignment]
 
@@ -358,6 +371,6 @@ def test_rows_that_judge_and_rows_that_steer_are_those_of_the_evaluation_set_by_
         mean = items @ means / items.sum()
         return np.array([mean, np.sqrt(((items * (means - mean)) ** 2).sum()) / items.sum() / mean])
 
-    steering, judging = mean_and_error(aim.steering_sets["outside"]), mean_and_error(sets["outside"])
-    np.testing.assert_allclose([seen.losses[0], seen.judged[0]], [steering[0], judging[0]])
-    np.testing.assert_allclose(seen.gap_error, np.hypot(steering[1], judging[1]))
+    development, test = mean_and_error(aim.development_sets["outside"]), mean_and_error(sets["outside"])
+    np.testing.assert_allclose([seen.losses[0], seen.test_losses[0]], [development[0], test[0]])
+    np.testing.assert_allclose(seen.gap_error, np.hypot(development[1], test[1]))

@@ -156,24 +156,24 @@ def test_a_rising_loss_is_harm_too(caplog: pytest.LogCaptureFixture) -> None:
     assert "the objective's loss has risen from" in caplog.text
 
 
-def judged(steering: float, judging: float, **seen: Any) -> Observation:
-    observation = measurement([0.0, 0.0, 1.0], 0.05, losses=(steering,), **seen)
-    targets = replace(observation[Alignment], judged=np.array([judging]), gap_error=np.array([0.02]))
+def on_both(development: float, test: float, **seen: Any) -> Observation:
+    observation = measurement([0.0, 0.0, 1.0], 0.05, losses=(development,), **seen)
+    targets = replace(observation[Alignment], test_losses=np.array([test]), gap_error=np.array([0.02]))
     return replace(observation, measured={**observation.measured, Alignment: targets})
 
 
-def test_rows_that_steer_and_stand_in_a_stream_do_not_mislead(caplog: pytest.LogCaptureFixture) -> None:
+def test_development_rows_that_stand_in_a_stream_do_not_mislead(caplog: pytest.LogCaptureFixture) -> None:
     guard, told = Safeguard(Told([1, 1, 1], [0.1, 0.1, 0.8])), "Rows of 't' seem to stand in 'c'"
-    assert decided(guard, judged(3.0, 3.1), judged(2.0, 2.1), judged(1.8, 1.95)).tolist() == [0.1, 0.1, 0.8]
+    assert decided(guard, on_both(3.0, 3.1), on_both(2.0, 2.1), on_both(1.8, 1.95)).tolist() == [0.1, 0.1, 0.8]
     assert told not in caplog.text
-    for steering in (1.0, 0.8):
-        assert guard.update(judged(steering, 2.0)).weights.tolist() == pytest.approx([1 / 3] * 3)
+    for development in (1.0, 0.8):
+        assert guard.update(on_both(development, 2.0)).weights.tolist() == pytest.approx([1 / 3] * 3)
     assert caplog.text.count(told) == 1
     assert guard.explain()["gap"] == pytest.approx(np.log(2.0 / 0.8) - np.log(3.1 / 3.0))
-    assert guard.update(judged(2.0, 2.0)).weights[2] == pytest.approx(1 / 3 + 0.25 * (0.8 - 1 / 3))
-    # A high loss on the rows that judge is no sign if it was high from the start.
+    assert guard.update(on_both(2.0, 2.0)).weights[2] == pytest.approx(1 / 3 + 0.25 * (0.8 - 1 / 3))
+    # A high loss on the test rows is no sign if it was high from the start.
     again = Safeguard(Told([1, 1, 1], [0.1, 0.1, 0.8]))
-    assert decided(again, *[judged(1.0, 3.0)] * 9).tolist() == [0.1, 0.1, 0.8]
+    assert decided(again, *[on_both(1.0, 3.0)] * 9).tolist() == [0.1, 0.1, 0.8]
 
 
 def test_noise_harms_no_policy_however_long_the_run_is(caplog: pytest.LogCaptureFixture) -> None:

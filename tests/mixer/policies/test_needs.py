@@ -31,8 +31,8 @@ def test_a_wrapper_adds_its_own_to_those_of_the_inner_policy() -> None:
     gradients = Gradients(variance=True, interval_steps=7)
     assert Floor(PiKE(7)).needs == (gradients,)
     assert OverfitGuard(Floor(PiKE(7))).needs == (Loss(), EvaluationLoss(), gradients)
-    assert Safeguard(LossChange()).needs == (Alignment(joined=True, judged=True), Loss())
-    assert Safeguard(DGA()).needs == (Alignment("plain", joined=True, judged=True),)
+    assert Safeguard(LossChange()).needs == (Alignment(joined=True, test_losses=True), Loss())
+    assert Safeguard(DGA()).needs == (Alignment("plain", joined=True, test_losses=True),)
     assert ReplayRatio(0.2, policy=PiKE(7)).needs == (gradients,)
 
 

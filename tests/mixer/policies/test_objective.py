@@ -67,7 +67,7 @@ def test_short_forms(given: Any, expected: Objective | None) -> None:
         (lambda: Objective(bounds=["old"]), "bounds must be a mapping"),  # type: ignore[arg-type]
         (lambda: Objective(bounds={"old": NAN}), r"bounds\['old'\] must be a multiple of the set's first loss"),
         (lambda: Objective(["a"], greater_is_better=True), "greater_is_better=True, but its metric is the loss"),
-        (lambda: Objective(steering_share="half"), "steering_share must be 0 or more"),  # type: ignore[arg-type]
+        (lambda: Objective(development_share="half"), "development_share must be 0 or more"),  # type: ignore[arg-type]
         (lambda: Objective(["x"]).of_sets(["a", "b"]), r"\['x'\] are none of \['a', 'b'\]"),
     ],
 )

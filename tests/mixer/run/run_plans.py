@@ -21,7 +21,7 @@ def options_of(**changes: Any) -> Options:
     schedule = changes.pop("schedule", schedules.Constant(8))
     mixture = MixtureOptions(schedule, changes.pop("budget", None), None, (), "exact", 0)
     own = {"policy": Proportional(), "skipping": Skipping(frozenset(), 0.0), "methods": ()}
-    nothing = dict.fromkeys(("probe", "steering", "evaluated_on_training_rows"))
+    nothing = dict.fromkeys(("probe", "target_splits", "evaluated_on_training_rows"))
     return Options(**{**own, **nothing, "mixture": mixture, "config": config, **changes})
 
 

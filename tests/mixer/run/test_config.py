@@ -21,7 +21,7 @@ GIVEN = {
     "batch_size": ("12", 12),
     "budget_tokens": ("1000", 1000),
     "objective": ('["a", "b"]', ["a", "b"]),
-    "steering_share": ("0.5", 0.5),
+    "development_share": ("0.5", 0.5),
     "drawing": ("multinomial", "multinomial"),
     "loss_units": ("initial", "initial"),
     "eval_weights": ('{"a": 1, "b": 3}', {"a": 1, "b": 3}),
@@ -85,8 +85,12 @@ def test_a_run_is_the_same_wherever_its_options_are_given(tmp_path: Path, budget
     [
         ({"mixing": "Uniform"}, {"mixing": "Proportional"}, "mixing='Proportional' and mixing='Uniform'"),
         ({"budget_tokens": 9}, {"budget": Budget(samples=9)}, "budget=.* and budget_samples or budget_tokens="),
-        ({"steering_share": 0.5}, {"objective": Objective(["a"], steering_share=0.25)}, "steering_share=0.25 and s"),
-        ({"steering_share": 0.5}, {}, "steering_share=0.5 sets no rows aside without objective"),
+        (
+            {"development_share": 0.5},
+            {"objective": Objective(["a"], development_share=0.25)},
+            "development_share=0.25 and d",
+        ),
+        ({"development_share": 0.5}, {}, "development_share=0.5 sets no rows aside without objective"),
         ({"eval_weights": {"a": "x", "b": 1}}, {}, "eval_weights"),
         ({"budget_samples": 0}, {}, "budget_samples"),
         ({"budget_tokens": 1.5}, {}, "budget_tokens"),
@@ -107,10 +111,10 @@ def test_the_same_value_in_both_places_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nonfinite", "max_tokens_per_micro_batch", "allow_inexact", "targets", "steering_sets"]
+    "name", ["nonfinite", "max_tokens_per_micro_batch", "allow_inexact", "targets", "development_sets"]
 )
 def test_what_is_no_argument_of_the_trainer_any_more_says_where_it_is(tmp_path: Path, name: str) -> None:
-    place = "Objective" if name in ("targets", "steering_sets") else "MixingConfig"
+    place = "Objective" if name in ("targets", "development_sets") else "MixingConfig"
     with pytest.raises(TypeError, match=rf"no argument '{name}': set it in {place}\("):
         MixingTrainer(build_model("llama"), arguments(tmp_path), **{name: 1})
 
