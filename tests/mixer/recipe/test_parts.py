@@ -42,9 +42,9 @@ def test_fields_that_need_or_exclude_another_are_refused(fields: dict[str, Any],
         built(tmp_path, **fields)
 
 
-def test_rows_of_targets_steer(tmp_path: Path) -> None:
+def test_rows_of_targets_become_development_rows(tmp_path: Path) -> None:
     trainer = built(tmp_path, targets=["a"], objective=["a"], mixing="MarginalValue")
-    (rows,) = trainer._parts.plan.steering.rows.values()
+    (rows,) = trainer._parts.plan.target_splits.rows.values()
     assert len(rows) == 8
 
 
