@@ -9,6 +9,7 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mixer.recipe.coming_from.convert import convert
 from tests.commands.recipes import SIZES, Runs
 from tests.mixer.recipe.small_tokenizers import byte_level
 
@@ -38,6 +39,8 @@ INFO = {
     },
     "pairs": {"file_name": "pairs.jsonl", "ranking": True, "columns": {"chosen": "chosen", "rejected": "rejected"}},
     "body": {"file_name": "body.jsonl", "columns": {"prompt": "body"}},
+    "placeless": {"script_url": "rows"},
+    "odd": {"file_name": "body.jsonl", "formatting": "odd"},
 }
 
 AXOLOTL = """
@@ -129,6 +132,9 @@ lora_target_modules: [q_proj]
 output_dir: OUT
 logging_dir: logs
 """
+THEIRS = "model_name_or_path: a\n"  # LLaMA-Factory's and TRL's
+ONLINE = THEIRS + "stage: sft\ndataset: d\ndataset_dir: ONLINE\n"
+ROWS_OF = "base_model: a\ndatasets:\n  - {path: d}\n"
 HELD = {"validation": 0.25}
 CHATS = {"class_path": "Chat", "init_args": {"column": "messages", "train_on": "assistant"}}
 SHARED_CHATS = {"class_path": "Chat", "init_args": {"column": "conversations", "train_on": "assistant"}}
@@ -324,6 +330,50 @@ def test_other_trainers(case: str, folder: Path, tmp_path: Path, printed: Runs) 
     assert quantization.get("load_in_4bit", False) is (case == "a single data set")
 
 
+# A configuration, a place in its recipe or in what is left, and what stands there: `...` for a reason.
+KEYS: list[tuple[str, str, Any]] = [
+    (ONLINE, "streams.d.data.path", "d"),
+    (ONLINE + "eval_dataset: d\n", "evaluation.eval_d.data.path", "d"),
+    (ONLINE + "finetuning_type: full\nbf16: true\n", "model", {"name_or_path": "a", "config": {"dtype": "float32"}}),
+    (ONLINE + "finetuning_type: freeze\n", "left.finetuning_type", ...),
+    (ONLINE + "additional_target: embed, head\n", "model.lora.modules_to_save", ["embed", "head"]),
+    (ONLINE + "quantization_bit: 3\n", "left.quantization_bit", ...),
+    (ONLINE + "disable_gradient_checkpointing: true\n", "training.gradient_checkpointing", False),
+    (ONLINE + "eval_strategy: steps\n", "left.eval_strategy", ...),
+    (ONLINE + "mix_strategy: interleave_under\n", "mixing", "Uniform"),
+    (ROWS_OF, "streams.d", {"data": {"path": "d"}}),
+    (ROWS_OF + "chat_template_jinja: '{{ m }}'\n", "chat_template", "{{ m }}"),
+    (ROWS_OF + "save_strategy: best\n", "training.save_strategy", "best"),
+    (ROWS_OF + "group_by_length: true\n", "training.train_sampling_strategy", "group_by_length"),
+    (ROWS_OF + "per_device_train_batch_size: 2\nmicro_batch_size: 3\n", "left.micro_batch_size", ...),
+    (ROWS_OF + "per_device_train_batch_size: 2\nmicro_batch_size: 3\n", "training.per_device_train_batch_size", 2),
+    (ROWS_OF.replace("d}", "json, data_files: {train: d.csv}, ds_type: json}"), "streams.d.data.path", "d.csv"),
+    (ROWS_OF.replace("d}", "json, data_files: d.csv, ds_type: json}"), "left.datasets[0]/ds_type", ...),
+    (ROWS_OF.replace("d}", "d, type: sharegpt, roles_to_train: [user]}"), "left.datasets[0]/roles_to_train", ...),
+    (ROWS_OF.replace("d}", "d, type: {field_output: y}}"), "streams.d.format.init_args.rename", {"y": "output"}),
+    (ROWS_OF + "  - {path: e}\nval_set_size: 8\n", "left.val_set_size", ...),
+    (ROWS_OF + "val_set_size: 8\n", "streams.d.validation", 8),
+    ("base_model: a\npretraining_dataset: [{path: d}]\nval_set_size: 0.1\n", "left.val_set_size", ...),
+    (THEIRS + "datasets: [{path: d}]\n", "streams.d.data.path", "d"),
+    (THEIRS + "datasets: [{path: d}]\ntest_split_size: 0.1\n", "left.test_split_size", ...),
+    (THEIRS + "datasets: [{path: d}]\neval_strategy: steps\n", "left.eval_strategy", ...),
+    (THEIRS + "dataset_name: d\neval_strategy: steps\n", "streams.d.data.validation_split", "test"),
+    (THEIRS + "dataset_name: d\nlora_task_type: SEQ_CLS\n", "trainer", "reward"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "expected"), KEYS)
+def test_a_key_stands_where_it_belongs_or_is_left_with_a_reason(
+    text: str, place: str, expected: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "theirs.yaml").write_text(text)
+    made = convert(str(tmp_path / "theirs.yaml"))
+    found: Any = {**made.recipe, "left": made.left}
+    for name in place.split("."):
+        found = found[name.replace("/", ".")]
+    assert found == expected or (expected is ... and found)
+
+
 WRONG: dict[str, tuple[str, list[str]]] = {
     "no mapping": ("- a\n- b\n", ["theirs.yaml", "mapping"]),
     "no tool": ("learning_rate: 1\n", ["theirs.yaml", "learning_rate", "--kind"]),
@@ -339,6 +389,24 @@ WRONG: dict[str, tuple[str, list[str]]] = {
     "too few shares": (FACTORY.replace("0.5,0.3", "0.8"), ["interleave_probs", "3"]),
     "no number": (AXOLOTL.replace("micro_batch_size: 3", "micro_batch_size: many"), ["per_device_train_batch_size"]),
     "a share of one": (SCRIPT.replace("fraction: 0.3", ""), ["datasets.fraction"]),
+    "a share of two files": (
+        THEIRS + "datasets: [{path: json, data_files: [a, b], fraction: 1}]\n",
+        ["datasets.fraction"],
+    ),
+    "no list": ("base_model: a\ndatasets: b\n", ["datasets:", "list"]),
+    "an empty list": (THEIRS + "datasets: []\n", ["datasets:"]),
+    "names in a list": ("base_model: a\ndatasets: [b]\n", ["datasets[0]:", "mapping"]),
+    "data without a path": ("base_model: a\ndatasets: [{type: alpaca}]\n", ["datasets[0].path"]),
+    "no data set": (THEIRS + "use_peft: true\n", ["dataset_name:"]),
+    "no model": (ROWS_OF.replace("base_model: a", "base_model: 3"), ["base_model:", "3"]),
+    "no adapter": (ROWS_OF + "adapter: relora\n", ["adapter:", "'relora'"]),
+    "no share": (ROWS_OF + "val_set_size: many\n", ["val_set_size:", "'many'"]),
+    "a set without a place": (FACTORY.replace("asked,", "placeless,"), ["dataset_info.placeless.file_name"]),
+    "rows of no format": (FACTORY.replace("asked,", "odd,"), ["dataset_info.odd.formatting", "'odd'"]),
+    "no loss": (
+        THEIRS + "stage: dpo\ndataset: pairs\ndataset_dir: DATA\npref_loss: orpo\n",
+        ["pref_loss:", "'orpo'"],
+    ),
 }
 
 

@@ -115,18 +115,23 @@ def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(tmp_path
     assert len(document["runs"]) == 7
     assert len(seen) <= 6 + 1 + 1
     assert document["fit"]["weights"].keys() == {"python", "cpp"}
+    # Without one that is worth its cost it ends with the first runs and the check.
+    document = json.loads(printed("search", recipe, "--share", "0.25", "--runs", "5", "--worth", "1000", "--json"))
+    assert len(document["runs"]) == 6
 
 
 def test_recipes_for_a_cluster_are_proposed_and_their_results_read_back(tmp_path, printed, refused) -> None:
     recipe, folder = write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"]), tmp_path / "swarm"
-    small = ["search", recipe, "--share", "0.25", "--most", "python=0.7"]
+    small = ["search", recipe, "--share", "0.25", "--most", "python=0.7", "--passes", "40"]
     assert "no folder of a run" in refused(*small, "--results", tmp_path)
     paths = json.loads(printed(*small, "--propose", "4", "--to", folder, "--json"))["recipes"]
     assert len(paths) == 4
     for path in paths:
         main(["train", path])
         assert yaml.safe_load(Path(path).read_text())["mixing"]["python"] <= 0.7
-    document = json.loads(printed(*small, "--results", folder, "--propose", "2", "--to", tmp_path / "more", "--json"))
+    more = ["--propose", "2", "--to", tmp_path / "more", "--plot", tmp_path / "fit.html"]
+    document = json.loads(printed(*small, "--results", folder, *more, "--json"))
+    assert (tmp_path / "fit.html").is_file()
     assert len(document["fit"]["mixtures"]) == 4
     assert document["weights"]["python"] <= 0.7
     assert [Path(path).is_file() for path in document["recipes"]] == [True, True]
@@ -177,3 +182,15 @@ def test_own_weights_are_those_that_the_recipe_starts_with(mixing, expected, tmp
     shown = printed("search", recipe, "--propose", "1", "--to", tmp_path / "swarm")
     (path,) = [line.removeprefix("mixer train ") for line in shown.splitlines() if line.startswith("mixer train ")]
     assert yaml.safe_load(Path(path).read_text())["mixing"] == expected
+
+
+@pytest.mark.parametrize(
+    ("mixing", "said"),
+    [
+        ({"python": 1, "cpp": 0}, "two or more streams"),
+        ({"class_path": "Fixed", "init_args": {"weights": [1, 3], "unit": "tokens"}}, "--passes"),
+    ],
+)
+def test_weights_that_a_search_cannot_start_with_are_refused(mixing, said, tmp_path, refused) -> None:
+    recipe = write_recipe(tmp_path, TRAINING, mixing=mixing, objective=["cpp"])
+    assert said in refused("search", recipe, "--passes", "4", *SWARM, "1")

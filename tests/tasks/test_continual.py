@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from mixer.checkpoint.lock import LOCK_FILE
 from mixer.ledger.ledger import Ledger
@@ -491,6 +491,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"methods": lambda: [OnlineEWC()]}, r"OnlineEWC needs in a task what it learnt .* Pass it in a list"),
     ({"methods": [ICaRL()]}, "ICaRL needs a memory of earlier classes"),
     ({"memory": ReplayBuffer(9), "mixing": ReplayBound(), "methods": der()}, "mixing makes a memory for each task"),
+    ({"memory": 3}, "memory must be a ReplayBuffer, got a int"),
+    ({"trainer_class": Trainer}, "trainer_class must be MixingTrainer"),
+    ({"held_out": {"general": []}}, r"held_out\['general'\] is empty"),
     ({"held_out": data()}, "held_out must have evaluation sets by name"),
     ({"held_out": {"general": (data(), data())}}, r"held_out\['general'\] must be a data set whose samples are dicts"),
     ({"score": nearest_mean(ReplayBuffer(3, "Ring"))}, "score goes by a memory that is not the run's own"),

@@ -69,8 +69,9 @@ class RunTable(Result):
         found, *others = stacked.values()
         for other in others:
             column = found.columns[0]
-            names, found = {*found[column], *other[column]}, _joined_by(column, found, other)
-            alone = sorted(map(str, names - {*found[column]}))
+            joined = _joined_by(column, found, other)
+            alone = sorted(map(str, {*found[column], *other[column]} - {*joined[column]}))
+            found = joined
             if alone:
                 self.notes.append(f"Runs that are in one table only are left out: {', '.join(first_of(alone))}.")
         return found

@@ -109,7 +109,7 @@ def read_files(
             f"{called}: rows={rows!r} is for text files (.txt), and {places[0].name!r} is none: leave it out."
         )
     packed = [place.name for place in places if place.suffix.lower() == ".zst"]
-    if packed and importlib.util.find_spec("zstandard") is None:
+    if packed and BUILDERS[suffix] is not None and importlib.util.find_spec("zstandard") is None:
         raise ValueError(f"{called}: {packed[0]!r} is read by the package zstandard: pip install zstandard.")
     with telling(called):
         if suffix == ".parquet":
@@ -176,7 +176,9 @@ def _builder(
     kind = BUILDERS[suffix]
     own = {"storage_options": copy.deepcopy(storage_options)}  # `datasets` adds to it
     if kind is not None:
-        text = {"sample_by": rows, "encoding": "utf-8-sig"}
+        # With its features it tells a file without rows by their number.
+        features = datasets.Features({"text": datasets.Value("string")})
+        text = {"sample_by": rows, "encoding": "utf-8-sig", "features": features}
         options: dict[str, dict[str, Any]] = {"text": text, "parquet": {"columns": columns}}
         builder = datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
         builder._generate_tables = partial(_by_file, builder)  # noqa: SLF001 what all builders of tables have

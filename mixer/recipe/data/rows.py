@@ -4,7 +4,6 @@ import bz2
 import copy
 import csv
 import gzip
-import importlib
 import io
 import json
 import lzma
@@ -26,7 +25,12 @@ from mixer.utils.validation import with_unique_keys
 
 VERSION = "1"  # raise it when the same files give other rows than before
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 10 << 20
-_OPEN: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_OPEN: Mapping[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": lambda raw: io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd")),
+}
 _LONGEST_CELL = 2**31 - 1
 
 Row = dict[str, Any]
@@ -181,29 +185,8 @@ def opened(file: str, storage_options: Mapping[str, Any] | None = None) -> Binar
 def _lines(file: str, storage_options: Mapping[str, Any] | None) -> Iterator[bytes]:
     """Reads lines, which end at line feeds alone."""
     suffix = Path(file).suffix.lower()
-    with opened(file, storage_options) as raw:
-        if suffix == ".zst":
-            yield from _zstandard_lines(raw)
-        elif suffix in _OPEN:
-            with _OPEN[suffix](raw, "rb") as lines:
-                yield from lines
-        else:
-            yield from raw
-
-
-def _zstandard_lines(packed: BinaryIO) -> Iterator[bytes]:
-    decompressor = importlib.import_module("zstandard").ZstdDecompressor()
-    frame, rest = decompressor.decompressobj(), b""
-    while chunk := packed.read(1 << 20):
-        while chunk:
-            frame = decompressor.decompressobj() if frame.eof else frame
-            *whole, rest = (rest + frame.decompress(chunk)).split(b"\n")
-            yield from (line + b"\n" for line in whole)
-            chunk = frame.unused_data
-    if not frame.eof:  # its own reader ends without a word
-        raise EOFError("the file is cut off")
-    if rest:
-        yield rest
+    with opened(file, storage_options) as raw, _OPEN[suffix](raw) if suffix in _OPEN else raw as lines:
+        yield from lines
 
 
 def _texts(lines: Iterator[bytes], spot: Spot) -> Iterator[str]:

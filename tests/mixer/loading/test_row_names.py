@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
-from mixer.loading.errors import name_rows, note_rows
+from mixer.loading.errors import batch_norm_reason, name_rows, note_rows, unfit_rows
 from mixer.loading.loaded_step import MicroBatch
 from mixer.mixture.stream import Stream
 from replay import ReplayBuffer
@@ -28,3 +31,32 @@ def test_an_error_blames_several_streams_only_where_there_are_several() -> None:
     assert one.__notes__ == ["Its samples: stream 'b': samples 4."]
     note_rows(two, STREAMS, MicroBatch(None, np.array([2, 0]), False, indices=np.array([4, 1])))
     assert two.__notes__[1].startswith("The micro-batch mixes samples of several streams")
+
+
+@pytest.mark.parametrize(
+    ("ids", "config", "said"),
+    [
+        ([[1, 2, 3], [1, 0, 0]], {"max_position_embeddings": 2}, ["the model's 2 positions: stream 'b': samples 4"]),
+        ([[1, 9], [1, 2]], {"vocab_size": 9}, ["such as 9, outside the model's vocab_size 9: stream 'b': samples 4"]),
+        ([[1, 2], [1, -7]], {"vocab_size": 9}, ["such as -7, outside the model's vocab_size 9: stream 'a': samples 1"]),
+        ([[1, 2], [1, 2]], {"vocab_size": 9, "max_position_embeddings": 2}, []),
+        ([[1, 2], [1, 2]], {}, []),
+        ([[], []], {}, ["no tokens"]),
+    ],
+)
+def test_rows_that_do_not_fit_the_model_are_told(ids: list[list[int]], config: dict[str, int], said: list[str]) -> None:
+    model = torch.nn.Identity()
+    model.config = SimpleNamespace(**config)  # type: ignore[assignment]
+    inputs = {"input_ids": torch.tensor(ids, dtype=torch.int64), "attention_mask": torch.tensor(ids).ne(0)}
+    micro = MicroBatch(inputs, np.array([2, 0]), False, indices=np.array([4, 1]))
+    found = unfit_rows(model, STREAMS, micro)
+    assert [one for one, words in zip(found, said, strict=True) if words not in one] == []
+
+
+@pytest.mark.parametrize(("num_rows", "is_told"), [(1, True), (2, False)])
+def test_batch_normalisation_of_a_single_row_has_a_way_out(num_rows: int, is_told: bool) -> None:
+    with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
+        torch.nn.BatchNorm1d(3)(torch.ones(1, 3))
+    micro = MicroBatch({}, np.zeros(num_rows, dtype=np.int64), False)
+    assert bool(batch_norm_reason(caught.value, micro)) is is_told
+    assert not batch_norm_reason(ValueError("another"), micro)

@@ -176,7 +176,9 @@ class TestColumns:
         (sample,) = made([row], CHATML, ignored_columns=[name])
         assert sample["input_ids"] == rendered(CHATML, TALK)
 
-    @pytest.mark.parametrize(("name", "value"), [("tools", "weather"), ("tools", [3]), ("system", 3)])
+    @pytest.mark.parametrize(
+        ("name", "value"), [("tools", "weather"), ("tools", [3]), ("system", 3), ("chat_template_kwargs", "[3]")]
+    )
     def test_columns_of_another_kind_are_refused(self, name: str, value: Any) -> None:
         with pytest.raises(ValueError, match=f"column '{name}'"):
             made([{"messages": TALK, name: value}], TOOLS)
@@ -287,7 +289,12 @@ class TestOlderRoles:
         assert sample["input_ids"] == rendered(TOOLS, newer, tools=[WEATHER])
         assert learned(sample) == [f"<call>{json.dumps(CALL)}</call><|im_end|>\n", "no<|im_end|>\n"]
 
-    def test_calls_that_are_no_calls_are_refused(self) -> None:
-        rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": "weather(a)"}]
+    def test_calls_written_in_json_are_calls(self) -> None:
+        older = [ASK, {**CALLED[1], "tool_calls": json.dumps(CALLED[1]["tool_calls"])}, *CALLED[2:]]
+        assert made([{"messages": older}], TOOLS) == made([{"messages": CALLED}], TOOLS)
+
+    @pytest.mark.parametrize("call", ["weather(a)", "[3]", "3"])
+    def test_calls_that_are_no_calls_are_refused(self, call: str) -> None:
+        rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": call}]
         with pytest.raises(ValueError, match="'conversations'"):
             made([{"conversations": rows}], TOOLS, column="conversations")

@@ -142,6 +142,7 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monke
         ({"split": "train[a:]"}, "cannot be read as a split or its slice"),
         ({"split": "train[:5]", "streaming": True}, "name one split, or set streaming to false"),
         ({"name": "main"}, "name='main' is for data on the hub"),
+        ({"revision": "v2"}, "revision='v2' is for data on the hub"),
         ({"rows": "document"}, "rows='document' is for text files (.txt)"),
     ],
 )
@@ -269,10 +270,21 @@ def test_a_folder_behind_a_url_is_split_by_names_and_read_anew_when_it_has_chang
     assert f"{in_memory}/*.parquet" in refused(DataSource(in_memory, streaming=True))
 
 
+def test_what_a_url_does_not_have_is_refused(in_memory: str) -> None:
+    assert "name='main'" in refused(DataSource(f"{in_memory}/test.jsonl", name="main"))
+    assert "there is no file" in refused(DataSource(f"{in_memory}/dev-*.jsonl"))
+    system = fsspec.filesystem("memory")
+    system.store["/rows/../out.jsonl"] = system.store["/rows/test.jsonl"]  # as a store of objects may call one
+    assert "leads out of its folder" in refused(DataSource(in_memory))
+
+
 def test_lists_are_of_files_and_patterns(tmp_path: Path) -> None:
     shards = [str(write(tmp_path / f"{name}.jsonl", rows)) for name, rows in (("b", ROWS[:5]), ("a", ROWS[5:]))]
     assert DataSource(shards).load("s")[0].to_list() == ROWS
     assert "is a folder" in refused(DataSource([shards[0], str(tmp_path)]))
+    assert "name='main'" in refused(DataSource(shards, name="main"))
+    with pytest.raises(ValueError, match="path: the list is empty"):
+        DataSource([])
     with pytest.raises(ValueError, match="not both"):
         DataSource([shards[0], "s3://bucket/rows.jsonl"])
     with pytest.raises(ValueError, match="storage_options are for URLs"):

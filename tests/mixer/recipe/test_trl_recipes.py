@@ -1,6 +1,7 @@
 """Recipes with a trainer of TRL: chats of several shapes become what TRL makes of the same rows written its own way."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,11 +117,11 @@ def write(path: Path, rows: Rows) -> dict[str, Any]:
     return {"data": {"path": str(path)}}
 
 
-def built(content: Mapping[str, Any]) -> Any:
+def built(content: Mapping[str, Any], has_weights: bool = True) -> Any:
     kind = Recipe.for_trainer(content.get("trainer"))
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
-    return build_recipe(kind, parser, parser.parse_object(dict(content))).build()
+    return build_recipe(kind, parser, parser.parse_object(dict(content))).build_parts(has_weights).trainer
 
 
 def recipe(folder: Path, base: Path, trainer: str, rows: Mapping[str, Rows], **training: Any) -> dict[str, Any]:
@@ -195,6 +196,19 @@ def test_adapters_and_a_template_by_path(tmp_path: Path, base: Path) -> None:
     assert (tmp_path / "run" / "adapter_model.safetensors").is_file()
     assert trainer.processing_class.decode(trainer.streams[0].dataset[1]["chosen_ids"]) == " good 1~"
     assert trainer.state.log_history[0]["loss"] == pytest.approx(0.6931472)  # the reference is the model
+
+
+@pytest.mark.parametrize("has_weights", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+def test_the_reference_is_the_model_or_another_one(given: bool, has_weights: bool, tmp_path: Path, base: Path) -> None:
+    content = recipe(tmp_path, base, "dpo", {"pairs": WHOLE_PAIRS})
+    shutil.copytree(base, tmp_path / "other")
+    config = LlamaConfig.from_pretrained(base)
+    config.rms_norm_eps = 0.5
+    config.save_pretrained(tmp_path / "other")
+    trainer = built({**content, **({"reference_model": str(tmp_path / "other")} if given else {})}, has_weights)
+    assert (trainer.ref_model.config.rms_norm_eps == 0.5) is given
+    assert all(parameter.is_meta is not has_weights for parameter in trainer.ref_model.parameters())
 
 
 def test_columns_by_other_names(tmp_path: Path, base: Path) -> None:

@@ -112,6 +112,20 @@ def test_what_is_refused_is_refused_at_construction(name, own, more, prepare, tm
         make(tmp_path, **{**own, **more, "kind": Prepared})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "workers"),
+    [
+        ("dataloader_num_workers", -1, -1),
+        ("dataloader_prefetch_factor", 0, 1),
+        ("dataloader_persistent_workers", True, 0),
+    ],
+)
+def test_workers_that_cannot_load_are_refused(name: str, value: Any, workers: int, tmp_path: Path) -> None:
+    args = arguments(tmp_path, **{"dataloader_num_workers": workers, name: value})
+    with pytest.raises(ValueError, match=f"^{name}"):
+        MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
+
+
 def test_values_that_are_not_refused_pass(tmp_path: Path) -> None:
     options = {"ignore_data_skip": True, "average_tokens_across_devices": False, "dataloader_in_order": False}
     options = {name: options[name] for name in option_names() if name in options}

@@ -1,5 +1,6 @@
 """Which rows a run was trained on, against what its collator saw."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import Exposure, Grouping, LossChange, MixingTrainer, Stream, schedules
+from mixer.cli.entry import main
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import InOrder, Tokens
 from tests.mixer.trainer.runs import make
@@ -154,6 +156,20 @@ def test_a_row_was_trained_on_in_the_steps_in_which_the_collator_saw_it(run: tup
         assert exposure.of(stream, [2]).values.tolist() == table[table["row"] == 2].values.tolist()
         never = [row for chunk in exposure.never(stream) for row in chunk.tolist()]
         assert never == sorted(set(range(size)) - {row for row, _ in expected})
+
+
+def test_the_command_takes_the_only_stream_or_asks_for_one(
+    run: tuple[str, Exposure, Seen], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, exposure, _ = run
+    command, chosen = ["seen", str(exposure._folder), "--never", "--json"], ["--stream", "a"]
+    if len(exposure.streams) > 1:
+        with pytest.raises(SystemExit):
+            main(command)
+        assert "--stream" in capsys.readouterr().err
+    main(command if len(exposure.streams) == 1 else command + chosen)
+    never = [row for chunk in exposure.never("a") for row in chunk.tolist()]
+    assert json.loads(capsys.readouterr().out) == {"stream": "a", "never": never}
 
 
 def test_what_cannot_be_known_is_told(run: tuple[str, Exposure, Seen]) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from jsonargparse import Namespace
 
 from mixer import Exposure, LossChange, MixingTrainer
+from mixer.cli.fork import recorded_run
 from mixer.ledger.card import mixture_card
 from mixer.ledger.forks import paired_differences
 from mixer.ledger.ledger import Ledger
@@ -30,6 +32,13 @@ def test_a_fork_with_the_same_mixing_is_the_run(parent: tuple[Path, dict[str, An
     for name in set(fork.ledger.tables()) - {"timings"}:
         pd.testing.assert_frame_equal(fork.ledger.read(name).to_pandas(), Ledger(parent[0]).read(name).to_pandas())
     assert mixture_card(tmp_path)["forked_at"] == AT
+
+
+@pytest.mark.parametrize(("is_run", "at", "named"), [(False, AT, "recipe.yaml"), (True, None, "--at N")])
+def test_what_is_forked_is_a_run_at_a_step(is_run, at, named, parent, tmp_path: Path) -> None:
+    config = Namespace(recipe=[(parent[0] if is_run else tmp_path) / "recipe.yaml"])
+    with pytest.raises(ValueError, match=named):
+        recorded_run(config, at)
 
 
 def test_a_fork_with_another_mixing_keeps_the_order(parent: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from replay import ReplayBuffer, ReplayRatio
 from tasks.continual.continual import ContinualRun
-from tasks.methods import ERACE, SI, SLCA, ICaRL, LwF, OnlineEWC, RanPAC, nearest_mean, slow_encoder
+from tasks.methods import ERACE, SI, SLCA, ICaRL, LwF, Merging, OnlineEWC, RanPAC, nearest_mean, slow_encoder
 from tasks.metrics import all_metrics
 from tasks.mlp import mlp
 from tasks.sequences import by_class, permuted
@@ -47,6 +47,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "samples": (lambda: SLCA(num_samples=0), "num_samples"),
     "epochs": (lambda: SLCA(num_epochs=-1), "num_epochs"),
     "logits": (lambda: SLCA(temperature=0.0), "temperature"),
+    "rule": (lambda: Merging("sum"), "rule"),  # type: ignore[arg-type]
+    "start": (lambda: Merging(start="first"), "start"),  # type: ignore[arg-type]
+    "density": (lambda: Merging("ties", density=0.0), "density"),
     "slow": (lambda: slow_encoder(0.0), "rate"),
     "no classes": (lambda: nearest_mean(ReplayBuffer(5)), "selection=Reservoir does not. Use 'Herding'"),
 }

@@ -75,7 +75,14 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
     whole, flipped = path.read_bytes(), bytearray(path.read_bytes())
     flipped[300] ^= 1
     np.savez(tmp_path / "objects.npz", x=np.array([None]))
-    for content in [b"not an archive", whole[:900], bytes(flipped), (tmp_path / "objects.npz").read_bytes()]:
+    np.save(tmp_path / "one.npy", arrays["x"])
+    for content in [
+        b"not an archive",
+        (tmp_path / "one.npy").read_bytes(),
+        whole[:900],
+        bytes(flipped),
+        (tmp_path / "objects.npz").read_bytes(),
+    ]:
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"npz: '.*images\.npz' cannot be read as an archive of np\.savez"):
             npz(path, ("x", "y"), ("x", "y"))
@@ -127,6 +134,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     write(tmp_path / "rows.jsonl")
     for given, options, match in (
         (path, {"label_column": "feeling"}, "no column 'feeling' with one value a sample; its columns are"),
+        (path, {"label_column": "mood"}, "label_column='mood': there is a column 'label'"),
         (tmp_path / "rows.xlsx", {}, r"'rows\.xlsx' is of no known format"),
         (tmp_path, {}, r"mixes the formats \.csv \(rows\.csv\), \.jsonl"),
     ):

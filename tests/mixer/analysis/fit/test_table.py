@@ -82,6 +82,7 @@ def test_amounts_rounding_and_missing_losses_are_handled_with_a_word(tmp_path: P
         ({"share/a": [np.nan, 0.5, 0.8]}, "share/a of run one"),
         ({"loss/x": [1.0, "bad", 2.0]}, "loss/x of run two is 'bad'"),
         ({"loss/x": [True, False, True]}, "loss/x of run one"),
+        ({"loss/x": [True, 2.0, 1.0]}, "loss/x of run one"),
         ({"share/a": [np.inf, 0.5, 0.8]}, "share of a in run one"),
     ],
 )
@@ -108,3 +109,22 @@ def test_missing_columns_files_and_sizes_are_refused_by_name(tmp_path: Path) -> 
         RunTable([tmp_path / "times.parquet"])
     with pytest.raises(ValueError, match="names a run twice"):
         read(tmp_path, table(run=["one", "one", "two"]), table()[["run", "loss/x"]])
+
+
+@pytest.mark.parametrize(
+    ("second", "named"),
+    [
+        ({"name": ["one", "two", "three"]}, "'run' and 'name'"),
+        ({"run": [1, 2, 3]}, "'run', which has numbers in one and text"),
+        ({"run": ["four", "five", "six"]}, "no run is in both"),
+        ({"run": []}, "has no rows"),
+    ],
+)
+def test_tables_that_share_no_runs_are_refused(second: dict[str, list[object]], named: str, tmp_path: Path) -> None:
+    losses = {"loss/x": [1.0] * len(next(iter(second.values())))}
+    with pytest.raises(ValueError, match=named):
+        read(tmp_path, table()[["run", "share/a", "share/b"]], pd.DataFrame({**second, **losses}))
+
+
+def test_runs_of_one_name_are_told_apart_by_their_rows(tmp_path: Path) -> None:
+    assert read(tmp_path, table(run=["one", "one", "two"])).runs == ["row 1: one", "row 2: one", "row 3: two"]
