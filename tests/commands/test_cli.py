@@ -104,7 +104,8 @@ def test_policies_and_schedules_are_listed(printed: Runs) -> None:
 
 
 def test_a_page_without_its_libraries_or_of_no_run_is_refused(tmp_path, refused, monkeypatch) -> None:
-    assert "is not the folder of a run" in refused("compare", tmp_path)
+    for command in ("compare", "watch"):
+        assert "is not the folder of a run" in refused(command, tmp_path)
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert "pass the output folder of a run" in refused("report", folder).lower()
     for name in [name for name in sys.modules if name.startswith("mixer.report")]:
