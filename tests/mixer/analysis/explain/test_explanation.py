@@ -159,21 +159,10 @@ def test_weights_set_by_hand(tmp_path: Path) -> None:
             assert found.levels[-1].decision.weights[2] < 0.6  # the policy's own decision
 
 
-def test_drawn_counts_a_size_set_by_hand_and_measured_gradients_are_told(tmp_path: Path) -> None:
-    class Larger(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                trainer.mixing.set_batch_size(10)
-
-    fields = {
-        "mixing": mixer.PiKE(interval_steps=2),
-        "batch_size": schedules.AdaBatch(every=2, unit="steps", initial=6),
-    }
-    trainer = build(tmp_path, 4, drawing="multinomial", callbacks=[Larger()], **fields)
-    trainer.train()
+def test_drawn_counts_and_measured_gradients_are_told(tmp_path: Path) -> None:
+    build(tmp_path, 4, drawing="multinomial", mixing=mixer.PiKE(interval_steps=2)).train()
     found = explain(tmp_path, 4)
     assert any("drawing: multinomial" in note for note in found.notes)
-    assert found.size.note.startswith("Set by hand")
     assert found.measured_at == 2
     assert (found.observed["norm"] > 0.0).all()
 
