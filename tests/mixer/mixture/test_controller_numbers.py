@@ -88,15 +88,17 @@ class TestWhatTheScheduleSees:
         schedule = Sizes(20, 20)
         mixing = sized(schedule, Fixed([2, 1, 1]))
         noise = Noise(0.5, 7.0)
-        update(mixing, loss=1.5, gradient_norm=2.5, learning_rate=lambda step: 100 + step, noise=noise)
+        labels = np.array([1, 2, 3])
+        update(mixing, loss=1.5, gradient_norm=2.5, learning_rate=lambda step: 100 + step, noise=noise, labels=labels)
         (seen,) = schedule.observations
         assert (seen.step, seen.progress, seen.num_epochs_done) == (1, 8 / 500, 0)
         assert (seen.num_samples, seen.num_tokens, seen.batch_size) == (8, 40 + 40 + 60, 8)
         assert (seen[MeanLoss], seen[GradientNorm], seen[GradientNoise]) == (1.5, 2.5, noise)
         assert seen[LearningRate].last == 100
         assert seen[LearningRate].next == pytest.approx(100 + 65 * 8 / 500)  # 65 steps of 8 in five epochs
-        update(mixing)
-        assert (schedule.observations[1].batch_size, schedule.observations[1].num_samples) == (20, 28)
+        update(mixing, labels=labels)
+        second = schedule.observations[1]
+        assert (second.batch_size, second.num_samples, seen.num_labels, second.num_labels) == (20, 28, 6, 12)
 
     def test_what_was_not_measured_is_not_a_number_and_noise_that_of_the_streams_gradients(self) -> None:
         mixing, measured = sized(schedule := Sizes(8)), gradients()
