@@ -82,13 +82,13 @@ def check_same_classes(found: Iterable[NamedClasses]) -> dict[str, NamedClasses]
             whose = f"the head {own.head!r}" if own.head else "its head"
             raise ValueError(
                 f"{own.called}: its labels are {list(own.names)}, and those of {first.name}, which shares {whose}, "
-                f"{list(first.names)}: the same number would mean two things. {_way_out(own, first)}"
+                f"{list(first.names)}: the same number would mean two things. {_hint(own, first)}"
             )
         by_head[own.head] = max(first, own, key=lambda one: len(one.names))
     return by_head
 
 
-def _way_out(own: NamedClasses, first: NamedClasses) -> str:
+def _hint(own: NamedClasses, first: NamedClasses) -> str:
     if own.column is None:
         return "Give both the same Labelled(labels=[...])."
     known = {name.casefold() for name in first.names}

@@ -53,7 +53,7 @@ class DER(Method):
     adds_term = True
     one_stream_each = True
     second: str | None = None
-    _way_out = "Learn from their labels, DERPlusPlus({!r}, second=...), or leave them out."
+    _hint = "Learn from their labels, DERPlusPlus({!r}, second=...), or leave them out."
 
     def __init__(self, memory: str = "memory", alpha: float = 0.5, top_k: int | None = None):
         check_range("alpha", alpha, 0.0, float("inf"), "0.1 to 1 are usual, and 0 compares no logits")
@@ -65,7 +65,7 @@ class DER(Method):
         """Finds the memory and has the logits of its samples kept; see `Method.attach`."""
         self._run = run
         self._memory_id, self._buffer, feeding = find_memory(run, self.memory, self.name)
-        refuse_second_draws(run, self.name, self._way_out.format(self.memory), self.second)
+        refuse_second_draws(run, self.name, self._hint.format(self.memory), self.second)
         feeding.kept.keep(_LOGITS, self._to_keep)
 
     def prepare(self, model: nn.Module) -> None:
@@ -205,7 +205,7 @@ class DERPlusPlus(DER):
         ... )
     """
 
-    _way_out = "Name the one of {!r}, as in second='again', and leave others out."
+    _hint = "Name the one of {!r}, as in second='again', and leave others out."
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from mixer.utils.console import Result
 
 _STEADY = 0.02
 _TOLERANCE = 0.05
-_WAY_OUT = "Leave these runs out, or allow it with --allow-different-budgets."
+_HINT = "Leave these runs out, or allow it with --allow-different-budgets."
 _EVALUATE = (
     "Record runs that evaluate at their end (training.eval_strategy: steps, with eval_steps that divide the run)."
 )
@@ -202,13 +202,13 @@ def _check_budgets(runs: Sequence[Run], unit: Unit) -> None:
     """Refuses runs that stopped before their budget or differ in length."""
     short = [f"{run.name} ({run.progress:.0%})" for run in runs if run.progress < 1.0 - 1e-9]
     if short:
-        raise ValueError(f"Runs must complete their budget, but these stopped early: {', '.join(short)}. {_WAY_OUT}")
+        raise ValueError(f"Runs must complete their budget, but these stopped early: {', '.join(short)}. {_HINT}")
     usual = float(np.median([run.budget for run in runs]))
     others = [f"{run.name} ({run.budget:,.0f})" for run in runs if abs(run.budget - usual) > _TOLERANCE * usual]
     if others:
         raise ValueError(
             f"Runs must have trained on as many {unit}, to {_TOLERANCE:.0%}; the median is {usual:,.0f}, but: "
-            f"{', '.join(others)}. {_WAY_OUT}"
+            f"{', '.join(others)}. {_HINT}"
         )
 
 

@@ -8,7 +8,7 @@ from mixer.utils.arrays import FloatArray
 
 SkillGraph = Mapping[str, Mapping[str, float]] | Sequence[Sequence[float]] | FloatArray
 
-_WAY_OUT = "give {helper: {helped: strength}} by name, or a row for each helper with a number for each stream"
+_HINT = "give {helper: {helped: strength}} by name, or a row for each helper with a number for each stream"
 
 
 def graph_array(graph: SkillGraph | None, names: Sequence[str]) -> FloatArray:
@@ -34,11 +34,11 @@ def graph_array(graph: SkillGraph | None, names: Sequence[str]) -> FloatArray:
 
 def _by_name(graph: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> FloatArray:
     if not all(isinstance(row, Mapping) for row in graph.values()):
-        raise ValueError(f"SkillIt: the graph must have a mapping for each helper, got {graph!r}; {_WAY_OUT}.")
+        raise ValueError(f"SkillIt: the graph must have a mapping for each helper, got {graph!r}; {_HINT}.")
     named = set(graph).union(*graph.values())
     unknown = sorted(named - set(names))
     if unknown:
-        raise ValueError(f"SkillIt: the graph names {unknown}, but the streams are {list(names)}; {_WAY_OUT}.")
+        raise ValueError(f"SkillIt: the graph names {unknown}, but the streams are {list(names)}; {_HINT}.")
     rows = [[graph.get(i, {}).get(j, float(i == j)) for j in names] for i in names]
     return np.array(rows, dtype=np.float64)
 
@@ -51,6 +51,6 @@ def _in_order(graph: Sequence[Sequence[float]] | FloatArray, names: Sequence[str
     if array.shape != (len(names), len(names)):
         raise ValueError(
             f"SkillIt: expected a graph of shape {[len(names)] * 2} for the streams {list(names)}, got "
-            f"{list(array.shape)}; {_WAY_OUT}."
+            f"{list(array.shape)}; {_HINT}."
         )
     return array
