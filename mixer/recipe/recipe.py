@@ -215,7 +215,7 @@ class Recipe:
         objective = as_objective(self.objective or options_in(self.training).objective)
         if objective is None:
             raise ValueError(
-                f"targets: {list(rows)} are development rows of nothing without an objective: give objective, too."
+                f"targets: {list(rows)} are development rows of an objective, and there is none: give objective, too."
             )
         return replace(objective, development_sets=rows)
 

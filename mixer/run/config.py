@@ -60,8 +60,8 @@ class MixingOptions:
             of samples. Works best with train_sampling_strategy="group_by_length", which puts samples of similar length
             of a step into the same micro-batch.
         objective: What the run is to lower, for policies and reports: "average" or "worst" of the evaluation sets, the
-            name of one, several names, or their importance by name. If the policy reads targets, a part of each
-            target's evaluation set are development rows, which it follows; the rest is evaluated.
+            name of one, several names, or their importance by name. If the policy reads targets, it follows
+            development rows, a part of each target's evaluation set; the rest is evaluated.
         development_share: Share of each target's evaluation set that is set aside as development rows. By default a
             quarter if the policy reads targets, else nothing; a number is set aside whatever the policy.
         eval_weights: Weights of the evaluation sets in eval_loss, by name, in place of the plain mean.
