@@ -1,0 +1,48 @@
+"""Errors about what a user gave: a sentence, and the facts in it as attributes."""
+
+from typing import Any
+
+
+class ErrorFacts(Exception):
+    """What an error is about, for code that handles it and for tests; the sentence may change.
+
+    Args:
+        message: The sentence; `None` for one made of the facts.
+        option: Name of the option, argument, column, key or file.
+        stream: Name of the stream or evaluation set.
+        expected: What was expected, as a phrase after "must be".
+        found: What was found in its place.
+        hint: What to do, as a whole sentence.
+
+    Example:
+        >>> error = InvalidValueError(option="batch_size", expected="an integer of at least 1", found=0)
+        >>> str(error)
+        'batch_size must be an integer of at least 1, got 0.'
+        >>> error.option, error.found
+        ('batch_size', 0)
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        option: str | None = None,
+        stream: str | None = None,
+        expected: str | None = None,
+        found: Any = None,
+        hint: str | None = None,
+    ):
+        if message is None:
+            owner = "" if stream is None else f" of the stream {stream!r}"
+            message = f"{option}{owner} must be {expected}, got {found!r}."
+            message += "" if hint is None else f" {hint}"
+        super().__init__(message)
+        self.option, self.stream, self.expected, self.found, self.hint = option, stream, expected, found, hint
+
+
+class InvalidValueError(ErrorFacts, ValueError):
+    """A value that cannot be taken."""
+
+
+class InvalidTypeError(ErrorFacts, TypeError):
+    """A value of another type than expected."""
