@@ -56,7 +56,7 @@ def check_use(folder: Path) -> None:
 
 def check_figures(quick_start: str, runs: Path) -> None:
     """The README shows the figures of its quick start."""
-    from mixer.ledger.summary import summarise
+    from mixer.tools.records.summary import summarise
 
     shown = re.findall(r"(?m)^(auto|Uniform) +loss of mirrors (\S+), (\S+) of", quick_start)
     assert {row[0] for row in shown} == {"auto", "Uniform"}

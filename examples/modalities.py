@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import default_data_collator
 
-from mixer.recipe.data import DataSource
+from mixer.tools.recipe.data import DataSource
 
 CHARACTERS = " 'abcdefghijklmnopqrstuvwxyz"  # of transcriptions; number 0 is the blank of CTC
 _IGNORED = -100  # a label without a loss

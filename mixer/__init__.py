@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING
 from mixer.utils.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from mixer.analysis.inspect.of_trainer import inspect_trainer as inspect_trainer
-    from mixer.analysis.value import source_values as source_values
     from mixer.gradients.probe import GradientProbe as GradientProbe
-    from mixer.ledger.exposure import Exposure as Exposure
     from mixer.ledger.ledger import Ledger as Ledger
     from mixer.loading.batch_sampler import AdaptiveBatchSampler as AdaptiveBatchSampler
     from mixer.loading.dataloader import MixingDataLoader as MixingDataLoader
@@ -25,6 +22,9 @@ if TYPE_CHECKING:
     from mixer.run.config import MixingConfig as MixingConfig, MixingOptions as MixingOptions
     from mixer.run.hooks import ForwardResult as ForwardResult
     from mixer.run.probing import Probing as Probing
+    from mixer.tools.analysis.inspect.of_trainer import inspect_trainer as inspect_trainer
+    from mixer.tools.analysis.value import source_values as source_values
+    from mixer.tools.records.exposure import Exposure as Exposure
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
     from mixer.trainer.method import Method as Method, RunContext as RunContext, TaskContext as TaskContext
@@ -38,10 +38,10 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "mixer.analysis.inspect.of_trainer": ["inspect_trainer"],
-            "mixer.analysis.value": ["source_values"],
+            "mixer.tools.analysis.inspect.of_trainer": ["inspect_trainer"],
+            "mixer.tools.analysis.value": ["source_values"],
             "mixer.gradients.probe": ["GradientProbe"],
-            "mixer.ledger.exposure": ["Exposure"],
+            "mixer.tools.records.exposure": ["Exposure"],
             "mixer.ledger.ledger": ["Ledger"],
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
             "mixer.loading.dataloader": ["MixingDataLoader"],

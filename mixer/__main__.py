@@ -1,6 +1,6 @@
 """`python -m mixer`, for launchers: `torchrun -m mixer train RECIPE.yaml`."""
 
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 
 if __name__ == "__main__":
     main()

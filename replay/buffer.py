@@ -220,7 +220,7 @@ class ReplayBuffer(Memory):
         return take_in
 
     def stand_in(self) -> "ReplayBuffer":
-        """Returns a buffer of the same size and streams that only stores references; see `mixer.analysis.simulate`."""
+        """Returns a buffer of the same size and streams that only stores references, for `mixer simulate`."""
         options: dict[str, Any] = {"is_online": self.is_online, "keeps_repeats": self.keeps_repeats}
         return ReplayBuffer(self.capacity, streams=self.stream_names, **options)
 

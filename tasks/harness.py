@@ -14,8 +14,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from mixer import MixingTrainer
-from mixer.analysis.short_runs import without_warnings
 from mixer.models.side_state import Snapshot, evaluating
+from mixer.utils.quiet import without_warnings
 from mixer.utils.ranges import check_count
 from tasks.score import Score
 from tasks.task import Task

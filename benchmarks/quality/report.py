@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.quality.policies import UNIFORM
 from mixer import Objective
-from mixer.report.judging import paired_bound
+from mixer.utils.statistics import paired_bound
 
 Result = Mapping[str, Any]
 Results = Mapping[str, Mapping[int, Result]]  # by competitor and seed

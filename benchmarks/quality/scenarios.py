@@ -21,7 +21,7 @@ from benchmarks.quality.data import PARTS, Splits
 from benchmarks.quality.family import DRAWN, drawn
 from mixer import Objective
 from mixer.policies.objective import as_objective
-from mixer.recipe.recipe import Recipe
+from mixer.tools.recipe.recipe import Recipe
 
 Size = Literal["small", "llama", "gpu"]
 HEADROOM, NONE, HARM = "headroom", "no headroom", "harm"

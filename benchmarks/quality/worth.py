@@ -32,12 +32,12 @@ from benchmarks.common import new_parser, show, write_json
 from benchmarks.quality.runs import new_trainer
 from benchmarks.quality.scenarios import Scenario
 from mixer import Fixed, MixingTrainer
-from mixer.analysis.fit.surrogate import rank_correlation
-from mixer.analysis.value import source_values
 from mixer.measurements import Alignment, TargetStatistics
 from mixer.policies.contract import Decision, Mixture, Observation
-from mixer.report.judging import paired_bound
+from mixer.tools.analysis.fit.surrogate import rank_correlation
+from mixer.tools.analysis.value import source_values
 from mixer.utils.arrays import FloatArray
+from mixer.utils.statistics import paired_bound
 
 _SEEDS, _JUDGED_SEEDS, _REPEATS, _AT_ONCE = 8, 1, 9, 3
 _STEPS = 24  # of a fork that measures worth

@@ -18,7 +18,7 @@ _EPOCHS = 3.0
 # The command line, and then what it took: what the system tells of a process that has ended counts its parent in.
 _COMMAND = """
 import sys
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 main(sys.argv[1:])
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """

@@ -28,9 +28,9 @@ from benchmarks.presenting import present
 from benchmarks.swarms.contestants import CONTESTANTS, ours
 from benchmarks.swarms.end_to_end import SCENARIOS, end_to_end
 from benchmarks.swarms.swarms import LARGER, Swarm, known_law, regmix
-from mixer.analysis.fit.prediction import Prediction
-from mixer.analysis.fit.surrogate import rank_correlation
-from mixer.analysis.search.design import improving, spread
+from mixer.tools.analysis.fit.prediction import Prediction
+from mixer.tools.analysis.fit.surrogate import rank_correlation
+from mixer.tools.analysis.search.design import improving, spread
 from mixer.utils.arrays import FloatArray
 
 _SURE = 1.645

@@ -13,8 +13,8 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.swarms.mixing_law import MixingLaw
 from benchmarks.swarms.swarms import Swarm
-from mixer.analysis.fit.fitted_objective import Objective
-from mixer.analysis.fit.prediction import Prediction, predict_objective
+from mixer.tools.analysis.fit.fitted_objective import Objective
+from mixer.tools.analysis.fit.prediction import Prediction, predict_objective
 from mixer.utils.arrays import FloatArray
 
 _MOST_CHECKED = 64  # runs, of whose fits the intervals are judged: they leave runs out in turns

@@ -14,7 +14,7 @@ from benchmarks.quality.plan import FIRST_SEED, collect, planned, run_all
 from benchmarks.quality.policies import AUTO, UNIFORM
 from benchmarks.quality.report import Judge, Results
 from benchmarks.quality.scenarios import Scenario
-from mixer.cli.entry import main as run_mixer
+from mixer.tools.cli.entry import main as run_mixer
 
 # Those with a mixture to find, of text that comes with Python, with most to gain in the table of `benchmarks quality`.
 SCENARIOS = ("junk", "near_duplicates", "easy_and_hard")

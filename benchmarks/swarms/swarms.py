@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mixer.analysis.fit.fitted_objective import Objective
+from mixer.tools.analysis.fit.fitted_objective import Objective
 from mixer.utils.arrays import FloatArray
 
 LARGER = "1B"  # models of another size than those that are fitted

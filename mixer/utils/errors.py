@@ -3,7 +3,7 @@
 from typing import Any
 
 
-class ErrorFacts(Exception):
+class ErrorFacts(Exception):  # noqa: N818  # what errors have in common
     """What an error is about, for code that handles it and for tests; the sentence may change.
 
     Args:

@@ -36,13 +36,11 @@ from tasks.continual.kept_optimizer import KeptOptimizer
 from tasks.continual.model_file import ModelFile
 from tasks.continual.rehearsal import Methods, Mixing, Rehearsal
 from tasks.continual.scoring import Scoring
-from tasks.continual.task_checkpoints import TaskCheckpoints, read_pace, remove_run
+from tasks.continual.task_checkpoints import TaskCheckpoints, read_pace, remove_run, write_metrics
 from tasks.heads import HeadKind, as_head
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
-from tasks.report.results import write_metrics, write_page
 from tasks.score import Score, as_score
 from tasks.task import TaskSequence
-from tasks.task_folders import PAGE_FILE
 
 # Training arguments that may change when a run resumes.
 _SETTINGS = ("learning_rate", "num_train_epochs", "max_steps", "weight_decay", "per_device_train_batch_size", "seed")
@@ -54,7 +52,7 @@ class ContinualRun:
 
     Each task is a run of a `MixingTrainer` in its own folder, on the task's samples and the memory. An interrupted run
     resumes in the middle of its task and ends exactly as an uninterrupted one; all ranks need access to its folder. The
-    run writes `scores.json` there, `metrics.json` after each task, and at the end `scores.html`, a page with heat maps.
+    run writes `scores.json` there, and `metrics.json` after each task; `mixer report FOLDER` makes a page of them.
 
     Args:
         model: The model; it is trained in place. FSDP2 and DeepSpeed train a copy of it in each task, whose weights it
@@ -244,7 +242,6 @@ class ContinualRun:
             for number in range(begun, len(self.sequence)):
                 self._train_task(number, self._goes_on and number == begun)
                 rank_sync.run_on_all(partial(self._save_end, number + 1))
-            rank_sync.run_on_all(self._show)
             self._num_done = None
         finally:
             self.release_output()
@@ -338,7 +335,3 @@ class ContinualRun:
         self._optimizer.save(end)
         self.rehearsal.save(end)
         write_cost(self.model, end, not self._limits_checkpoints, self.rehearsal.buffers)
-
-    def _show(self) -> None:
-        if self.args.process_index == 0:
-            write_page({self.folder.name: self.scores}, self.folder / PAGE_FILE)

@@ -7,9 +7,8 @@ from transformers import TrainingArguments, set_seed
 
 from tasks.continual.continual import ContinualRun
 from tasks.continual.copies import ModelCopies
-from tasks.report.results import write_page
-from tasks.report.seeds import SeedScores, folder_of_seed
-from tasks.task_folders import PAGE_FILE, RUN_STATE_FILE
+from tasks.metrics.seed_scores import SeedScores, folder_of_seed
+from tasks.task_folders import RUN_STATE_FILE
 
 _MOST = 2**32 - 1  # of NumPy's generators
 
@@ -23,7 +22,8 @@ def run_seeds(
 ) -> SeedScores:
     """Trains a continual run once with each seed, one after the other, each in a folder of its own.
 
-    A run ends exactly as it would if it were the only one. `scores.html` in the common folder has means and spreads.
+    A run ends exactly as it would if it were the only one. `mixer report` on the
+    common folder shows means and spreads.
 
     Args:
         new_run: Creates the run with the arguments of a seed, whose `seed` it may also give to the tasks: with a new
@@ -47,10 +47,7 @@ def run_seeds(
         own.seed = seed
         set_seed(seed)
         _checked(new_run(own), own).run(resume, overwrite)
-    scores = SeedScores.read(folders)
-    if args.should_save:
-        write_page({folder.name: scores}, folder / PAGE_FILE)
-    return scores
+    return SeedScores.read(folders)
 
 
 def _checked(run: ContinualRun, own: TrainingArguments) -> ContinualRun:

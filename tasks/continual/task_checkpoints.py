@@ -13,7 +13,8 @@ from mixer.checkpoint.checkpoint_files import STATE_FILE, begin_writing, complet
 from mixer.ledger.ledger import Ledger
 from mixer.utils.files import read_json, synced_later, write_json
 from tasks.continual.cost import COLUMNS, read_cost
-from tasks.metrics.score_matrix import SCORES_FILE
+from tasks.metrics.metrics import all_metrics
+from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
 from tasks.task_folders import METRICS_FILE, PAGE_FILE, RUN_STATE_FILE, folder_of_task
 
 logger = logging.get_logger(__name__)
@@ -125,6 +126,21 @@ def remove_run(folder: Path) -> None:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Lists the checkpoints of tasks and the states at their ends."""
     return [*folder.glob("[0-9]*-*/checkpoint-*"), *folder.glob("[0-9]*-*/end")]
+
+
+def write_metrics(matrix: ScoreMatrix, pace: pd.DataFrame, folder: Path) -> None:
+    """Writes all metrics of the tasks that were trained so far; one that is not known is `null`.
+
+    Args:
+        matrix: The scores.
+        pace: What `read_pace` gives.
+        folder: The run's folder.
+    """
+    last = matrix.last_task
+    metrics = {name: value if np.isfinite(value) else None for name, value in all_metrics(matrix, last).items()}
+    content = {"metric": matrix.metric, "after": last, "metrics": metrics, "pace": pace.to_dict("index")}
+    with synced_later():  # they follow from the scores
+        write_json(folder / METRICS_FILE, content)
 
 
 def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0) -> pd.DataFrame:

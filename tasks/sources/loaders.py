@@ -11,11 +11,11 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from mixer.recipe.data.formats.labelled import in_order
-from mixer.recipe.data.row_files import files_in, read_files
-from mixer.recipe.data.source import DataSource
-from mixer.recipe.data.suffixes import KNOWN
-from mixer.recipe.data.validation import hold_out as draw_held_out
+from mixer.tools.recipe.data.formats.labelled import in_order
+from mixer.tools.recipe.data.row_files import files_in, read_files
+from mixer.tools.recipe.data.source import DataSource
+from mixer.tools.recipe.data.suffixes import KNOWN
+from mixer.tools.recipe.data.validation import hold_out as draw_held_out
 from mixer.utils.arrays import Int64Array
 from mixer.utils.validation import load_json
 from tasks.sources.arrays import Arrays

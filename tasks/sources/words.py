@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordLevelTrainer
 
-from mixer.recipe.streams import call_by_name
+from mixer.tools.recipe.streams import call_by_name
 from mixer.utils.arrays import Int64Array
 from mixer.utils.ranges import check_count
 from tasks.sources.arrays import InMemory

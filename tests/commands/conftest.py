@@ -8,7 +8,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Runs a command; gives what it prints."""
 
     def of(*command: object) -> str:
-        from mixer.cli.entry import main
+        from mixer.tools.cli.entry import main
 
         capsys.readouterr()
         main([str(word) for word in command])
@@ -22,7 +22,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Runs a command that has to end with status 2; gives what it says, in one line."""
 
     def of(*command: object) -> str:
-        from mixer.cli.entry import main
+        from mixer.tools.cli.entry import main
 
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:

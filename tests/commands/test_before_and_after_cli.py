@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 from tests.commands.recipes import FACTORY, RECIPE, ROOT, Runs
 
 DATA = json.dumps({"num_samples": 60, "num_validation_samples": 4, "block_length": 16})

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from mixer import Ledger
-from mixer.cli.entry import main
 from mixer.measurements.gradients import STEP_WITH_VARIANCES
 from mixer.policies import policy_classes
+from mixer.tools.cli.entry import main
 from tests.commands.recipes import SAVING, Runs, on_a_rank, write_recipe
 from tests.ranks.warm import run_warm
 
@@ -108,7 +108,7 @@ def test_a_page_without_its_libraries_or_of_no_run_is_refused(tmp_path, refused,
         assert "is not the folder of a run" in refused(command, tmp_path)
     for folder in (tmp_path, tmp_path / "nowhere"):
         assert "pass the output folder of a run" in refused("report", folder).lower()
-    for name in [name for name in sys.modules if name.startswith("mixer.report")]:
+    for name in [name for name in sys.modules if name.startswith("mixer.tools.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     monkeypatch.setitem(sys.modules, "plotly.offline", None)

@@ -12,18 +12,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from mixer.cli import entry as cli
-from mixer.cli.command import Command
-from mixer.cli.entry import main
-from mixer.cli.registry import command_names, load_command
 from mixer.distributed.signals import RunTerminated
+from mixer.tools.cli import entry as cli
+from mixer.tools.cli.command import Command
+from mixer.tools.cli.entry import main
+from mixer.tools.cli.registry import command_names, load_command
 from tests.commands.recipes import Runs
-from tests.mixer.report.ledgers import write_run
+from tests.mixer.tools.report.ledgers import write_run
 
 # The commands one after the other in one process; stdout ends with what they imported of what trains.
 READING = """
 import sys
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 for command in sys.argv[1:]:
     main(command.split())
 trains = {"accelerate", "datasets", "peft", "torch", "transformers"}
@@ -106,7 +106,7 @@ def test_commands_that_read_import_nothing_that_trains_and_start_fast(tmp_path: 
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
-    call = "from mixer.cli.entry import main; main({})"
+    call = "from mixer.tools.cli.entry import main; main({})"
     imported = {
         "import mixer, replay, tasks": "",
         call.format(["--help"]): "",

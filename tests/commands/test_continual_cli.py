@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 from tasks.metrics.score_matrix import ScoreMatrix
 from tests.commands.recipes import ROOT, Runs
 from tests.tasks.data import write_intents
@@ -143,7 +143,9 @@ def test_wrong_input_ends_with_two_and_names_the_field(arguments, message, tmp_p
 
 def test_a_missing_library_leaves_out_the_page_only(tmp_path, printed, monkeypatch) -> None:
     ScoreMatrix(["one"], path=tmp_path / "scores.json").record(1, {"one": 0.5})
-    for name in [name for name in sys.modules if name.startswith(("plotly", "mixer.report", "tasks.report"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("plotly", "mixer.tools.report", "tasks.tools.report"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly", None)
     assert "0.500" in printed("continual-compare", tmp_path)

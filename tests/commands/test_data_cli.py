@@ -12,13 +12,13 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mixer import Ledger
-from mixer.analysis.fit.recipes import check_recipes
-from mixer.cli.entry import main
-from mixer.recipe.fields import check_fields
-from mixer.recipe.recipe import Recipe
-from mixer.recipe.recipe_files import differences
+from mixer.tools.analysis.fit.recipes import check_recipes
+from mixer.tools.cli.entry import main
+from mixer.tools.recipe.fields import check_fields
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.recipe_files import differences
 from tests.commands.recipes import LLAMA, RECIPE, ROOT, Runs
-from tests.mixer.recipe.small_tokenizers import byte_level
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
 
 ONCE = {"max_steps": 3, "eval_steps": 3, "eval_on_start": False}
 
@@ -38,7 +38,10 @@ def recipe_of(folder: Path) -> dict[str, Any]:
     form = {"class_path": "Prompt", "init_args": {"prompt": "{question}\n", "completion": "{answer}"}}
     return {
         "model": {"config": LLAMA, "lora": {"r": 2, "target_modules": ["q_proj"]}},
-        "tokenizer": {"factory": "tests.mixer.recipe.small_tokenizers.byte_level", "arguments": {"pad_token": None}},
+        "tokenizer": {
+            "factory": "tests.mixer.tools.recipe.small_tokenizers.byte_level",
+            "arguments": {"pad_token": None},
+        },
         "streams": {
             "chat": {"data": {"path": str(folder / "chat.jsonl")}, "format": "Chat", "weight": 2.0, **held_out},
             "sums": {

@@ -20,10 +20,10 @@ import mixer
 import replay
 import tasks
 from docs.site import notebooks, pictures
-from mixer.cli.entry import main
 from mixer.policies.registry import built_in_policies
-from mixer.recipe.fields import check_fields
-from mixer.recipe.recipe import Recipe
+from mixer.tools.cli.entry import main
+from mixer.tools.recipe.fields import check_fields
+from mixer.tools.recipe.recipe import Recipe
 from tasks.text_domains import random_text
 from tests.commands.recipes import LLAMA, QUIET, ROOT
 from tests.helpers import run_page

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from mixer import Ledger, MultiTaskModel
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 from tests.commands.recipes import FACTORY, NO_EVALUATION, QUIET, ROOT, SAVING, SIZES, Runs, write_recipe
 
 

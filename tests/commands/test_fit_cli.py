@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from mixer import Ledger, Objective
-from mixer.cli.entry import main
-from mixer.ledger.summary import summarise
+from mixer.tools.cli.entry import main
+from mixer.tools.records.summary import summarise
 from tests.commands.recipes import Runs, write_recipe
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import train as train_mixture

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from examples.modalities import augmented, image_tasks
 from mixer import Ledger
-from mixer.cli.entry import main
-from mixer.recipe.fields import read_recipe_file
-from mixer.recipe.recipe_files import filled_in
+from mixer.tools.cli.entry import main
+from mixer.tools.recipe.fields import read_recipe_file
+from mixer.tools.recipe.recipe_files import filled_in
 from tasks import ScoreMatrix
 from tests.ranks.warm import some
 

@@ -17,17 +17,17 @@ import pytest
 import torch
 import yaml
 
-from mixer.analysis.explain.explanation import explain
-from mixer.analysis.fit.recipes import check_recipes
-from mixer.analysis.fit.runs import Run
-from mixer.analysis.watch.gathered import WatchedRun
-from mixer.analysis.watch.view import view
-from mixer.cli import main
-from mixer.ledger.comparison import comparison_table
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.summary import summarise
-from mixer.report import write_report
-from mixer.utils.console import console
+from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.analysis.fit.recipes import check_recipes
+from mixer.tools.analysis.fit.runs import Run
+from mixer.tools.analysis.watch.gathered import WatchedRun
+from mixer.tools.analysis.watch.view import view
+from mixer.tools.cli import main
+from mixer.tools.console import console
+from mixer.tools.records.comparison import comparison_table
+from mixer.tools.records.summary import summarise
+from mixer.tools.report import write_report
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"

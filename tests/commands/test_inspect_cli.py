@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 from tests.commands.recipes import LLAMA, NO_EVALUATION, ROOT, Runs, write_recipe
 
 SUMS = {"class_path": "Prompt", "init_args": {"prompt": "{question} = ", "completion": "{answer}", "max_length": 16}}
@@ -32,7 +32,7 @@ def write(folder: Path) -> Path:
         for name in ("sums", "one", "two")
     }
     streams["sums"]["validation"] = 2
-    model, tokenizer = {"config": LLAMA}, {"factory": "tests.mixer.recipe.small_tokenizers.byte_level"}
+    model, tokenizer = {"config": LLAMA}, {"factory": "tests.mixer.tools.recipe.small_tokenizers.byte_level"}
     rules = {"streams": streams, "mixing": "Uniform", "batch_size": 12}
     return Path(write_recipe(folder, {"per_device_train_batch_size": 6}, model=model, tokenizer=tokenizer, **rules))
 
@@ -104,7 +104,7 @@ def test_validation_rows_that_are_trained_on_end_a_strict_look(written, capsys) 
 
 def test_a_strict_look_at_good_data_ends_well(tmp_path: Path, printed: Runs) -> None:
     model = {"config": {**LLAMA, "vocab_size": 64}}
-    streams = {"a": {"factory": "tests.mixer.analysis.inspect.sources.plain"}}
+    streams = {"a": {"factory": "tests.mixer.tools.analysis.inspect.sources.plain"}}
     recipe = write_recipe(tmp_path, NO_EVALUATION, model=model, streams=streams, mixing=None, batch_size=None)
     assert "0 warnings" in printed("inspect", recipe, "--strict")
 

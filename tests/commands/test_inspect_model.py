@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from tests.commands.recipes import LLAMA, NO_EVALUATION, Runs, write_recipe
 
-TOKENIZER = {"factory": "tests.mixer.recipe.small_tokenizers.byte_level"}
+TOKENIZER = {"factory": "tests.mixer.tools.recipe.small_tokenizers.byte_level"}
 
 
 def rows_of(task: str, seed: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from mixer.recipe.data import DataSource
+from mixer.tools.recipe.data import DataSource
 from tests.commands.recipes import NO_EVALUATION, SAVING, write_recipe
 
 pytest.importorskip("s3fs", reason="data in an object store need s3fs")

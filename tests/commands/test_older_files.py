@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mixer.analysis.explain.explanation import explain
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.recorded_run import RecordedRun
-from mixer.ledger.summary import summarise
-from mixer.report.run import read_run
+from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.records.recorded_run import RecordedRun
+from mixer.tools.records.summary import summarise
+from mixer.tools.report.run import read_run
 from tasks.metrics.score_matrix import ScoreMatrix
 from tests.fixtures.runs import LIVE_STEP, NUM_STEPS, SAVED_STEP, make_trainer
 

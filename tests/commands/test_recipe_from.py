@@ -9,9 +9,9 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mixer.recipe.coming_from.convert import convert
+from mixer.tools.recipe.coming_from.convert import convert
 from tests.commands.recipes import SIZES, Runs
-from tests.mixer.recipe.small_tokenizers import byte_level
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
 
 CHAT = [
     {"messages": [{"role": "user", "content": f"hi {n}"}, {"role": "assistant", "content": "yo"}]} for n in range(8)

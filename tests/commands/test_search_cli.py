@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from mixer import MixingTrainer
-from mixer.analysis.fit import Constraints, fit_mixture
-from mixer.analysis.search.search_plan import NEAR, PRIOR, Headroom, ShortRun, first_runs, to_check
-from mixer.cli.entry import main
+from mixer.tools.analysis.fit import Constraints, fit_mixture
+from mixer.tools.analysis.search.search_plan import NEAR, PRIOR, Headroom, ShortRun, first_runs, to_check
+from mixer.tools.cli.entry import main
 from tests.commands.recipes import NO_EVALUATION, Runs, write_recipe
 
 TRAINING = {**NO_EVALUATION, "max_steps": 40, "learning_rate": 0.03, "warmup_steps": 4}

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mixer import Ledger
 from tests.commands.recipes import LLAMA, QUIET, ROOT, Runs, write_recipe
-from tests.mixer.recipe.small_tokenizers import byte_level
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
 
 PLAIN = {**QUIET, "bf16": False, "gradient_checkpointing": False, "max_steps": 2, "per_device_train_batch_size": 2}
 PAGE = (ROOT / "docs" / "trl.md").read_text()

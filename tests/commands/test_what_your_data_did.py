@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.cli.entry import main
-from mixer.cli.seen import list_unseen
-from mixer.cli.value import view
+from mixer.tools.cli.entry import main
+from mixer.tools.cli.seen import list_unseen
+from mixer.tools.cli.value import view
 from tests.commands.recipes import ROOT, Runs, write_recipe
 from tests.commands.test_before_and_after_cli import SMALL
 from tests.helpers import run_page

@@ -22,7 +22,9 @@ trainer = MixingTrainer(model, args, train_dataset=sets, eval_dataset=sets, mixi
     "trainer.train();",
     "trainer.evaluate(); trainer.evaluate(sets, metric_key_prefix='again');",
     "trainer.predict(sets);",
-    "trainer.report()",
+    "from IPython.display import HTML\n"
+    "from mixer.tools.report import write_report\n"
+    "HTML(filename=write_report(['run']))",
 ]
 
 

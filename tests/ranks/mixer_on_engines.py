@@ -3,7 +3,7 @@
 import os
 import sys
 
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 from tests.ranks.engines import as_on_gpus, without_compiling
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ import datasets
 import torch
 from transformers import TrainingArguments
 
-from mixer.recipe.data import DataSource, Text, Validation
-from mixer.recipe.model import ModelRecipe
-from mixer.recipe.recipe import Recipe
-from mixer.recipe.streams import StreamRecipe
+from mixer.tools.recipe.data import DataSource, Text, Validation
+from mixer.tools.recipe.model import ModelRecipe
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.streams import StreamRecipe
 from tests.helpers import plain_options
-from tests.mixer.recipe.small_tokenizers import byte_level
-from tests.mixer.recipe.test_caching import Counted
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
+from tests.mixer.tools.recipe.test_caching import Counted
 from tests.ranks.launch import message_of
 from tests.ranks.warm import on_ranks
 

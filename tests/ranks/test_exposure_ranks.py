@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from mixer import Exposure
-from mixer.analysis.value import source_values
-from tests.mixer.analysis import test_value as value
+from mixer.tools.analysis.value import source_values
+from tests.mixer.tools.analysis import test_value as value
 from tests.mixer.trainer.test_exposure import Recording, Stop, build, pairs
 from tests.ranks.warm import Results, launched
 

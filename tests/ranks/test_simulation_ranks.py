@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mixer.analysis.simulate.ranked import CASES
-from tests.mixer.analysis.simulate.runs import assert_same, plan, train
+from tests.mixer.tools.analysis.simulate.ranked import CASES
+from tests.mixer.tools.analysis.simulate.runs import assert_same, plan, train
 from tests.ranks.warm import Results, launched
 
 

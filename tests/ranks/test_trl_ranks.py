@@ -7,10 +7,10 @@ import pytest
 import torch
 from accelerate import PartialState
 
-from mixer.recipe.data import DataSource
-from mixer.recipe.model import ModelRecipe
-from mixer.recipe.recipe import Recipe
-from mixer.recipe.streams import StreamRecipe
+from mixer.tools.recipe.data import DataSource
+from mixer.tools.recipe.model import ModelRecipe
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.streams import StreamRecipe
 from tests.helpers import GradientRecorder
 from tests.mixer.trainer.trl.cases import chats, model_of, preferences, sft_arguments, sft_mixture, tokenizer
 from tests.ranks.warm import Results, launched

@@ -12,12 +12,12 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq, set_seed
 
-from mixer.recipe.streams import Factory
+from mixer.tools.recipe.streams import Factory
 from mixer.utils.random_state import RandomState
 from tasks import ContinualRun, lm_eval_score
-from tasks.recipe import ClassifierRecipe, ContinualRecipe
 from tasks.score import score_of
 from tasks.task import Task, TaskSequence
+from tasks.tools.recipe import ClassifierRecipe, ContinualRecipe
 from tests.helpers import arguments
 from tests.tasks.generation.test_answers import TOKENIZER, llama, new_trainer, samples
 

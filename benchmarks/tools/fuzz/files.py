@@ -10,15 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tools.fuzz.mutations import AWFUL_NAMES, changed_bytes, changed_data, changed_json, changed_text
-from mixer.analysis.explain.explanation import explain
-from mixer.analysis.watch.gathered import WatchedRun
-from mixer.analysis.watch.view import view
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem
-from mixer.cli.registry import load_command
 from mixer.ledger.decisions import Level, rows_of
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
-from mixer.ledger.summary import summarise
 from mixer.measurements import GradientNorm, LearningRate, Loss, MeanLoss
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
@@ -27,9 +22,14 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from mixer.policies import Decision, Policy
 from mixer.policies.registry import built_in_policies
-from mixer.recipe.fields import check_recipe
-from mixer.recipe.recipe import Recipe
 from mixer.schedules import Schedule, schedule_classes
+from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.analysis.watch.gathered import WatchedRun
+from mixer.tools.analysis.watch.view import view
+from mixer.tools.cli.registry import load_command
+from mixer.tools.recipe.fields import check_recipe
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.records.summary import summarise
 from mixer.trainer.save import Progress
 from mixer.utils.files import folder_name, read_json
 from mixer.utils.text import printable

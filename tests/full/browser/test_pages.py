@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mixer.report import write_report
-from mixer.report.page import write_page
-from tasks.report.kind import continual_run
+from mixer.tools.report import write_report
+from mixer.tools.report.page import write_page
+from tasks.tools.report.kind import continual_run
 from tests.full.browser.opened import PALE, Opened, opened
-from tests.mixer.report.ledgers import write_run
-from tests.tasks.report.runs import train
+from tests.mixer.tools.report.ledgers import write_run
+from tests.tasks.tools.report.runs import train
 
 NARROW, MIDDLE, WIDE = 390, 820, 1400
 PAPER_WIDTH_PIXELS = 680

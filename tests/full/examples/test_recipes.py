@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from mixer import Ledger, MultiTaskModel
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 
 ROOT = Path(__file__).parents[3]
 Train = Callable[..., pd.DataFrame]

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from mixer import LossChange, MixingTrainer
-from mixer.analysis.explain.explanation import explain
-from mixer.report.contents import read_report
+from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.report.contents import read_report
 from tests.mixer.trainer.runs import folder_of, make
 
 ENDS = [3, 4, 6, 8, 9, 11]  # at multiples of 3, in checkpoints, at the end

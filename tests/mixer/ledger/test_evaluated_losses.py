@@ -17,7 +17,7 @@ from mixer.ledger.evaluated_losses import (
     recorded_weights,
     worst_loss,
 )
-from mixer.ledger.summary import summarise
+from mixer.tools.records.summary import summarise
 
 LOSSES = {"a": 1.0, "b": 2.0, "c": 6.0}
 SETS = ("a", "b", "held out")
@@ -84,9 +84,9 @@ def _train(folder: Path, resumed_from: str | None = None, **options: Any) -> Any
 
 @pytest.mark.parametrize("weights", [None, {"a": 1.0, "b": 3.0, "held out": 0.0}])
 def test_it_is_the_same_wherever_it_stands(tmp_path, weights, printed) -> None:
-    from mixer.analysis.watch.gathered import WatchedRun
-    from mixer.analysis.watch.view import as_document
-    from mixer.report.contents import read_report
+    from mixer.tools.analysis.watch.gathered import WatchedRun
+    from mixer.tools.analysis.watch.view import as_document
+    from mixer.tools.report.contents import read_report
 
     trainer = _train(tmp_path, eval_weights=weights)
     history = trainer.state.log_history

@@ -8,7 +8,7 @@ import pytest
 from mixer.ledger.folder import newest_run, open_ledger, read_description
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.table_files import write_part
-from tests.mixer.report.ledgers import write_run
+from tests.mixer.tools.report.ledgers import write_run
 
 
 def test_a_run_that_is_going_is_opened_and_what_is_none_is_refused(tmp_path: Path) -> None:

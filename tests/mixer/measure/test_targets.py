@@ -16,12 +16,12 @@ from transformers import default_data_collator
 import mixer
 from mixer import MarginalValue, MixingTrainer, Objective, Uniform
 from mixer.gradients.metric import OptimizerMetric
-from mixer.ledger.comparison import comparison_table
-from mixer.ledger.summary import summarise
 from mixer.loading.loaded_step import MicroBatch
 from mixer.measure.target_gradients import TargetProbe
 from mixer.measurements import Alignment
 from mixer.measurements.alignment import TargetStatistics
+from mixer.tools.records.comparison import comparison_table
+from mixer.tools.records.summary import summarise
 from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.comparing import KIND, Tagger, Watching, build, streams
 from tests.mixer.trainer.runs import make

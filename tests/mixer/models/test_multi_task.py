@@ -22,7 +22,7 @@ from transformers import (
 
 from mixer import Head, MultiTaskModel, Stream
 from mixer.models.multi_task import MultiTaskConfig
-from mixer.recipe.model import ModelRecipe
+from mixer.tools.recipe.model import ModelRecipe
 from tests.helpers import VOCABULARY, GradientRecorder, Tokens, weights_of
 from tests.mixer.forms import (
     HEADS,

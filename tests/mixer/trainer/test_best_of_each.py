@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mixer import MixingTrainer, OverfitGuard, Uniform
-from mixer.report.findings import findings_of
-from mixer.report.run import read_run
+from mixer.tools.report.findings import findings_of
+from mixer.tools.report.run import read_run
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import make, train
 

@@ -10,7 +10,7 @@ import pytest
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import Exposure, Grouping, LossChange, MixingTrainer, Stream, schedules
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import InOrder, Tokens
 from tests.mixer.trainer.runs import make

@@ -8,10 +8,10 @@ import pytest
 from jsonargparse import Namespace
 
 from mixer import Exposure, LossChange, MixingTrainer
-from mixer.cli.fork import recorded_run
 from mixer.ledger.card import mixture_card
-from mixer.ledger.forks import paired_differences
 from mixer.ledger.ledger import Ledger
+from mixer.tools.cli.fork import recorded_run
+from mixer.tools.records.forks import paired_differences
 from tests.mixer.checkpoint.test_resume import assert_same, build, end_of
 
 AT = 4

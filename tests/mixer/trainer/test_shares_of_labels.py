@@ -8,11 +8,11 @@ import torch
 from torch.utils.data import Dataset
 
 from mixer import Budget, Fixed, MixingTrainer, Stream, schedules
-from mixer.analysis.explain.explanation import explain
-from mixer.analysis.fit.runs import Run as RecordedRun
-from mixer.ledger.summary import summarise
-from mixer.report.contents import read_report
-from mixer.report.tables import stream_figures
+from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.analysis.fit.runs import Run as RecordedRun
+from mixer.tools.records.summary import summarise
+from mixer.tools.report.contents import read_report
+from mixer.tools.report.tables import stream_figures
 from tests.mixer.trainer.runs import folder_of, make, padded
 from tests.mixer.trainer.trl.cases import chats, completions, sft
 

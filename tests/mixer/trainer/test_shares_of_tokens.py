@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from mixer import Fixed, MixingTrainer, Policy
-from mixer.analysis.explain.explanation import explain
-from mixer.analysis.watch.gathered import WatchedRun
-from mixer.analysis.watch.view import as_document, view
-from mixer.ledger.comparison import comparison
-from mixer.ledger.summary import summarise
-from mixer.report.contents import read_report
-from mixer.report.tables import stream_figures
+from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.analysis.watch.gathered import WatchedRun
+from mixer.tools.analysis.watch.view import as_document, view
+from mixer.tools.records.comparison import comparison
+from mixer.tools.records.summary import summarise
+from mixer.tools.report.contents import read_report
+from mixer.tools.report.tables import stream_figures
 from tests.helpers import shown
 from tests.mixer.trainer.runs import folder_of, padded, train
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import mixer
-from mixer.cli.entry import main
+from mixer.tools.cli.entry import main
 from mixer.utils.hidden_names import hidden
 
 ROOT = Path(mixer.__file__).parents[1]
@@ -21,18 +21,18 @@ def _python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_is_hidden_here() -> None:
-    assert [hidden(name) for name in ("mixer", "replay.policies", "tasks.command", "math", "nowhere")] == [""] * 5
+    assert [hidden(name) for name in ("mixer", "replay.policies", "tasks.tools.command", "math", "nowhere")] == [""] * 5
 
 
 def test_a_command_that_a_file_hides_names_the_file_and_does_not_run_it(tmp_path: Path) -> None:
     own = tmp_path / "tasks.py"
     own.write_text("print('I ran')")
-    done = _python(tmp_path, "from mixer.cli.entry import main; main(['continual', '--help'])")
+    done = _python(tmp_path, "from mixer.tools.cli.entry import main; main(['continual', '--help'])")
     assert (done.returncode, done.stdout) == (2, "")
     assert "command continual of adaptive-mixer cannot be loaded (ModuleNotFoundError: Python" in done.stderr
     assert f"'tasks' at {own}, which hides" in done.stderr
     assert "Rename your own file" in done.stderr
-    listed = _python(tmp_path, "from mixer.cli.entry import main; main(['--help'])")
+    listed = _python(tmp_path, "from mixer.tools.cli.entry import main; main(['--help'])")
     assert "I ran" not in listed.stdout
     assert f"command continual of adaptive-mixer is skipped (ModuleNotFoundError: Python finds 'tasks' at {own}" in (
         listed.stderr

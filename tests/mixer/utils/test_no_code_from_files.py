@@ -36,20 +36,20 @@ USUAL = {"np": "numpy", "pd": "pandas", "pq": "pyarrow.parquet", "pa": "pyarrow"
 ALLOWED = {
     ("mixer/loading/transport.py", "pickle"): "samples on their way from this run's own workers, in memory",
     ("mixer/loading/iterable/passes.py", "pickle"): "rows on their way from this run's own ranks, in memory",
-    ("mixer/analysis/inspect/duplicates.py", "marshal"): "digests of samples by their bytes; loads nothing",
+    ("mixer/tools/analysis/inspect/duplicates.py", "marshal"): "digests of samples by their bytes; loads nothing",
     ("tasks/sources/checks.py", "pickle"): "compares two samples by their bytes; loads nothing",
     ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
     ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
-    ("mixer/analysis/fit/plot.py", "import_module"): "names in the source",
+    ("mixer/tools/analysis/fit/plot.py", "import_module"): "names in the source",
     ("mixer/gradients/conflict.py", "import_module"): "torchjd alone",
     ("mixer/ledger/trackers/adapters.py", "import_module"): "mlflow, wandb and trackio alone",
     ("tasks/sources/loaders.py", "import_module"): "sklearn.datasets alone",
-    ("mixer/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
-    ("mixer/recipe/trainers.py", "import_module"): "names in the source",
-    ("mixer/recipe/coming_from/convert.py", "import_module"): "names in the source",
+    ("mixer/tools/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
+    ("mixer/tools/recipe/trainers.py", "import_module"): "names in the source",
+    ("mixer/tools/recipe/coming_from/convert.py", "import_module"): "names in the source",
     ("mixer/__init__.py", "*"): "the policies, for type checkers alone",
     ("mixer/checkpoint/checkpoint_files.py", "safe_globals"): "numpy's arrays alone, of random states",
-    ("mixer/recipe/streams.py", "resolve_name"): "a function of the recipe that the user runs",
+    ("mixer/tools/recipe/streams.py", "resolve_name"): "a function of the recipe that the user runs",
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.utils.console import Result, only_json, print_json
+from mixer.tools.console import Result, only_json, print_json
 from mixer.utils.text import in_words, printable, shortened
 
 Color = enum.Enum("Color", ["RED"])

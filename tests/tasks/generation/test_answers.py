@@ -9,14 +9,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from mixer import MixingTrainer
-from mixer.recipe.data.formats import Prompt
-from mixer.recipe.data.formatting import formatted
+from mixer.tools.recipe.data.formats import Prompt
+from mixer.tools.recipe.data.formatting import formatted
 from tasks.continual.scoring import Scoring
 from tasks.generation import generate_answers
 from tasks.score import generated
 from tasks.task import Task, TaskSequence
 from tests.helpers import arguments
-from tests.mixer.recipe.small_tokenizers import byte_level
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
 from tests.tasks.test_continual import data, new_model
 
 TOKENIZER = byte_level()

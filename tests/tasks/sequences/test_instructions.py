@@ -9,7 +9,7 @@ import pytest
 
 from tasks.generation import TEXT_SCORES
 from tasks.sequences import ORDERS, TRACE_SCORES, instructions
-from tests.mixer.recipe.small_tokenizers import byte_level
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
 
 TOKENIZER = byte_level()
 

@@ -9,8 +9,8 @@ import torch
 from jsonargparse import ArgumentParser
 
 from tasks.continual import ContinualRun
-from tasks.recipe import ContinualRecipe
 from tasks.sequences import joined, text_domains
+from tasks.tools.recipe import ContinualRecipe
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "continual_text.yaml"
 SMALL = {"num_samples": 60, "num_evaluation_samples": 8, "block_length": 32}

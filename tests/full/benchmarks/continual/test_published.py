@@ -17,7 +17,7 @@ from benchmarks.continual.protocols import PROTOCOLS
 from benchmarks.continual.results import Run
 from benchmarks.made_up_data import make_data
 from benchmarks.quality.encoder import polarity
-from tests.mixer.recipe.small_tokenizers import byte_level
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
 from tests.tasks.data import write_intents
 
 PROTOCOL, TEXT = PROTOCOLS["clinc150"], PROTOCOLS["text-domains"]

@@ -25,11 +25,11 @@ from benchmarks.quality.scenarios import SCENARIOS, Scenario
 from benchmarks.quality.sentences import intents
 from benchmarks.quality.short_runs import is_right
 from mixer import Objective
-from mixer.cli.entry import main as cli
 from mixer.ledger import Ledger
 from mixer.policies.registry import built_in_policies
-from mixer.recipe.fields import check_fields
-from mixer.recipe.recipe import Recipe
+from mixer.tools.cli.entry import main as cli
+from mixer.tools.recipe.fields import check_fields
+from mixer.tools.recipe.recipe import Recipe
 from tasks.text_domains import ByteBlocks
 
 

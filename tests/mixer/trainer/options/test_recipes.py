@@ -13,14 +13,14 @@ from mixer import Fixed, Head, LossChange, Stream, Temperature
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_own_weights
 from mixer.mixture.streams import describe
-from mixer.recipe.data import DataSource, Labelled, Prompt, Text, Validation
-from mixer.recipe.data.splits import check_disjoint
-from mixer.recipe.model import ModelRecipe
-from mixer.recipe.recipe import Recipe
-from mixer.recipe.stream_checks import check_evaluation, check_streams
-from mixer.recipe.streams import Factory, StreamRecipe
+from mixer.tools.recipe.data import DataSource, Labelled, Prompt, Text, Validation
+from mixer.tools.recipe.data.splits import check_disjoint
+from mixer.tools.recipe.model import ModelRecipe
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.stream_checks import check_evaluation, check_streams
+from mixer.tools.recipe.streams import Factory, StreamRecipe
 from tests.helpers import plain_options
-from tests.mixer.recipe.small_tokenizers import of_words
+from tests.mixer.tools.recipe.small_tokenizers import of_words
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 LLAMA = {"model_type": "llama", "vocab_size": 300, "num_key_value_heads": 2, **SIZES}
@@ -93,7 +93,7 @@ def test_rows_of_tokens_of_several_lengths_train_without_labels(tmp_path: Path) 
     datasets.Dataset.from_list(rows).to_json(tmp_path / "rows.jsonl")
     training = TrainingArguments(**plain_options(tmp_path / "run", max_steps=2))
     streams = {"a": StreamRecipe(data=DataSource(str(tmp_path / "rows.jsonl")))}
-    tokenizer = Factory("tests.mixer.recipe.small_tokenizers.byte_level")
+    tokenizer = Factory("tests.mixer.tools.recipe.small_tokenizers.byte_level")
     recipe = Recipe(ModelRecipe(config=LLAMA), streams, training, tokenizer=tokenizer)
     assert recipe.build().train().training_loss > 0
     recipe.tokenizer = None
@@ -204,7 +204,7 @@ MODELS = [
 def test_every_task_trains_on_rows(model: ModelRecipe, chosen: Any, tmp_path: Path) -> None:
     stream = StreamRecipe(factory=f"{HERE}.reviews", format=chosen, validation=4)
     training = TrainingArguments(**plain_options(tmp_path / "run", max_steps=2))
-    tokenizer = Factory("tests.mixer.recipe.small_tokenizers.of_words", {"words": WORDS})
+    tokenizer = Factory("tests.mixer.tools.recipe.small_tokenizers.of_words", {"words": WORDS})
     trainer = Recipe(model, {"s": stream}, training, tokenizer=tokenizer).build()
     if model.lora is not None:
         learned = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]

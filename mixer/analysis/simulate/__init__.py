@@ -1,6 +1,0 @@
-"""Plans a whole run without a model, by the objects that plan the trained one."""
-
-from mixer.analysis.simulate.simulate import simulate
-from mixer.analysis.simulate.simulated import Simulated, StreamPlan
-
-__all__ = ["Simulated", "StreamPlan", "simulate"]

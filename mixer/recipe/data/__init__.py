@@ -1,8 +1,0 @@
-"""Data of streams: sources of rows, formats that turn them into samples, and held-out rows."""
-
-from mixer.recipe.data.formats import Chat, Dialogue, Format, Labelled, Prompt, Text
-from mixer.recipe.data.formatting import formatted
-from mixer.recipe.data.source import DataSource
-from mixer.recipe.data.validation import Validation
-
-__all__ = ["Chat", "DataSource", "Dialogue", "Format", "Labelled", "Prompt", "Text", "Validation", "formatted"]

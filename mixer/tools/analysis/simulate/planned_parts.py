@@ -1,0 +1,119 @@
+"""From a recipe to the objects that plan its run."""
+
+import copy
+from dataclasses import replace
+from typing import Any, cast
+
+from transformers import TrainingArguments
+
+from mixer.ledger.evaluated_losses import check_eval_weights
+from mixer.loading.build import assemble, resolve_budget, resolve_policy
+from mixer.loading.chosen_loss_units import new_loss_units
+from mixer.loading.learning_rate import check_schedule
+from mixer.mixture.controller import Mixing
+from mixer.mixture.resolve import check_own_weights, check_samples
+from mixer.mixture.stream import Stream
+from mixer.mixture.streams import as_streams, describe
+from mixer.run.class_checks import check_budget, check_finite
+from mixer.run.config import options_in
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.stream_checks import check_evaluation, check_streams
+from mixer.trainer.checks.requirements import check_needs
+from mixer.utils.random_state import seeded
+
+
+class Parts:
+    """The objects that plan a run: all that the trainer builds but the model.
+
+    Args:
+        recipe: The recipe.
+        num_ranks: Number of processes of the launch.
+
+    Attributes:
+        args: The training arguments, as each rank has them.
+        streams: The streams.
+        mixing: The controller.
+        followers: Functions that fill replay buffers, called with each plan.
+        stand_ins: Names of the replay buffers that plain ones of their capacity replace, because they choose entries
+            by what only a model shows, or keep contents that only a loader reads.
+
+    Raises:
+        ValueError: If a part cannot be built, with the trainer's message.
+    """
+
+    def __init__(self, recipe: Recipe, num_ranks: int):
+        check_finite(recipe.training)
+        check_streams(recipe.streams, recipe.mixing)
+        args = self.args = of_ranks(recipe.training, num_ranks)
+        config = options_in(recipe.training)
+        with seeded(args.seed):  # leaves the caller's random state as it was
+            built, evaluated = _data(recipe)
+        check_evaluation(recipe.streams, evaluated, recipe.training)
+        objective = config.chosen_objective(recipe.objective)
+        objective = None if objective is None else objective.of_sets(list(evaluated))
+        streams, self.stand_ins = _stand_ins(as_streams(built))
+        self.streams = streams
+        seed = args.seed if args.data_seed is None else args.data_seed
+        options = config.mixture(recipe.batch_size, recipe.budget, recipe.groupings, seed, objective)
+        check_eval_weights(options.eval_weights, evaluated)
+        schedule = copy.copy(options.schedule)  # copies, as simulate may hold them
+        options = replace(options, schedule=schedule)
+        policy = copy.copy(resolve_policy(config.chosen("mixing", recipe.mixing), streams))
+        check_budget(args, resolve_budget(args, options.budget, streams))
+        check_needs(policy, streams, args, evaluated, objective)
+        check_schedule(schedule, None)
+        planner, clock, size = assemble(args, streams, options)
+        check_samples(policy, len(streams), size.value)
+        has_heads = len({stream.head for stream in streams}) > 1
+        units = new_loss_units(config.loss_units, policy, streams, has_heads)
+        self.mixing = Mixing(planner, policy, clock, size, objective, units)
+        check_own_weights(policy, describe(streams), self.mixing.weights)
+        memories = [stream for stream in streams if stream.is_memory]
+        self.followers = [one.dataset.follow(one.name, streams, lambda: self.mixing.planner) for one in memories]
+
+
+def _data(recipe: Recipe) -> tuple[list[Stream], dict[str, Any]]:
+    """Returns the streams and the evaluation sets; those of TRL's trainers as these prepare, filter and pack them."""
+    if recipe.trainer is not None:
+        trainer = recipe.build_parts(has_weights=False).trainer
+        return trainer.streams, cast(dict[str, Any], trainer.eval_dataset or {})
+    data = recipe.build_data()
+    return [one.stream for one in data.streams.values()], data.evaluation
+
+
+def _stand_ins(streams: list[Stream]) -> tuple[list[Stream], tuple[str, ...]]:
+    """Replaces the buffers that only a trainer could fill by plain ones; names them too."""
+    plain, names = [], []
+    for stream in streams:
+        try:
+            if stream.is_memory:
+                stream.dataset.follow(stream.name, streams, lambda: None)
+        except ValueError:
+            stand_in = getattr(stream.dataset, "stand_in", None)
+            if stand_in is None:
+                raise
+            names.append(stream.name)
+            stream = replace(stream, dataset=stand_in())
+        plain.append(stream)
+    return plain, tuple(names)
+
+
+class _Launched:
+    def __init__(self, args: TrainingArguments, num_ranks: int):
+        self._args, self.world_size = args, num_ranks
+        # Each of several processes has one device.
+        self.train_batch_size = args.per_device_train_batch_size if num_ranks > 1 else args.train_batch_size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._args, name)
+
+
+def of_ranks(args: TrainingArguments, num_ranks: int) -> TrainingArguments:
+    """Gives the training arguments that each of several processes would have.
+
+    Raises:
+        ValueError: If the number of processes is below 1.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks must be at least 1, got {num_ranks}.")
+    return cast(TrainingArguments, _Launched(args, num_ranks))

@@ -1,0 +1,159 @@
+"""What a command of the command line is, and how commands with a recipe are made."""
+
+import re
+from argparse import Action
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+
+from mixer.tools.cli.help_groups import group_options
+from mixer.tools.recipe.fields import check_written_classes
+from mixer.utils.storage_options import without_credentials
+
+# Exit status of a command that is done, with findings that `--strict` does not allow.
+FOUND = 3
+
+_EXAMPLE = "Example:\n  "
+_Recipe = TypeVar("_Recipe")
+
+
+class HelpFormatter(DefaultHelpFormatter):
+    """Keeps an example on one line, ready to copy, and lists no classes, which have commands of their own."""
+
+    def _get_help_string(self, action: Action) -> str:
+        return re.sub(r", known subclasses: [^)]*", "", super()._get_help_string(action))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith(_EXAMPLE):
+            return text
+        filled: str = super()._fill_text(text, width, indent)
+        return filled
+
+
+class RecipeParser(ArgumentParser):
+    """Parses recipes, and writes them without the values of `storage_options`."""
+
+    def dump(self, *arguments: Any, **options: Any) -> str:
+        """Writes a recipe as YAML; see `ArgumentParser`."""
+        text: str = super().dump(*arguments, **options)
+        return without_credentials(text)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line: `mixer NAME ...`.
+
+    Other packages add commands by entry points of the group `adaptive_mixer.commands`: `name =
+    "package.module:function"`. The function takes no arguments and returns a `Command`. `mixer --help` shows the first
+    line of its docstring, which is read without an import of the module.
+
+    Args:
+        parser: The command's arguments.
+        run: Runs the command. A `ValueError` refuses the input and ends the process with status 2. It may return an
+            exit status, such as `FOUND`.
+        recipe_class: The dataclass of the recipe whose path is the first argument; the parser has its fields and an
+            option `--recipe`. `None` for a command without a recipe.
+        example: An example for the command's help.
+        of_recipe: Makes the command for a subclass of the recipe's class, whose training arguments differ.
+        aliases: Options with the names of fields that hold mappings, as users write them, by own names: they count
+            unless a mapping follows.
+    """
+
+    parser: ArgumentParser
+    run: Callable[[Namespace], int | None]
+    recipe_class: type | None = None
+    example: str = ""
+    of_recipe: "Callable[[type], Command] | None" = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.parser.formatter_class = HelpFormatter
+        if self.example:
+            self.parser.epilog = f"{_EXAMPLE}{self.example}"
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """Adds the option `--json` to a command's parser."""
+    parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")
+
+
+def recipe_command(
+    recipe_class: type,
+    run: Callable[[ArgumentParser, Namespace, Namespace], int | None],
+    description: str,
+    usage: str,
+    example: str,
+    options: Mapping[str, Mapping[str, Any]],
+    aliases: Mapping[str, str] | None = None,
+) -> Command:
+    """Creates a command whose first argument is the path of a recipe.
+
+    Args:
+        recipe_class: The recipe's dataclass.
+        run: Runs the command with its parser, the recipe's fields, and its other options with `json`.
+        description: Description for the command's help.
+        usage: Usage after `mixer NAME RECIPE.yaml`, without `[--FIELD VALUE ...]`.
+        example: See `Command`.
+        options: Arguments of `add_argument`, by option.
+        aliases: See `Command`.
+    """
+    name, own_usage = example.split()[1], usage
+    usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
+    parser = RecipeParser(description=description, usage=usage, allow_abbrev=False)
+    parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
+    own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
+    add_json(parser)
+    parser.add_class_arguments(recipe_class)
+    group_options(parser, recipe_class)
+
+    def split(config: Namespace) -> int | None:
+        options: Any = {option: config.pop(option) for option in (*own, "json")}
+        for name in vars(config.training).keys() & vars(config).keys():  # one place for commands that change them
+            if config[name] is None:
+                config[name], config.training[name] = config.training[name], None
+        from mixer.tools.recipe.stream_checks import in_words_of_recipes  # transformers: not every command has a recipe
+
+        with in_words_of_recipes([one.name for one in fields(recipe_class)]):
+            return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
+
+    def of_recipe(other: type) -> Command:
+        return recipe_command(other, run, description, own_usage, example, options, aliases)
+
+    return Command(parser, split, recipe_class, example, of_recipe, aliases or {})
+
+
+def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:
+    """Builds a recipe from parsed arguments.
+
+    Args:
+        recipe_class: The recipe's dataclass.
+        parser: The parser of the recipe's fields.
+        config: The parsed arguments: the fields, and `recipe`.
+
+    Raises:
+        ValueError: If a field is wrong; names it.
+    """
+    check_written_classes(recipe_class, config)
+    names = [field.name for field in fields(recipe_class) if field.name != "training"]  # type: ignore[arg-type]
+    try:
+        built = parser.instantiate(config)
+    except (ValueError, TypeError) as error:
+        wrong = next((name for name in names if _fails(parser, config, name)), "training")
+        raise ValueError(f"{wrong}: {_cause(error)}") from None
+    return recipe_class(**{name: value for name, value in vars(built).items() if name != "recipe"})
+
+
+def _cause(error: Exception) -> str:
+    """Extracts the causes from an error that lists all types of a union."""
+    lines = [line.strip().removeprefix("- ") for line in str(error).splitlines() if line.strip().startswith("- ")]
+    return "; ".join(line for line in lines if not line.startswith("Expected a")) or str(error)
+
+
+def _fails(parser: ArgumentParser, config: Namespace, field: str) -> bool:
+    try:
+        parser.instantiate(Namespace({field: config[field]}))  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError):
+        return True
+    return False

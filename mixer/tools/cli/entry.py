@@ -1,0 +1,154 @@
+"""The command line: one module per command, imported on first use.
+
+Other packages add commands (`mixer.tools.cli.command`). Exit statuses: 0 for success; 1 for a failure on the way, with
+a traceback; 2 for wrong input, with a message; 3 for findings that `--strict` does not allow; 130 for an interrupt; 143
+for a SIGTERM (128 + the number of the signal). A run that trains is saved first, after a SIGTERM or a first SIGINT.
+With statuses other than 0 and 3, stdout has no JSON.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+from jsonargparse import ArgumentParser, Namespace
+
+from mixer.distributed.ending import end_together, import_early
+from mixer.distributed.signals import RunInterrupted, RunTerminated
+from mixer.tools.cli.command import Command
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, summaries
+from mixer.tools.recipe.early_names import check_names
+from mixer.tools.recipe.fields import check_recipe, explain_parser_error, trainer_in
+from mixer.tools.recipe.overriding import overriding
+from mixer.tools.recipe.tiny import tiny
+from mixer.utils.hidden_names import hidden
+from mixer.utils.text import did_you_mean, print_lines
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command; ends the process unless its status is 0.
+
+    Args:
+        arguments: Command and arguments; `None` takes the process's own.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _run(words)
+    except BrokenPipeError:  # the reader has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    except (RunTerminated, RunInterrupted) as ended:
+        if int(os.environ.get("RANK", "0")) == 0:
+            print_lines(f"mixer {words[0]}: {ended}", file=sys.stderr)
+        end_together()  # a signal ends all ranks after the same step
+        sys.exit(ended.code if isinstance(ended, RunTerminated) else INTERRUPTED)
+    except KeyboardInterrupt:
+        print_lines(f"{' '.join(['mixer', *words[:1]])}: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    if status:
+        sys.exit(status)
+
+
+def _run(words: list[str]) -> int | None:
+    if problem := hidden("mixer"):
+        _refuse("mixer", problem)
+    words = words or ["--help"]
+    name, *rest = words
+    if name.startswith("-"):
+        _overview().parse_args(words)
+    names = command_names()
+    if name not in names:
+        _refuse("mixer", f"there is no command {name!r}.{did_you_mean(name, names)} mixer --help lists all commands.")
+    import_early()
+    title = f"mixer {name}"
+    try:
+        if name in WITH_RECIPE:
+            rest = _of_run(rest)
+            check_names(rest)
+        loaded = load_command(name)
+        rest = _own_names(rest, loaded.aliases)
+        with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
+            command = _for_trainer(loaded, rest)
+            command.parser.prog, recipe_class = title, command.recipe_class
+            config = (
+                command.parser.parse_args(rest) if recipe_class is None else _parsed(command.parser, recipe_class, rest)
+            )
+        status = command.run(config)
+        end_together()
+    except BrokenPipeError:  # an OSError, but not wrong input
+        raise
+    except (ValueError, TypeError, OSError) as error:
+        _refuse(title, str(error))
+    return status
+
+
+def _overview() -> argparse.ArgumentParser:
+    """Makes the parser of what comes without a command; its help lists the commands."""
+    parser = argparse.ArgumentParser(
+        prog="mixer",
+        description="Trains one model on a mixture of data streams, and analyses the runs.",
+        epilog="mixer COMMAND --help lists the options of a command, with an example.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"mixer {version('adaptive-mixer')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, summary in summaries().items():
+        commands.add_parser(name, help=summary)
+    return parser
+
+
+def _for_trainer(command: Command, words: list[str]) -> Command:
+    """Makes the command for recipes with the training arguments of the trainer that the recipe, or an option, names."""
+    for_trainer = getattr(command.recipe_class, "for_trainer", None)
+    trainer = None if for_trainer is None else trainer_in(_with_recipe(words))
+    if for_trainer is None or trainer is None or command.of_recipe is None:
+        return command
+    return command.of_recipe(for_trainer(trainer))
+
+
+def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:
+    """Writes options by their own names, unless a mapping follows, which is a field's."""
+    renamed = []
+    for place, word in enumerate(words):
+        follows = "".join(words[place + 1 : place + 2])
+        option, equals, value = word.partition("=")
+        is_mapping = (value if equals else follows).lstrip().startswith("{")
+        renamed.append(word if is_mapping else aliases.get(option, option) + equals + value)
+    return renamed
+
+
+def _of_run(words: list[str]) -> list[str]:
+    """Puts the recipe of a run in the place of its folder."""
+    recipe = Path(words[0]) / "recipe.yaml" if words else None
+    return words if recipe is None or not recipe.is_file() else [str(recipe), *words[1:]]
+
+
+def _with_recipe(words: list[str]) -> list[str]:
+    return ["--recipe", *words] if words and not words[0].startswith("-") else words
+
+
+def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Namespace:
+    """Parses a command with a recipe.
+
+    Raises:
+        ValueError: If a field is wrong; names it.
+        OSError: If the recipe cannot be read.
+    """
+    words = _with_recipe(words)
+    recipe = check_recipe(recipe_class, words, parser._option_string_actions)  # noqa: SLF001 argparse
+    parser.exit_on_error = False
+    try:
+        return parser.parse_args(overriding(recipe_class, words))
+    except argparse.ArgumentError as error:
+        raise ValueError(explain_parser_error(error, recipe_class, recipe)) from None
+
+
+def _refuse(title: str, problem: str) -> NoReturn:
+    print_lines(*f"{title}: {problem}".split("\n"), file=sys.stderr)  # names from files may not be printable
+    sys.exit(2)

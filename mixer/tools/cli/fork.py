@@ -1,0 +1,56 @@
+"""`mixer fork RUN --at STEP`: what if the mixture had been another one from a step on?"""
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from mixer.checkpoint.starting_point import checkpoint_at
+from mixer.distributed.launch import build_together
+from mixer.tools.cli.command import Command, build_recipe, recipe_command
+from mixer.tools.cli.train import run_recipe, show_result
+from mixer.tools.console import only_json
+from mixer.tools.recipe.recipe import Recipe
+
+
+def fork() -> Command:
+    """Train on from a checkpoint of a run with another mixture."""
+    return recipe_command(
+        Recipe,
+        _fork,
+        description="Goes on from a checkpoint of a run, in a folder of its own, with the same order in every stream "
+        "and the same random numbers: only what an option changes differs, such as --mixing.",
+        usage="--at N",
+        example="mixer fork runs/demo/uniform --at 120 --mixing Proportional --training.output_dir runs/demo/forked",
+        options={"--at": {"type": int, "metavar": "N", "help": "A step of the run that has a checkpoint."}},
+    )
+
+
+def _fork(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
+    run = recorded_run(config, own.at)
+    if Path(config.training.output_dir).resolve() == run.resolve():
+        config.training.output_dir = f"{run}-fork-{own.at}"
+    config.training.resume_from_checkpoint = None
+    with only_json(own.json):
+        trainer = build_together(parser, config, None, lambda: build_recipe(Recipe, parser, config).build())
+        recipe = parser.dump(config, skip_validation=True)
+        run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))
+    show_result(trainer, own.json)
+
+
+def recorded_run(config: Namespace, at: int | None) -> Path:
+    """Finds the run whose recipe a command was given, before the model is built.
+
+    Args:
+        config: The recipe's fields, and `recipe`.
+        at: A step of the run.
+
+    Raises:
+        ValueError: If there is no run beside the recipe, or no checkpoint of that step.
+    """
+    run = Path(str(config.recipe[0])).parent if config.recipe else Path()
+    if not (run / "ledger").is_dir():
+        raise ValueError(f"{run} is not the folder of a run with a recipe.yaml. In Python, there is trainer.fork.")
+    if at is None:
+        raise ValueError("give --at N, a step of the run that has a checkpoint.")
+    checkpoint_at(run, at)
+    return run

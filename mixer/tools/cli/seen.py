@@ -1,0 +1,105 @@
+"""`mixer seen RUN`: which rows a run was trained on, and when."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from mixer.tools.cli.command import Command, add_json
+from mixer.tools.console import print_json, show
+from mixer.tools.records.exposure import Exposure
+from mixer.utils.arrays import Int64Array
+from mixer.utils.text import print_lines
+
+_MOST_SHOWN = 200  # lines of a table on a screen
+
+
+def seen() -> Command:
+    """Tell which rows were trained on, and when."""
+    parser = ArgumentParser(
+        description="Tells in which steps rows were trained on, which rows never were, or which rows a step had, "
+        "computed from the run's ledger. Rows are numbered from 0, as in the stream's data set."
+    )
+    add = parser.add_argument
+    add("run", type=str, help="Output folder of a run.")
+    add("--stream", type=str, metavar="NAME", help="Stream of the rows. May be left out if there is only one.")
+    add("--row", type=int, nargs="+", metavar="N", help="Rows to look up.")
+    add("--rows", type=str, metavar="FILE", help="The same from a text file with a number a line.")
+    add("--never", action="store_true", help="List the rows that were never trained on.")
+    add("--step", type=int, metavar="N", help="List the rows of a step.")
+    add_json(parser)
+    return Command(parser, _seen, example="mixer seen runs/demo/uniform --stream english --row 17")
+
+
+def _seen(config: Namespace) -> None:
+    asked = [name for name in ("row", "rows", "never", "step") if config[name] not in (None, False)]
+    if len(asked) != 1:
+        raise ValueError(f"give one of --row N, --rows FILE, --never and --step N, got {asked or 'none'}.")
+    exposure = Exposure(config.run)
+    if config.step is not None:
+        table = exposure.at(config.step)
+        _show(table if config.stream is None else table[table["stream"] == config.stream], config.json)
+        return
+    stream = _stream(exposure, config.stream)
+    if config.never:
+        list_unseen(exposure, stream, config.json)
+        return
+    rows = config.row if config.rows is None else _numbers(Path(config.rows))
+    table = exposure.of(stream, rows)
+    never = np.setdiff1d(np.asarray(rows, dtype=np.int64), table["row"].to_numpy(dtype=np.int64))
+    _show(table, config.json, {"stream": stream, "never": never})
+
+
+def _stream(exposure: Exposure, name: str | None) -> str:
+    if name is not None:
+        return name
+    if len(exposure.streams) != 1:
+        raise ValueError(f"give --stream, one of {exposure.streams}.")
+    return exposure.streams[0]
+
+
+def _numbers(path: Path) -> list[int]:
+    numbers = []
+    for place, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            try:
+                numbers.append(int(line))
+            except ValueError:
+                raise ValueError(f"{path}, line {place}: a row must be a whole number, got {line!r}.") from None
+    return numbers
+
+
+def _show(table: pd.DataFrame, is_json: bool, more: dict[str, Any] | None = None) -> None:
+    own = more or {}
+    never: Int64Array = own.get("never", np.zeros(0, np.int64))
+
+    def view() -> Table:
+        drawn = Table(*table.columns)
+        for row in table.head(_MOST_SHOWN).itertuples(index=False):
+            drawn.add_row(*("-" if pd.isna(value) else str(value) for value in row))
+        left_out = len(table) - _MOST_SHOWN
+        shown = ", ".join(map(str, never[:_MOST_SHOWN].tolist()))
+        notes = [f"{left_out:,} more lines: --json has them" if left_out > 0 else ""]
+        notes += [f"never trained on: {len(never):,} of the rows asked for ({shown})" if len(never) else ""]
+        drawn.caption = "\n".join(filter(None, notes)) or None
+        return drawn
+
+    show(lambda: {**own, "seen": table}, view, is_json)
+
+
+def list_unseen(exposure: Exposure, stream: str, is_json: bool) -> None:
+    """Lists rows that were never trained on, a line each: for a pipe or a file; says beside it if there is none."""
+    if is_json:
+        found = [row for chunk in exposure.never(stream) for row in chunk.tolist()]
+        print_json({"stream": stream, "never": found})
+        return
+    is_empty = True
+    for chunk in exposure.never(stream):
+        print_lines(*chunk.tolist())
+        is_empty = is_empty and not len(chunk)
+    if is_empty:  # not among the numbers, which a pipe or a file may take
+        print_lines(f"mixer seen: every row of {stream} was trained on.", file=sys.stderr)

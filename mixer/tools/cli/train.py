@@ -1,0 +1,116 @@
+"""`mixer train RECIPE.yaml`: trains by a recipe, or previews its data."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from mixer.distributed.launch import build_together
+from mixer.tools.analysis.inspect.examples import Decoder
+from mixer.tools.analysis.inspect.inspect_view import preview
+from mixer.tools.cli.command import Command, build_recipe, recipe_command
+from mixer.tools.console import console, only_json, show
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.records.comparison import comparison
+from mixer.tools.records.summary import summarise
+from mixer.trainer.trainer import MixingTrainer
+from mixer.utils.files import write_text
+from mixer.utils.text import print_lines
+
+_RESUME = (
+    "Resume from the newest complete checkpoint in training.output_dir; without one, start anew (auto) or stop with an "
+    "error (must). Always start anew (never). Or resume from the folder of a checkpoint (PATH). Default: "
+    "training.resume_from_checkpoint."
+)
+TINY = "Train the recipe in miniature: the file of its name in the folder tiny beside it changes it."
+_DRY_RUN = "Build everything and show the streams with a sample of each; do not train."
+
+
+def train() -> Command:
+    """Train by a recipe."""
+    return recipe_command(
+        Recipe,
+        _run,
+        description="Trains by a recipe. Override any field by an option: --training.learning_rate 1e-3.",
+        usage="[--dry_run] [--tiny] [--resume auto|must|never|PATH]",
+        example="mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform",
+        options={
+            "--resume": {"type": str, "metavar": "auto|must|never|PATH", "help": _RESUME},
+            "--tiny": {"action": "store_true", "help": TINY},
+            "--dry_run": {"action": "store_true", "help": _DRY_RUN},
+        },
+    )
+
+
+def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
+    if own.json and own.dry_run:
+        raise ValueError("--dry_run has no JSON output: use mixer inspect RECIPE.yaml --json in scripts.")
+    with only_json(own.json):
+        trainer = build_together(parser, config, own.resume, lambda: build_recipe(Recipe, parser, config).build())
+        if own.dry_run:
+            _show(trainer, config.model.task)
+            return
+        recipe = parser.dump(config, skip_validation=True)
+        run_recipe(trainer, recipe, lambda: trainer.train(resume_from_checkpoint=_checkpoint(trainer, own.resume)))
+    show_result(trainer, own.json)
+
+
+def show_result(trainer: MixingTrainer, is_json: bool) -> None:
+    """Prints a summary of a run that has ended.
+
+    Args:
+        trainer: The trainer.
+        is_json: Whether to print JSON.
+    """
+    if trainer.is_world_process_zero():
+        folder = Path(str(trainer.args.output_dir))
+        result = summarise(folder)
+        content = {"output_dir": folder, **result.as_data()}
+        show(lambda: content, lambda: comparison([result]), is_json)
+
+
+def run_recipe(trainer: MixingTrainer, recipe: str, train: Callable[[], Any]) -> None:
+    """Trains, and keeps the recipe and the model in the output folder.
+
+    Args:
+        trainer: The trainer.
+        recipe: The recipe as text.
+        train: Trains it.
+    """
+    with trainer.holding_output():
+        if trainer.is_world_process_zero():
+            trainer.recipe_text = recipe
+            write_text(Path(str(trainer.args.output_dir)) / "recipe.yaml", recipe)
+        train()
+        if trainer.is_fsdp_enabled:  # checkpoints may be sharded; the final model is saved whole
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        trainer.save_model()
+
+
+def _show(trainer: MixingTrainer, task: str) -> None:
+    if trainer.is_world_process_zero():
+        evaluation = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
+        decoder = Decoder(trainer.processing_class, task)
+        console().print(preview(trainer.streams, evaluation, trainer.mixing.weights, decoder))
+
+
+def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:
+    configured: str | None = trainer.args.resume_from_checkpoint
+    if resume is None:
+        return True if configured in ("true", "True") else configured
+    if configured is not None:
+        raise ValueError(
+            f"--resume {resume} and training.resume_from_checkpoint={configured} both choose a checkpoint: give one of "
+            "the two."
+        )
+    if resume in ("must", "never"):
+        return resume == "must"
+    if resume != "auto":
+        return resume
+    checkpoint = trainer.newest_checkpoint()
+    if trainer.is_world_process_zero():
+        text = "No complete checkpoint yet: starts anew" if checkpoint is None else f"Resumes from {checkpoint}"
+        print_lines(f"mixer train: {text} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)
+    return checkpoint

@@ -1,0 +1,70 @@
+"""`mixer value RUN --at STEP`: what each source was worth, by short forks that leave one out."""
+
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from mixer.policies import Fixed
+from mixer.tools.analysis.value import source_values
+from mixer.tools.cli.command import Command, build_recipe, recipe_command
+from mixer.tools.cli.fork import recorded_run
+from mixer.tools.console import only_json, show
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.report.values import value_cells
+from mixer.trainer.trainer import MixingTrainer
+
+
+def value() -> Command:
+    """Measure what each source is worth."""
+    return recipe_command(
+        Recipe,
+        _value,
+        description="Goes on from a checkpoint of a run for some steps, with its mixture and without one source after "
+        "the other, on other rows in each repeat. Says for each source and evaluation set how much the source "
+        "lowered the loss in the place of the others, with a 95 % interval.",
+        usage="--at N [--steps N] [--repeats N] [--json]",
+        example="mixer value runs/demo/uniform --at 96 --steps 16",
+        options={
+            "--at": {"type": int, "metavar": "N", "help": "A step of the run that has a checkpoint."},
+            "--steps": {"type": int, "metavar": "N", "help": "Steps of each fork. Default: a tenth of the run."},
+            "--repeats": {"type": int, "default": 3, "metavar": "N", "help": "Repeats on other rows, 2 or more."},
+        },
+    )
+
+
+def _value(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
+    run = recorded_run(config, own.at)
+    with only_json(own.json):
+        values = source_values(partial(_built, parser, config), run, own.at, own.steps, own.repeats)
+    show(lambda: {"run": run, "at": own.at, "values": values}, lambda: view(values, own.at), own.json)
+
+
+def _built(parser: ArgumentParser, config: Namespace, policy: Fixed, folder: Path) -> MixingTrainer:
+    own = config.clone()
+    training = own.training
+    training.output_dir, training.resume_from_checkpoint = str(folder), None
+    training.save_strategy = training.eval_strategy = "no"
+    training.load_best_model_at_end = training.eval_on_start = training.push_to_hub = False
+    training.save_best_of_each = False
+    recipe = build_recipe(Recipe, parser, own)
+    recipe.mixing = policy
+    return recipe.build()
+
+
+def view(values: pd.DataFrame, at: int) -> Table:
+    """Renders what sources are worth.
+
+    Args:
+        values: Result of `source_values`.
+        at: The step.
+    """
+    heads, rows = value_cells(values)
+    table = Table(title=f"Change of the loss from step {at} by each source, in the place of the others (95 %)")
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("Source", "Loss of", "It") else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,154 @@
+"""What configurations of other tools share: training arguments, models, adapters, data and shares."""
+
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from transformers import SchedulerType
+from transformers.training_args import OptimizerNames
+
+from mixer.run.config import MixingOptions
+from mixer.tools.recipe.coming_from.source import Source
+from mixer.tools.recipe.trainers import KINDS
+from mixer.utils.text import safe_name
+
+Table = Mapping[str, Any]
+
+_CHOICES: Table = {"optim": OptimizerNames, "lr_scheduler_type": SchedulerType}
+_BUILDERS = ("json", "csv", "parquet", "text", "arrow")
+
+
+def training_of(source: Source, trainer: str, keys: Table) -> dict[str, Any]:
+    """Takes the training arguments: those of TRL's trainer by their names, others by the table of keys."""
+    known = {field.name for field in fields(KINDS[trainer].load(KINDS[trainer].config))}
+    known -= {field.name for field in fields(MixingOptions)}
+    training: dict[str, Any] = {}
+    for key in sorted(source.open, key=lambda key: key in keys["training"]):
+        ours, value = keys["training"].get(key, key), source.content[key]
+        value = "no" if value is False and ours.endswith("_strategy") else source.value(key)  # YAML reads no as false
+        if key in keys["reasons"] or ours not in known:
+            continue
+        if ours in training:
+            source.leave(key, f"another key gives training.{ours}")
+        elif ours in _CHOICES and value not in {choice.value for choice in _CHOICES[ours]}:
+            source.leave(key, f"the Trainer has no {value!r}, and takes its default")
+        else:
+            training[ours] = value
+            source.take(key)
+    if source.take("group_by_length", False):
+        training["train_sampling_strategy"] = "group_by_length"
+    return {**keys["defaults"], **training}
+
+
+def model_of(source: Source, name: str, config: Table) -> dict[str, Any]:
+    """Takes the model.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    model = source.take(name)
+    if not isinstance(model, str):
+        raise ValueError(f"{name}: the configuration names no model, got {model!r}.")
+    return {"name_or_path": model, "config": {**config, **source.named({"attn_implementation": "attn_implementation"})}}
+
+
+def adapters(source: Source, keys: Table, condition: str, is_met: bool, defaults: Table) -> dict[str, Any]:
+    """Takes the arguments of LoRA, if the condition is met."""
+    if is_met:
+        return {"lora": {**defaults, **source.named(keys["lora"])}}
+    for key in keys["lora"]:
+        source.leave(key, condition)
+    return {}
+
+
+def quantized(bits: Any, kind: Any = "nf4", nested: Any = True, computed: str = "bfloat16") -> dict[str, Any]:
+    """Returns the field `quantization` of a model of 4 or 8 bits, and nothing for others."""
+    if bits == 4:
+        kinds = {"bnb_4bit_quant_type": kind, "bnb_4bit_use_double_quant": nested, "bnb_4bit_compute_dtype": computed}
+        return {"quantization": {"load_in_4bit": True, **kinds}}
+    return {"quantization": {"load_in_8bit": True}} if bits == 8 else {}
+
+
+def written(name: str, **arguments: Any) -> dict[str, Any]:
+    """Returns the field `format` of a stream."""
+    return {"format": {"class_path": name, "init_args": arguments}}
+
+
+def dialogue(rename: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """Returns the field `format` of a stream whose columns have other names, and nothing if they have ours."""
+    names = {theirs: ours for theirs, ours in rename.items() if theirs != ours}
+    arguments |= {"rename": names} if names else {}
+    return written("Dialogue", **arguments) if arguments else {}
+
+
+def texts_in(column: Any) -> dict[str, Any]:
+    """Returns the field `format` of a stream of texts; the trainer itself reads those in `text`."""
+    return {} if column == "text" else written("Text", column=column, pack=False)
+
+
+def paths_of(dataset: Source) -> list[str]:
+    """Takes the paths of a data set: `path`, or the `data_files` or `data_dir` of a builder or a folder.
+
+    Raises:
+        ValueError: If there is no path.
+    """
+    path, files = dataset.take("path"), dataset.content.get("data_files")
+    if not isinstance(path, str):
+        raise ValueError(f"{dataset.field}path: the data set needs one, got {path!r}.")
+    if path not in _BUILDERS and not Path(path).is_dir():
+        for key in ("data_dir", "data_files"):
+            dataset.leave(key, "data of the hub are read by name, configuration and split: download the files")
+        return [path]
+    base = Path("" if path in _BUILDERS else path) / str(dataset.take("data_dir", ""))
+    dataset.take("data_files")
+    if isinstance(files, Mapping):
+        files = files.get(dataset.content.get("split", "train"))
+    return [str(base / str(file)) for file in (files if isinstance(files, list) else [files or ""])]
+
+
+def add_streams(streams: dict[str, Any], paths: Sequence[str], stream: Table, name: str = "") -> list[str]:
+    """Adds a stream for each path, and returns their names, which come from the path unless one is given."""
+    names = []
+    for path in paths:
+        base = safe_name(name or Path(path).name.partition(".")[0].strip("*") or "data")
+        numbered = (f"{base}_{number}" for number in itertools.count(2))
+        own = next(own for own in itertools.chain([base], numbered) if own not in streams)
+        streams[own] = copy.deepcopy({**stream, "data": {"path": path, **stream.get("data", {})}})
+        names.append(own)
+    return names
+
+
+def mixed(places: Sequence[Sequence[str]], shares: Sequence[Any], called: str) -> dict[str, Any]:
+    """Returns the field `mixing` of the shares of data sets, by the names of their streams.
+
+    Raises:
+        ValueError: If there is no number for each, or a data set has several streams.
+    """
+    try:
+        numbers = [float(share) for share in shares]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != len(places):
+        raise ValueError(f"{called}: it must have a number for each of {len(places)} data sets, got {shares!r:.80}.")
+    if any(len(names) != 1 for names in places):
+        raise ValueError(f"{called}: a data set of several files has one share: name them by a pattern, data/*.jsonl.")
+    return {"mixing": {names[0]: number for names, number in zip(places, numbers, strict=True)}}
+
+
+def hold_out(source: Source, key: str, streams: Mapping[str, Any]) -> bool:
+    """Takes the size of a validation set, of each stream; returns whether there is one."""
+    size, reason = source.number(key), None
+    if size >= 1 and len(streams) > 1:
+        reason = "it is a number of rows of all data together: give each stream its own validation"
+    elif size and any(stream["data"].get("streaming") for stream in streams.values()):
+        reason = "no rows can be held out of streamed data: name a split, streams.NAME.data.validation_split"
+    if reason is not None:
+        source.left[key] = reason
+    if reason is not None or not size:
+        return False
+    for stream in streams.values():
+        stream["validation"] = size if size < 1 else int(size)
+    return True

@@ -1,0 +1,136 @@
+"""Conversations rendered by a tokenizer's chat template, with the assistant's turns as labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from mixer.models.labels import IGNORED
+from mixer.tools.recipe.data.formats.base import Format, Row, Sample
+from mixer.tools.recipe.data.formats.conversation import COLUMNS, Conversation, conversation_of
+from mixer.tools.recipe.data.formats.rendering import Rendering, Template
+from mixer.tools.recipe.data.formats.tokens import WEIGHTS, check_max_length, length_limit, within
+
+# Roles of chat templates.
+_KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")
+
+
+@dataclass(frozen=True)
+class Chat(Format):
+    """Conversations: lists of `{"role": ..., "content": ...}`, or of `{"from": ..., "value": ...}` as in ShareGPT.
+
+    The text is that of the tokenizer's `apply_chat_template`. It gets the columns `tools` (or OpenAI's older
+    `functions`), `documents` and `chat_template_kwargs`, as objects or in JSON, and a column `system` as the first
+    message. A turn with `weight: 0` or `train: false` is not learned. OpenAI's `function_call` and ShareGPT's turns of
+    that role are tool calls, which the assistant learns.
+
+    The chat template's `{% generation %}` marks the assistant's tokens. For a template without it, the assistant's
+    turns are located by rendering parts of the conversation. Roles are lower-cased; `gpt`, `model` and `bot` mean
+    `assistant`, `human` means `user`, `function` and ShareGPT's `observation` mean `tool`.
+
+    Args:
+        column: The column of conversations, such as `conversations` for ShareGPT.
+        max_length: Most tokens of a sample; the rest is cut off. Default: the tokenizer's limit, if it has one.
+        train_on: Learn the `assistant`'s turns, or `all` turns.
+        chat_template: A template in Jinja, or the path of a file with one, in place of the tokenizer's. A text without
+            `{{` and `{%` is a path.
+        ignored_columns: Columns to leave unread that would be read or refused by their names.
+
+    Raises:
+        ValueError: If `max_length` is below 2, or `train_on` is neither.
+    """
+
+    version: ClassVar[int] = 3
+    tasks: ClassVar[Sequence[str]] = ("causal-lm",)
+    telling_columns: ClassVar[Sequence[str]] = (*WEIGHTS, "image", "images", "video", "videos", "audio", "audios")
+    reads_objects: ClassVar[bool] = True
+
+    column: str = "messages"
+    max_length: int | None = None
+    train_on: Literal["assistant", "all"] = "assistant"
+    chat_template: str | None = None
+    ignored_columns: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_max_length(self.max_length, "Chat")
+        if self.train_on not in ("assistant", "all"):
+            raise ValueError(f"Chat: train_on must be 'assistant' or 'all', got {self.train_on!r}.")
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """See `Format.columns`."""
+        return (self.column,)
+
+    def fitted(self, dataset: Any, tokenizer: Any) -> "Chat":
+        """Reads the template from its file, and refuses a tokenizer without one; see `Format.fitted`."""
+        template = self.chat_template
+        if template is not None and not ("{{" in template or "{%" in template):
+            path = Path(template)
+            if not path.is_file():
+                raise FileNotFoundError(
+                    f"Chat: chat_template: there is no file {str(path.absolute())!r}, and a template in Jinja has "
+                    "{{ or {%."
+                )
+            template = path.read_text(encoding="utf-8")
+        if template is None and not tokenizer.chat_template:
+            raise ValueError(
+                f"Chat: the tokenizer ({type(tokenizer).__name__}) has no chat template. Take the tokenizer of the "
+                "model's chat or instruct variant, or give a template in Jinja or the path of its file: "
+                "Chat(chat_template=...)."
+            )
+        return replace(self, chat_template=template)
+
+    def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
+        """See `Format.encode`."""
+        length, template = length_limit(self.max_length, tokenizer), Template(tokenizer, self.chat_template)
+        return [self._sample(self._read(row), template, length) for row in rows]
+
+    def why_nothing(self, rows: Sequence[Row]) -> str:
+        """See `Format.why_nothing`."""
+        roles = {message["role"] for row in rows for message in self._read(row).messages}
+        if not roles or "assistant" in roles or self.train_on == "all":
+            return super().why_nothing(rows)
+        return f"the assistant says nothing in them, their roles are {sorted(roles)}"
+
+    def _read(self, row: Row) -> Conversation:
+        read = {self.column, *COLUMNS}.difference(self.ignored_columns)
+        return conversation_of({name: value for name, value in row.items() if name in read}, self.column)
+
+    def _sample(self, conversation: Conversation, template: Template, length: int | None) -> Sample:
+        if not conversation.messages:
+            return {"input_ids": [], "labels": []}
+        rendering = Rendering(conversation, template)
+        tokens = rendering.tokens
+        is_learned = self._is_learned(rendering, conversation.unlearned)
+        labels = (
+            tokens
+            if is_learned is None
+            else [token if learned else IGNORED for token, learned in zip(tokens, is_learned, strict=True)]
+        )
+        return within(length, tokens, labels)
+
+    def _is_learned(self, rendering: Rendering, unlearned: list[int]) -> list[bool] | None:
+        """Returns which tokens are learned; `None` for all."""
+        if self.train_on == "all" and not unlearned:
+            return None
+        if not rendering.is_mapped:
+            raise ValueError(
+                "the tokenizer does not map tokens to characters: take a fast tokenizer, or learn all turns, "
+                "Chat(train_on='all'), without a weight of 0."
+            )
+        if self.train_on == "all":
+            return [not excluded for excluded in rendering.tokens_of(unlearned)]
+        roles = [message["role"] for message in rendering.messages]
+        unknown = [role for role in roles if role not in _KNOWN]
+        if unknown:
+            raise ValueError(
+                f"there is no role {unknown[0]!r}, and it is not clear whether to learn its turns: the roles are "
+                f"{', '.join(_KNOWN)}. Rename it in the data, or learn all turns, Chat(train_on='all')."
+            )
+        turns = [number for number, role in enumerate(roles) if role == "assistant"]
+        learned = [number for number in turns if number not in unlearned]
+        generated = rendering.generated() if learned else None
+        if generated is None or len(learned) == len(turns):
+            return generated or rendering.tokens_of(learned)
+        chosen = rendering.tokens_of(learned)
+        return [one and other for one, other in zip(generated, chosen, strict=True)]

@@ -1,0 +1,208 @@
+"""Rows of chats, instructions and preferences in the shape that TRL's trainers take."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import datasets
+
+from mixer.tools.recipe.data.formats.base import Format, Row, Sample
+from mixer.tools.recipe.data.formats.conversation import COLUMNS, Conversation, Message, conversation_of
+from mixer.tools.recipe.data.formats.rendering import Rendering, Template
+from mixer.tools.recipe.data.formats.tokens import WEIGHTS
+
+# The columns of each shape, the learned one last. A pair of answers has the prompt of one, or begins with it.
+_SHAPES = {
+    "messages": ("messages",),
+    "conversations": ("conversations",),
+    "Alpaca": ("instruction", "output"),
+    "prompt and completion": ("prompt", "completion"),
+}
+_PAIR, _PROMPTS = ("chosen", "rejected"), ("prompt", "instruction", "conversations")
+_SPACED = ("prompt", "completion", *_PAIR)
+_TURNS = "turns"
+
+
+@dataclass(frozen=True)
+class Dialogue(Format):
+    """Rows of several shapes as TRL's trainers take them; the format of streams if a recipe names such a trainer.
+
+    It recognises `messages`, ShareGPT's `conversations`, Alpaca's `instruction`, `input` and `output`, `prompt` and
+    `completion`, and for preferences `chosen` and `rejected` with the prompt in `prompt`, in Alpaca's or ShareGPT's
+    columns, or at the beginning of both answers. Prompts and answers are texts or turns; roles, system prompts and
+    tools are read as by `Chat`. Plain texts are not rendered by the chat template, as with TRL, unless the loss is of
+    the assistant's turns only.
+
+    Args:
+        rename: Other names of columns: `{"question": "prompt", "answer": "completion"}`.
+        ignored_columns: Columns to leave unread that would be read or refused by their names.
+        is_pair: Whether rows are preferences; the recipe's trainer decides.
+        as_turns: Whether plain texts become turns; the recipe's trainer decides.
+        shape: The columns that are read, found in the data.
+    """
+
+    tasks: ClassVar[Sequence[str]] = ("causal-lm", "sequence-classification")
+    telling_columns: ClassVar[Sequence[str]] = (
+        *WEIGHTS,
+        *("history", "image", "images", "video", "videos", "audio", "audios"),
+    )
+    reads_objects: ClassVar[bool] = True
+
+    rename: Mapping[str, str] = field(default_factory=dict)
+    ignored_columns: Sequence[str] = ()
+    is_pair: bool = False
+    as_turns: bool = False
+    shape: Sequence[str] = ()
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """See `Format.columns`."""
+        written = {ours: theirs for theirs, ours in self.rename.items()}
+        return [*self.rename, *(written.get(name, name) for name in self.shape if name not in self.rename.values())]
+
+    @property
+    def features(self) -> Any:
+        """The features of its samples: turns are as they were written, without fields of other rows."""
+        part = datasets.List(datasets.Json()) if self.as_turns else datasets.Value("string")
+        beside = {"tools": datasets.Value("string"), "chat_template_kwargs": datasets.Json()} if self.as_turns else {}
+        margin = {"margin": datasets.Value("float64")} if "margin" in self.shape else {}
+        return datasets.Features({**dict.fromkeys(self._parts, part), **beside, **margin})
+
+    @property
+    def _parts(self) -> list[str]:
+        if not self.is_pair:
+            return ["messages"] if self._is_whole else ["prompt", "completion"]
+        return [*(["prompt"] if self._has_prompt else []), *_PAIR]
+
+    @property
+    def _is_whole(self) -> bool:
+        return bool({"messages", "conversations"} & {*self.shape}) and not self.is_pair
+
+    @property
+    def _has_prompt(self) -> bool:
+        return bool({*_PROMPTS} & {*self.shape})
+
+    def fitted(self, dataset: Any, tokenizer: Any) -> "Dialogue":
+        """Recognises the shape of the rows; see `Format.fitted`."""
+        first = next(iter(dataset), None)
+        if self.shape or first is None:
+            return self
+        row = self._named(first)
+        shape = _pair_in(row) if self.is_pair else _shape_in(row)
+        is_text = all(isinstance(row[name], str) for name in shape if name != "margin")
+        as_turns = self.as_turns or not is_text or "instruction" in shape or any(name in row for name in COLUMNS)
+        if as_turns and not tokenizer.chat_template:
+            raise ValueError(
+                f"the tokenizer ({type(tokenizer).__name__}) has no chat template to render turns by: take that of the "
+                "model's chat or instruct variant, or give the recipe chat_template."
+            )
+        return replace(self, shape=shape, as_turns=as_turns)
+
+    def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
+        """See `Format.encode`."""
+        template = Template(tokenizer)
+        return [self._sample(self._named(row), template) for row in rows]
+
+    def _named(self, row: Row) -> Row:
+        return {self.rename.get(name, name): value for name, value in row.items() if name not in self.ignored_columns}
+
+    def _sample(self, row: Row, template: Template) -> Sample:
+        answers = {name: row[name] for name in _PAIR} if self.is_pair else {self._parts[-1]: row[self.shape[-1]]}
+        margin = {"margin": row["margin"]} if "margin" in self.shape else {}
+        if not self.as_turns:
+            texts = {**answers, **({"prompt": row["prompt"]} if "prompt" in self.shape else {})}
+            wrong = next((name for name, value in texts.items() if not isinstance(value, str)), None)
+            if wrong is not None:
+                raise ValueError(
+                    f"column {wrong!r} has {texts[wrong]!r:.80}, where a text is expected, as in the first row."
+                )
+            return {**texts, **margin}
+        prompt, sample, arguments = self._prompt(row), dict[str, Any](), dict[str, Any]()
+        for name, answer in answers.items():
+            turns = _without(prompt, _turns(answer, "assistant", name))
+            conversation = _conversation(row, [*prompt, *turns])
+            messages, arguments = Rendering(conversation, template).messages, dict(conversation.arguments)
+            place = 0 if not self._has_prompt or self._is_whole else len(messages) - len(turns)
+            sample |= {name: messages[place:], **({"prompt": messages[:place]} if place else {})}
+        tools = arguments.pop("tools", None)
+        return {
+            **sample,
+            "tools": None if tools is None else json.dumps(tools),
+            "chat_template_kwargs": arguments,
+            **margin,
+        }
+
+    def _prompt(self, row: Row) -> list[Message]:
+        if self._is_whole or not self._has_prompt:
+            return []
+        if "instruction" in self.shape:
+            asked = [text for text in (row["instruction"], row.get("input")) if text]
+            return _turns("\n\n".join(asked), "user", "instruction")
+        name = next(name for name in _PROMPTS if name in self.shape)
+        return _turns(row[name], "user", name)
+
+
+def shapes_in(columns: Collection[str]) -> dict[str, Sequence[str]]:
+    """Finds the shapes of single answers that rows with these columns have, with their columns."""
+    return {name: needed for name, needed in _SHAPES.items() if {*needed} <= {*columns}}
+
+
+def _shape_in(row: Row) -> list[str]:
+    """Finds the only shape in the columns of a row.
+
+    Raises:
+        ValueError: If there is none, or more than one.
+    """
+    found = shapes_in(row)
+    if len(found) == 1:
+        (columns,) = found.values()
+        return list(columns)
+    has = f"the data have the columns {list(row)}"
+    if found:
+        raise ValueError(
+            f"{has}, which are {' and '.join(found)}: choose one by data.columns: {list(found.popitem()[1])}."
+        )
+    raise ValueError(
+        f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and "
+        "output, prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: "
+        "{question: prompt, answer: completion}}}, or choose another format, such as Prompt."
+    )
+
+
+def _pair_in(row: Row) -> list[str]:
+    prompt = next((name for name in _PROMPTS if name in row), None)
+    if not {*_PAIR} <= row.keys():
+        raise ValueError(
+            f"the data have the columns {list(row)}, and preferences are chosen and rejected, with a prompt: name them "
+            "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}."
+        )
+    return [*([prompt] if prompt else []), *_PAIR, *(["margin"] if "margin" in row else [])]
+
+
+def _turns(value: Any, role: str, column: str) -> list[Message]:
+    """Reads turns: a text is one turn of a role.
+
+    Raises:
+        ValueError: If there are none, or TRL would learn some that are not to be learned.
+    """
+    if isinstance(value, str):  # texts have the space between prompt and answer, which turns do not
+        return [{"role": role, "content": value.strip() if column in _SPACED else value}]
+    if not value:
+        raise ValueError(f"column {column!r} has no value: remove the row.")
+    read = conversation_of({column: [value] if isinstance(value, Mapping) else value}, column)
+    if read.unlearned:
+        raise ValueError(
+            f"column {column!r} has turns with a weight of 0, which TRL would learn: give the stream the format Chat, "
+            "which does not."
+        )
+    return read.messages
+
+
+def _without(prompt: list[Message], turns: list[Message]) -> list[Message]:
+    """Takes the prompt from the beginning of an answer that repeats it."""
+    return turns[len(prompt) :] if prompt and turns[: len(prompt)] == prompt else turns
+
+
+def _conversation(row: Row, turns: list[Message]) -> Conversation:
+    return conversation_of({**{name: row[name] for name in COLUMNS if name in row}, _TURNS: turns}, _TURNS)

@@ -1,0 +1,217 @@
+"""Local data: a file, a pattern of files, a folder of files, or a folder of `save_to_disk`."""
+
+import glob
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub
+from yaml import YAMLError
+
+from mixer.tools.recipe.data.row_files import TextRows, chosen, files_in, rows_of, telling, without_descriptions
+from mixer.tools.recipe.data.splits import take_split
+from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN
+
+# Names of files and folders for each split, as on the hub.
+_SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+# Names of sharded files tell the split exactly: train_sft-00000-of-00003.parquet.
+_SHARD = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b")
+_PATTERN = re.compile(r"[*?\[]")
+# Options of a configuration that are not about how a file is read.
+_PLAIN = ("name", "version", "data_dir", "data_files", "description", "features", "sep", "delimiter")
+
+
+def is_pattern(path: str) -> bool:
+    """Returns whether a path that does not exist is a pattern: it has `*`, `?` or `[`."""
+    return _PATTERN.search(path) is not None and not Path(path).exists()
+
+
+def load_local(
+    path: str,
+    splits: Sequence[str],
+    called: str,
+    read: Callable[[Sequence[Path | str]], Any],
+    *,
+    name: str | None = None,
+    streaming: bool = False,
+    columns: Sequence[str] | None = None,
+    rows: TextRows = "line",
+) -> list[Any]:
+    """Loads splits of local data.
+
+    Args:
+        path: An existing file or folder, or a pattern (`data/*.jsonl`, `**` for subfolders).
+        splits: Names of splits, or slices.
+        called: Name of the data in errors.
+        read: Reads files of one split.
+        name: The configuration of a folder whose README.md has some.
+        streaming: Whether to read rows on demand.
+        columns: The columns to read; `None` for all.
+        rows: Unit of a row in a text file.
+
+    Returns:
+        One data set per split.
+
+    Raises:
+        FileNotFoundError: If a pattern matches nothing, or a folder has no file of a known format.
+        ValueError: If files cannot be read, or the split or configuration does not exist.
+    """
+    folder = Path(path)
+    is_saved = any((folder / file).is_file() for file in ("state.json", "dataset_dict.json"))
+    has_configurations = not is_saved and _has_configurations(folder, called)
+    if name is not None and not has_configurations:
+        raise ValueError(
+            f"{called}: name={name!r} is for data on the hub, or for a folder whose README.md has configs, and "
+            f"{path!r} is none. Leave it out, or give the right file or folder."
+        )
+    if is_saved and rows != "line":
+        raise ValueError(f"{called}: rows={rows!r} is for text files (.txt), and {path!r} is none: leave it out.")
+    if is_saved:
+        parts = _load_saved(folder, called, streaming)
+        with telling(called):
+            parts = {part: own if columns is None else chosen(own, columns) for part, own in parts.items()}
+        load = parts.__getitem__
+    elif has_configurations:
+        parts, load = _configured(folder, name, called, read, streaming, columns)
+    else:
+        files = _files_by_split(path, called)
+        parts, load = files, lambda part: read(files[part])
+    return [take_split(split, list(parts), load, called, streaming) for split in splits]
+
+
+def load_files(
+    files: Sequence[Path | str],
+    splits: Sequence[str],
+    called: str,
+    read: Callable[[Sequence[Path | str]], Any],
+    streaming: bool = False,
+) -> list[Any]:
+    """Loads files as one split, `train`, or slices of it; see `load_local`. A text is the URL of a file."""
+    chosen = without_descriptions(files, called)
+    return [take_split(split, ["train"], lambda _: read(chosen), called, streaming) for split in splits]
+
+
+def matched(patterns: Sequence[str], called: str) -> list[Path]:
+    """Lists the files of several paths and patterns, in this order.
+
+    Raises:
+        FileNotFoundError: If one of them matches nothing.
+        ValueError: If one of them is a folder.
+    """
+    folders = [pattern for pattern in patterns if Path(pattern).is_dir()]
+    if folders:
+        raise ValueError(f"{called}: {folders[0]!r} in a list is a folder: give its files, as '{folders[0]}/*.jsonl'.")
+    return [file for pattern in patterns for file in _files_by_split(pattern, called)["train"]]
+
+
+def _has_configurations(folder: Path, called: str) -> bool:
+    card = folder / "README.md"
+    if not card.is_file():
+        return False
+    try:
+        return bool((huggingface_hub.metadata_load(card) or {}).get("configs"))
+    except ValueError:  # lines between rules are no header
+        return False
+    except YAMLError as error:
+        raise ValueError(f"{called}: the header of {str(card)!r} cannot be read as YAML: {error}") from error
+
+
+def _configured(
+    folder: Path,
+    name: str | None,
+    called: str,
+    read: Callable[..., Any],
+    streaming: bool,
+    columns: Sequence[str] | None,
+) -> tuple[Any, Callable[[str], Any]]:
+    """Finds the splits of a configuration in a folder's README.md, as `datasets` does, and how to load one."""
+    try:
+        builder = datasets.load_dataset_builder(str(folder), name)
+    except (ValueError, OSError) as error:
+        cause = " ".join(str(error).split())
+        raise ValueError(f"{called}: the configurations (configs) in {str(folder / 'README.md')!r}: {cause}") from error
+
+    def load(split: str) -> Any:
+        if builder.name not in (*BUILDERS.values(), "json", "csv") or not _is_plain(builder.config):
+            with telling(called):
+                rows = rows_of(builder, split, streaming)
+                return rows if columns is None else chosen(rows, columns)
+        files = [Path(file) for file in builder.config.data_files[split]]
+        rows = read(files, separator=getattr(builder.config, "sep", None))
+        with telling(called):
+            return _with_types(rows, builder.info.features or {})
+
+    return builder.config.data_files or {}, load
+
+
+def _with_types(rows: Any, declared: Mapping[str, Any]) -> Any:
+    """Gives columns of single values the types that a README.md declares, such as classes."""
+    single = (datasets.Value, datasets.ClassLabel)
+    types = {
+        name: declared[name] if isinstance(kind, single) and isinstance(declared.get(name), single) else kind
+        for name, kind in rows.features.items()
+    }
+    return rows if types == rows.features else rows.cast(datasets.Features(types))
+
+
+def _is_plain(config: Any) -> bool:
+    default = type(config)()
+    options = (option.name for option in fields(config) if option.name not in _PLAIN)
+    return all(getattr(config, option) == getattr(default, option) for option in options)
+
+
+def _load_saved(folder: Path, called: str, streaming: bool) -> dict[str, Any]:
+    try:
+        saved: Any = datasets.load_from_disk(str(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{called}: the folder {str(folder)!r} cannot be read as one of save_to_disk ({error}). Save the data set "
+            "again, or give files."
+        ) from error
+    parts = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+    return {name: part.to_iterable_dataset() for name, part in parts.items()} if streaming else parts
+
+
+def _files_by_split(path: str, called: str) -> dict[str, list[Path]]:
+    place, shown = Path(path), repr(str(Path(path).absolute()))
+    if place.is_dir():
+        files = files_in(place, called, recursive=True)
+        if not files:
+            raise FileNotFoundError(
+                f"{called}: the folder {shown} has no file that ends in {KNOWN}, and is none of save_to_disk."
+            )
+        return _by_names(files, place, called)
+    matched = [place] if place.is_file() else sorted(Path(name) for name in glob.glob(path, recursive=True))
+    files = [file for file in matched if file.is_file()]
+    if not files:
+        raise FileNotFoundError(f"{called}: the pattern {shown} matches no file. '**' matches subfolders.")
+    return {"train": without_descriptions(files, called)}
+
+
+def _by_names(files: Sequence[Path], folder: Path, called: str) -> dict[str, list[Path]]:
+    """Assigns files to splits by the words in their paths; without any such word, all are `train`."""
+    by_split: dict[str, list[Path]] = {}
+    unnamed: list[Path] = []
+    for file in files:
+        if shard := _SHARD.match(file.name):
+            by_split.setdefault(shard[1], []).append(file)
+            continue
+        words = re.split(r"[^a-z]+", str(file.relative_to(folder)).lower())
+        split = next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
+        (unnamed if split is None else by_split.setdefault(split, [])).append(file)
+    if not by_split:
+        return {"train": unnamed}
+    if unnamed:
+        examples = ", ".join(f"{split}: {own[0].name!r}" for split, own in by_split.items())
+        raise ValueError(
+            f"{called}: of the files in {str(folder)!r} some name a split ({examples}) and some do not, such as "
+            f"{unnamed[0].name!r}. Rename those, or give a pattern of the right files."
+        )
+    return by_split

@@ -1,0 +1,276 @@
+"""Reads files of rows on this machine, compressed ones too."""
+
+import copy
+import importlib.util
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, Literal, TypeVar
+
+import datasets
+import pyarrow
+from datasets.builder import Key
+from datasets.data_files import DataFilesDict, DataFilesList
+from datasets.exceptions import DatasetsError
+from datasets.streaming import extend_dataset_builder_for_streaming
+from pyarrow import parquet
+from transformers.utils import logging
+
+from mixer.tools.recipe.data.rows import VERSION, Rows, known, opened, other_columns
+from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
+from mixer.utils.text import shortened
+
+TextRows = Literal["line", "paragraph", "document"]
+_File = TypeVar("_File", Path, str, Path | str)
+
+logger = logging.get_logger(__name__)
+
+_FAILURES = (DatasetsError, OSError, EOFError, ValueError, TypeError, KeyError, StopIteration)
+# Files beside data that describe them.
+_NOT_DATA = re.compile(
+    r"(config|state|dataset_(dict|infos?))\.json|metadata\.(json|jsonl|csv|parquet)|(readme|license|requirements)\.txt",
+    re.IGNORECASE,
+)
+# Numbers as programs write them: 01 and +1 are words.
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+_FRACTION = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_NUM_FIRST = 10_000  # rows of a stream that decide whether its cells are numbers
+
+
+def files_in(folder: Path, called: str, recursive: bool = False) -> list[Path]:
+    """Lists the files of rows in a folder, sorted by name, and logs which others are left out.
+
+    Hidden files, and folders whose names begin with a dot or two underscores, are left out silently.
+
+    Args:
+        folder: The folder.
+        called: Name of the data in the log.
+        recursive: Whether to include subfolders.
+    """
+    paths = sorted(file for file in (folder.rglob("*") if recursive else folder.iterdir()) if file.is_file())
+    seen = [file for file in paths if not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)]
+    files = without_descriptions([file for file in seen if suffix_of(file) is not None], called)
+    others = [file.name for file in seen if suffix_of(file) is None and file.name != "README.md"]
+    if others and files:
+        logger.warning("%s: left out, of no known format: %s.", called, shortened(", ".join(others)))
+    return files
+
+
+def without_descriptions(files: Sequence[_File], called: str) -> list[_File]:
+    """Leaves out files that describe the data beside them, such as metadata.json, and logs it."""
+    kept = [file for file in files if not _NOT_DATA.fullmatch(PurePath(file).name)] or list(files)
+    left = [PurePath(file).name for file in files if file not in set(kept)]
+    if left:
+        logger.warning("%s: left out, as descriptions of the data by their names: %s.", called, ", ".join(left))
+    return kept
+
+
+def read_files(
+    files: Sequence[Path | str],
+    called: str,
+    path: Path | str,
+    *,
+    streaming: bool = False,
+    rows: TextRows = "line",
+    columns: Sequence[str] | None = None,
+    numbers: Collection[str] = (),
+    has_types: bool = False,
+    separator: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Reads files of one format, in order.
+
+    Args:
+        files: The files, at least one. A text is a URL.
+        called: Name of the data in errors.
+        path: The user's path, for errors.
+        streaming: Whether to read rows on demand.
+        rows: Unit of a row in a text file.
+        columns: The columns to read; `None` for all.
+        numbers: Columns of CSV and TSV that become numbers if all their cells are some; others are texts.
+        has_types: Whether further columns of CSV and TSV become numbers, if that loses no character.
+        separator: What separates the cells of CSV; `None` is a comma, and for TSV a tab.
+        storage_options: What fsspec needs to open URLs.
+
+    Returns:
+        A `datasets.Dataset`, or a `datasets.IterableDataset` if streaming.
+
+    Raises:
+        ValueError: If a format is unknown, files have different formats or columns, one cannot be read, a column does
+            not exist, or `rows` is set for files other than text.
+    """
+    places = [PurePath(file) for file in files]
+    suffix = _common_suffix(places, called, path)
+    if rows != "line" and suffix != ".txt":
+        raise ValueError(
+            f"{called}: rows={rows!r} is for text files (.txt), and {places[0].name!r} is none: leave it out."
+        )
+    packed = [place.name for place in places if place.suffix.lower() == ".zst"]
+    if packed and BUILDERS[suffix] is not None and importlib.util.find_spec("zstandard") is None:
+        raise ValueError(f"{called}: {packed[0]!r} is read by the package zstandard: pip install zstandard.")
+    with telling(called):
+        if suffix == ".parquet":
+            _check_schemas(files, columns, storage_options)
+        builder = _builder(files, suffix, rows, columns, separator, dict(storage_options or {}))
+        table = rows_of(builder, "train", streaming)
+        if columns is not None and suffix in (".txt", ".arrow"):
+            table = chosen(table, columns)
+        return _with_numbers(table, numbers, has_types) if suffix in SEPARATORS else table
+
+
+@contextmanager
+def telling(called: str) -> Iterator[None]:
+    """Raises the failures of reading rows as a `ValueError` that names the data."""
+    try:
+        yield
+    except _FAILURES as error:
+        cause = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ else error
+        text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
+        raise ValueError(f"{called}: {text}") from error
+
+
+def rows_of(builder: Any, split: str, streaming: bool) -> Any:
+    """Reads a split of a builder of `datasets`, or begins to stream it."""
+    if streaming:
+        return builder.as_streaming_dataset(split=split)
+    builder.download_and_prepare()
+    if not builder.info.splits[split].num_examples:
+        with naming(str(builder.config.data_files[split][0])):
+            raise ValueError("there are no rows")
+    return builder.as_dataset(split=split)
+
+
+def chosen(table: Any, columns: Sequence[str]) -> Any:
+    """Selects columns of a data set.
+
+    Raises:
+        ValueError: If one does not exist.
+    """
+    return table.select_columns(known(columns, table.column_names or columns))
+
+
+def _by_file(builder: Any, **lists: Any) -> Iterator[tuple[Key, pyarrow.Table]]:
+    """Reads one file after another, to name it in errors, for a builder whose files stand in parallel lists."""
+    names = lists.get("base_files", lists.get("files"))
+    for place, name in enumerate(names or ()):
+        one = {argument: values[place : place + 1] for argument, values in lists.items()}
+        with naming(str(name)):
+            if builder.storage_options:  # `datasets` opens files of all streams by the options of the last one
+                extend_dataset_builder_for_streaming(builder)
+            for number, (_, table) in enumerate(type(builder)._generate_tables(builder, **one)):  # noqa: SLF001
+                yield Key(place, number), table
+
+
+def _builder(
+    files: Sequence[Path | str],
+    suffix: str,
+    rows: TextRows,
+    columns: Sequence[str] | None,
+    separator: str | None,
+    storage_options: dict[str, Any],
+) -> Any:
+    names = [file if isinstance(file, str) else str(file.absolute()) for file in files]
+    kind = BUILDERS[suffix]
+    own = {"storage_options": copy.deepcopy(storage_options)}  # `datasets` adds to it
+    if kind is not None:
+        # With its features it tells a file without rows by their number.
+        features = datasets.Features({"text": datasets.Value("string")})
+        text = {"sample_by": rows, "encoding": "utf-8-sig", "features": features}
+        options: dict[str, dict[str, Any]] = {"text": text, "parquet": {"columns": columns}}
+        builder = datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
+        builder._generate_tables = partial(_by_file, builder)  # noqa: SLF001 what all builders of tables have
+        return builder
+    states = [None if isinstance(file, str) else file.stat() for file in files]  # URLs are streamed, not cached
+    ages = ["" if state is None else f"{state.st_size} {state.st_mtime_ns}" for state in states]
+    identity = list(zip(names, ages, strict=True))
+    data_files = DataFilesDict({"train": DataFilesList(names, identity)})
+    wanted = None if columns is None else list(columns)
+    separator = separator or SEPARATORS.get(suffix)
+    return Rows(data_files=data_files, hash=VERSION, separator=separator, columns=wanted, **own)
+
+
+def _check_schemas(
+    files: Sequence[Path | str], columns: Sequence[str] | None, storage_options: Mapping[str, Any] | None
+) -> None:
+    """Refuses Parquet files that do not fit the first: `datasets` would turn numbers into texts and back."""
+    first: dict[str, Any] = {}
+    for file in files:
+        with naming(str(file)), opened(str(file), storage_options) as content:
+            own: dict[str, Any] = dict(datasets.Features.from_arrow_schema(parquet.read_schema(content)))
+            own = {name: own[name] for name in (own if columns is None else known(columns, list(own)))}
+        first = first or own
+        differing = [name for name, kind in own.items() if not _fit(kind, first.get(name))]
+        if differing:
+            raise UnreadableError(
+                other_columns(
+                    str(file), _in_words(own, differing), PurePath(files[0]).name, _in_words(first, differing)
+                )
+            )
+
+
+def _fit(kind: Any, first: Any) -> bool:
+    if isinstance(kind, datasets.List) and isinstance(first, datasets.List):
+        return _fit(kind.feature, first.feature)
+    if isinstance(kind, dict) and isinstance(first, dict):
+        return kind.keys() == first.keys() and all(_fit(kind[name], first[name]) for name in kind)
+    if kind == first or not (isinstance(kind, datasets.Value) and isinstance(first, datasets.Value)):
+        return bool(kind == first)
+    are_texts = {"string" in value.dtype for value in (kind, first) if value.dtype != "null"}
+    return len(are_texts) < 2
+
+
+def _with_numbers(table: Any, names: Collection[str], has_types: bool) -> Any:
+    for name in table.column_names:
+        if name not in names and not has_types:
+            continue
+        is_stream = isinstance(table, datasets.IterableDataset)
+        rows = islice(table.select_columns([name]), _NUM_FIRST) if is_stream else ()
+        cells = [row[name] for row in rows] if is_stream else table.data.column(name).to_pylist()
+        kind = _number_kind([cell for cell in cells if cell is not None], is_exact=name not in names)
+        if kind is not None and is_stream:
+            features = datasets.Features({**table.features, name: datasets.Value(kind)})
+            table = table.map(partial(_with_number, name=name, kind=kind), features=features)
+        elif kind is not None:
+            table = table.cast_column(name, datasets.Value(kind))
+    return table
+
+
+def _with_number(row: dict[str, Any], name: str, kind: str) -> dict[str, Any]:
+    cell = row[name]
+    if cell is None:
+        return row
+    if _number_kind([cell], is_exact=False) not in ("int64", kind):
+        raise ValueError(f"column {name!r} has {cell!r}, which is none of the numbers ({kind}) of the first rows")
+    return {**row, name: int(cell) if kind == "int64" else float(cell)}
+
+
+def _number_kind(cells: Sequence[str], is_exact: bool) -> str | None:
+    """Returns the type of cells that are all numbers: `int64`, `float64`, or `None` if they are not."""
+    if not cells:
+        return None
+    if all(map(_WHOLE.fullmatch, cells)) and all(-(2**63) <= int(cell) < 2**63 for cell in cells):
+        return "int64"
+    is_number = all(map(_FRACTION.fullmatch, cells)) and not all(map(_WHOLE.fullmatch, cells))
+    return "float64" if is_number and (not is_exact or all(repr(float(cell)) == cell for cell in cells)) else None
+
+
+def _common_suffix(files: Sequence[PurePath], called: str, path: Path | str) -> str:
+    by_suffix = {suffix_of(file): file for file in reversed(files)}
+    if None in by_suffix:
+        raise ValueError(f"{called}: {by_suffix[None].name!r} is of no known format: it must end in {KNOWN}.")
+    suffixes = sorted(suffix for suffix in by_suffix if suffix is not None)
+    if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:
+        named = ", ".join(f"{suffix} ({by_suffix[suffix].name})" for suffix in suffixes)
+        raise ValueError(
+            f"{called}: {str(path)!r} mixes the formats {named}. Give one file, a pattern such as '*{suffixes[0]}', "
+            "or a folder with files of one format."
+        )
+    return suffixes[0]
+
+
+def _in_words(columns: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    kinds = {name: columns[name] for name in names if name in columns}
+    return [f"{name} ({kind.dtype if isinstance(kind, datasets.Value) else kind})" for name, kind in kinds.items()]

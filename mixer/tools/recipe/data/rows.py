@@ -1,0 +1,258 @@
+"""Rows of CSV, TSV and JSON files as they are written: no text is taken for a number or a date."""
+
+import bz2
+import copy
+import csv
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import datasets
+import pyarrow
+from datasets.builder import Key
+from datasets.table import table_cast
+from datasets.utils.file_utils import xopen
+
+from mixer.tools.recipe.data.kinds import Kind, add_kinds, feature_of, has_json, settled, stored
+from mixer.tools.recipe.data.suffixes import Spot, UnreadableError, is_url, naming
+from mixer.utils.validation import with_unique_keys
+
+VERSION = "1"  # raise it when the same files give other rows than before
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 10 << 20
+_OPEN: Mapping[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": lambda raw: io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd")),
+}
+_LONGEST_CELL = 2**31 - 1
+
+Row = dict[str, Any]
+Line = tuple[int | str, Row, int]  # its place; its row; its length
+
+
+@dataclass
+class RowsConfig(datasets.BuilderConfig):  # type: ignore[misc]  # datasets has no types for it
+    """What to read, beside `data_files`.
+
+    Args:
+        separator: What separates the cells of CSV; `None` for JSON.
+        columns: The columns to read; `None` for all.
+    """
+
+    separator: str | None = None
+    columns: list[str] | None = None
+
+
+class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
+    """Reads rows into a cached table, or while streaming.
+
+    Cells of CSV and TSV are texts. Values of JSON are what JSON says; those of all rows decide the types of columns,
+    and in a stream those of the first rows.
+    """
+
+    BUILDER_CONFIG_CLASS = RowsConfig
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo()
+
+    def _split_generators(self, dl_manager: Any) -> list[Any]:
+        files = list(self.config.data_files["train"])
+        self._is_streaming: bool = dl_manager.is_streaming
+        find = self._kinds_of_values if self.config.separator is None else self._kinds_of_cells
+        self._kinds: dict[str, Kind] = find(files)
+        self.info.features = datasets.Features({name: feature_of(kind) for name, kind in self._kinds.items()})
+        return [datasets.SplitGenerator(name="train", gen_kwargs={"files": files})]
+
+    def _generate_tables(self, files: Sequence[str]) -> Iterator[tuple[Key, pyarrow.Table]]:
+        for place, file in enumerate(files):
+            for number, chunk in enumerate(self._chunks(file)):
+                if self._is_streaming and self.config.separator is None:
+                    self._check(file, chunk)
+                with naming(file):
+                    table = self._table([row for _, row, _ in chunk])
+                yield Key(place, number), table
+
+    def _kinds_of_cells(self, files: Sequence[str]) -> dict[str, Kind]:
+        chosen: list[str] = []
+        for file in files:
+            with naming(file) as spot:
+                own = _header(
+                    csv.reader(
+                        _texts(_lines(file, self.storage_options), spot), delimiter=self.config.separator, strict=True
+                    )
+                )
+                own = own if self.config.columns is None else known(self.config.columns, own)
+            chosen = chosen or own
+            if sorted(own) != sorted(chosen):
+                raise UnreadableError(other_columns(file, own, files[0], chosen))
+        return dict.fromkeys(chosen, "string")
+
+    def _kinds_of_values(self, files: Sequence[str]) -> dict[str, Kind]:
+        kinds: dict[str, Kind] = {}
+        columns, seen = self.config.columns, dict[str, Any]()
+        for file in files:
+            before = list(kinds)
+            for chunk in self._chunks(file):
+                with naming(file) as spot:
+                    for spot.place, row, _ in chunk:
+                        seen.update(row)
+                        add_kinds(kinds, self._own(row))
+                if self._is_streaming:
+                    break
+            if before and len(before) < len(kinds) and columns is None:
+                raise UnreadableError(other_columns(file, list(kinds), files[0], before))
+            if self._is_streaming and kinds:
+                kinds = {name: settled(kind) for name, kind in kinds.items()}
+                break
+        if not seen:
+            with naming(files[0]):
+                raise ValueError("there are no rows")
+        return {name: kinds[name] for name in known(columns or list(kinds), list(seen))}
+
+    def _own(self, row: Row) -> Row:
+        columns = self.config.columns
+        return row if columns is None else {name: row[name] for name in columns if name in row}
+
+    def _check(self, file: str, chunk: Sequence[Line]) -> None:
+        """Refuses rows of a stream that do not fit the first ones."""
+        with naming(file) as spot:
+            for spot.place, row, _ in chunk:
+                add_kinds(kinds := dict(self._kinds), self._own(row))
+                for name, kind in kinds.items():
+                    if kind is not None and settled(kind) != self._kinds.get(name):
+                        others = "has other values than" if name in self._kinds else "is not"
+                        raise ValueError(f"column {name!r} {others} in the first rows of the stream: see data.columns")
+
+    def _table(self, rows: Sequence[Row]) -> pyarrow.Table:
+        features = datasets.Features({name: feature_of(kind, is_stored=True) for name, kind in self._kinds.items()})
+        values = {name: [row.get(name) for row in rows] for name in self._kinds}
+        for name, kind in self._kinds.items():
+            if has_json(kind):
+                values[name] = [stored(value, kind) for value in values[name]]
+        table = pyarrow.Table.from_pydict(values, schema=features.arrow_schema)
+        return table_cast(table, datasets.Features(self.info.features or {}).arrow_schema)
+
+    def _chunks(self, file: str) -> Iterator[list[Line]]:
+        separator = self.config.separator
+        chunk: list[Line] = []
+        size = 0
+        with naming(file) as spot:
+            texts = _texts(_lines(file, self.storage_options), spot)
+            for line, row, length in _json_rows(texts, spot) if separator is None else _cells(texts, spot, separator):
+                chunk.append((line, row, length))
+                size += length
+                if len(chunk) == _ROWS_AT_ONCE or size > _BYTES_AT_ONCE:
+                    yield chunk
+                    chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+
+def other_columns(file: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> str:
+    """Describes a file whose columns are not those of the first."""
+    return (
+        f"the columns of {file!r} are {', '.join(columns)}, and those of {first!r} {', '.join(expected)}. Give files "
+        "with the same columns, choose some that all have (data.columns), or a stream for each."
+    )
+
+
+def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """Returns the wanted columns.
+
+    Raises:
+        UnreadableError: If there is none of that name.
+    """
+    if missing := [name for name in wanted if name not in columns]:
+        raise UnreadableError(f"columns: there is no column {missing[0]!r}; there are {list(columns)}.")
+    return list(wanted)
+
+
+def opened(file: str, storage_options: Mapping[str, Any] | None = None) -> BinaryIO:
+    """Opens a file on this machine, or behind a URL by what fsspec needs for it."""
+    if not is_url(file):
+        return open(file, "rb")
+    config = datasets.DownloadConfig(storage_options=copy.deepcopy(dict(storage_options or {})))
+    return io.BufferedReader(xopen(file, "rb", download_config=config), 1 << 20)
+
+
+def _lines(file: str, storage_options: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Reads lines, which end at line feeds alone."""
+    suffix = Path(file).suffix.lower()
+    with opened(file, storage_options) as raw, _OPEN[suffix](raw) if suffix in _OPEN else raw as lines:
+        yield from lines
+
+
+def _texts(lines: Iterator[bytes], spot: Spot) -> Iterator[str]:
+    encoding = "utf-8-sig"
+    for spot.place, line in enumerate(lines, 1):
+        yield line.decode(encoding)
+        encoding = "utf-8"
+
+
+def _json_rows(texts: Iterator[str], spot: Spot) -> Iterator[Line]:
+    is_first = True
+    for number, text in enumerate(texts, 1):
+        if is_first and text.lstrip().startswith("["):
+            whole = _parsed("".join(chain([text], texts)))
+            for place, row in enumerate(whole, 1):
+                spot.place = f"row {place}"
+                yield spot.place, _object(row), 0
+        elif not text.isspace():
+            is_first = False
+            yield number, _object(_parsed(text)), len(text)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error}; a row is an object on a line of its own, or one of a list") from None
+
+
+# Tabs and form feeds in a text are its characters.
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=with_unique_keys)
+
+
+def _object(value: Any) -> Row:
+    if isinstance(value, str):
+        return {"text": value}
+    if not isinstance(value, dict):
+        raise ValueError(f"it has {value!r}, where an object with the columns of a row is expected")
+    return value
+
+
+def _cells(texts: Iterator[str], spot: Spot, separator: str) -> Iterator[Line]:
+    csv.field_size_limit(_LONGEST_CELL)
+    rows = csv.reader(texts, delimiter=separator, strict=True)
+    names = _header(rows)
+    while True:
+        line = rows.line_num + 1
+        try:
+            cells = next(rows)
+        except StopIteration:
+            return
+        except csv.Error:  # a quote that is not closed ends far below
+            spot.place = line
+            raise
+        if cells and len(cells) != len(names):
+            spot.place = line
+            raise ValueError(f"{len(cells)} cells, where the header has {len(names)}")
+        if cells:
+            row = {name: cell or None for name, cell in zip(names, cells, strict=True)}
+            yield line, row, sum(map(len, cells))
+
+
+def _header(rows: Iterator[list[str]]) -> list[str]:
+    names = next((cells for cells in rows if cells), [])
+    if not names:
+        raise ValueError("it is empty, without a line of column names")
+    if twice := sorted({name for name in names if names.count(name) > 1 and name}):
+        raise ValueError(f"the column {twice[0]!r} is there twice: rename one")
+    return [name or f"Unnamed: {place}" for place, name in enumerate(names)]

@@ -1,0 +1,144 @@
+"""The rows of a stream: from the Hugging Face hub, or from files on this machine."""
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import datasets
+import huggingface_hub
+from datasets.exceptions import DatasetNotFoundError, DatasetsError
+from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
+
+from mixer.tools.recipe.data.local import is_pattern, load_files, load_local, matched
+from mixer.tools.recipe.data.remote import check_urls, load_remote
+from mixer.tools.recipe.data.row_files import TextRows, chosen, read_files, telling
+from mixer.tools.recipe.data.splits import check_slices
+from mixer.tools.recipe.data.suffixes import is_url, suffix_of
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Data by name or by path.
+
+    Args:
+        path: A name on the hub, `org/name`; or a file, a folder or a pattern of files (`data/*.jsonl.gz`): Parquet,
+            JSON lines, JSON, CSV, TSV, text, Arrow, a folder of `save_to_disk`; or the URL of such (`s3://`, `gs://`,
+            `hf://`, `https://`); or a list of files and patterns. An existing path is never a name.
+        name: The configuration of a data set on the hub, or of a folder whose README.md has `configs`.
+        split: The split to train on, or slices of it (`train[:10%]`). A file or a pattern is one split, `train`; the
+            files of a folder are split by their names.
+        validation_split: The split to evaluate on; `None` for none.
+        revision: Branch, tag or commit of a data set on the hub.
+        streaming: Whether to read rows on demand (`datasets.IterableDataset`).
+        rows: Unit of a row in a text file (`.txt`), and of a document in the format `Text`: a `line`, a `paragraph`
+            (up to an empty line), or the whole file as one `document`.
+        columns: The columns to read; `None` for all. Others may differ between files.
+        storage_options: What fsspec needs to open a URL, such as credentials. Values are neither shown nor written.
+
+    Raises:
+        ValueError: If `rows` is none of these, or the path has credentials.
+    """
+
+    path: list[str] | str
+    name: str | None = None
+    split: str = "train"
+    validation_split: str | None = None
+    revision: str | None = None
+    streaming: bool = False
+    rows: TextRows = "line"
+    columns: list[str] | None = None
+    storage_options: dict[str, Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.rows not in get_args(TextRows):
+            raise ValueError(f"data: rows must be one of {', '.join(get_args(TextRows))}, got {self.rows!r}.")
+        check_urls(self._paths, self.storage_options)
+
+    @property
+    def _paths(self) -> list[str]:
+        return [self.path] if isinstance(self.path, str) else self.path
+
+    def load(self, called: str, numbers: Collection[str] = ()) -> tuple[Any, Any]:
+        """Loads the data.
+
+        Args:
+            called: Name of the data in errors.
+            numbers: Columns of CSV and TSV that become numbers if all their cells are some; others are texts.
+
+        Returns:
+            The data set to train on, and the one to evaluate on or `None`.
+
+        Raises:
+            FileNotFoundError: If nothing of that name exists.
+            ConnectionError: If the hub cannot be reached.
+            ValueError: If the split does not exist, or the data cannot be read.
+        """
+        splits = [split for split in (self.split, self.validation_split) if split is not None]
+        options: dict[str, Any] = {"streaming": self.streaming, "columns": self.columns}
+        paths = [os.path.expanduser(path) for path in self._paths]
+        shown = ", ".join(self._paths)
+        read = partial(read_files, called=called, path=shown, rows=self.rows, numbers=numbers, **options)
+        is_here = all(Path(path).exists() or is_pattern(path) for path in paths)
+        if is_url(shown) or is_here or len(paths) > 1:
+            if self.revision is not None:
+                raise ValueError(
+                    f"{called}: revision={self.revision!r} is for data on the hub, and {shown!r} is a path. Leave it "
+                    "out, or give the right file or folder."
+                )
+            if self.name is not None and len(paths) > 1:
+                raise ValueError(f"{called}: name={self.name!r} is for data on the hub, or a folder: leave it out.")
+        if is_url(shown):
+            read = partial(read, storage_options=self.storage_options)
+            local = {**options, "name": self.name, "rows": self.rows}
+            loaded = load_remote(paths, splits, called, read, self.storage_options, **local)
+        elif len(paths) > 1:
+            loaded = load_files(matched(paths, called), splits, called, read, self.streaming)
+        elif is_here:
+            loaded = load_local(paths[0], splits, called, read, name=self.name, rows=self.rows, **options)
+        else:
+            loaded = self._load_hub(paths[0], splits, called)
+        return loaded[0], loaded[1] if self.validation_split is not None else None
+
+    def _load_hub(self, path: str, splits: Sequence[str], called: str) -> list[Any]:
+        if not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
+            raise FileNotFoundError(
+                f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {path!r} is no name on the "
+                "hub, which has the form org/name."
+            )
+        if self.rows != "line":
+            raise ValueError(f"{called}: rows={self.rows!r} is for text files: leave it out.")
+        for split in splits:
+            check_slices(split, called, self.streaming)
+        options: dict[str, Any] = {"revision": self.revision, "streaming": self.streaming}
+        try:
+            loaded = [datasets.load_dataset(path, self.name, split=split, **options) for split in splits]
+        except DatasetNotFoundError as error:
+            raise FileNotFoundError(
+                f"{called}: {error} Nor is there a file or folder {str(Path(path).absolute())!r}. Look the name up "
+                "(org/name), and log in (hf auth login) if it is private."
+            ) from error
+        except (OfflineModeIsEnabled, ConnectionError, HTTPError) as error:
+            raise ConnectionError(_unreachable(path, called, error)) from error
+        except (DatasetsError, ValueError, OSError, KeyError, RuntimeError, NotImplementedError) as error:
+            cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+            asked = f"name={self.name}, split={', '.join(splits)}, revision={self.revision}"
+            raise ValueError(f"{called}: {path!r} ({asked}) cannot be loaded: {cause}") from error
+        with telling(called):
+            return loaded if self.columns is None else [chosen(part, self.columns) for part in loaded]
+
+
+def _unreachable(path: str, called: str, error: Exception) -> str:
+    offline = huggingface_hub.constants.is_offline_mode() or datasets.config.HF_HUB_OFFLINE
+    reached = f"the hub cannot be reached ({type(error).__name__})"
+    why = "HF_HUB_OFFLINE is set, so the hub is not searched" if offline else reached
+    return (
+        f"{called}: there is no file or folder {str(Path(path).absolute())!r}, and {why}; {path!r} is not in this "
+        "machine's cache either. Give the path of a file or folder, or download it on a machine with a network: "
+        f"hf download --repo-type dataset {path} --local-dir FOLDER."
+    )

@@ -1,0 +1,354 @@
+"""A recipe: a whole training run as typed data, from which model, streams and trainer are built."""
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from typing import Any, NamedTuple, get_type_hints
+
+from transformers import AutoTokenizer, TrainingArguments, set_seed
+
+from mixer.distributed.collectives import RankSync, RemoteError
+from mixer.mixture.clock import Budget
+from mixer.mixture.groups import Grouping
+from mixer.policies.contract import Policy
+from mixer.policies.objective import Objective, as_objective
+from mixer.run.config import MixingConfig, options_in
+from mixer.run.probing import Probing
+from mixer.schedules.base import Schedule
+from mixer.tools.recipe.data.collators import collator_for, ensure_pad_token
+from mixer.tools.recipe.data.formats.template import chat_template_of
+from mixer.tools.recipe.model import ModelRecipe, load_pretrained, note_class_names
+from mixer.tools.recipe.stream_checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
+from mixer.tools.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
+from mixer.tools.recipe.trainers import KINDS, TrainerName, fitted_model, trainer_class
+from mixer.trainer.gradient_aggregation import GradientAggregation
+from mixer.trainer.method import Method
+from mixer.trainer.trainer import MixingTrainer
+from mixer.trainer.variants import stay_on_meta
+from mixer.utils.text import safe_names
+
+# Fields that are built or loaded; all others are passed on to the trainer.
+_BUILT = (
+    *("model", "streams", "training", "evaluation", "targets", "tokenizer", "objective"),
+    *("trainer", "chat_template"),
+)
+
+
+class BuiltRecipe(NamedTuple):
+    """A recipe's trainer and its streams by name, with the data sets that it is trained and evaluated on."""
+
+    trainer: MixingTrainer
+    streams: dict[str, BuiltStream]
+
+
+class BuiltData(NamedTuple):
+    """The data of a recipe."""
+
+    tokenizer: Any
+    streams: dict[str, BuiltStream]
+    sets: dict[str, BuiltStream]
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """Evaluation sets by name: those of streams, and others."""
+        of_streams = {name: one.evaluation for name, one in self.streams.items() if one.evaluation is not None}
+        return of_streams | _rows_of(self.sets)
+
+
+@dataclass
+class Recipe:
+    """A training run.
+
+    Args:
+        model: The model.
+        streams: The data sources by name.
+        training: The training arguments: `MixingConfig`, with all options of the mixture that are not below. With a
+            `trainer` of TRL also all of its `SFTConfig`, `DPOConfig` or `RewardConfig`.
+        mixing: The mixing policy: a class of `mixer policies` with its arguments, a name, or weights by stream.
+        batch_size: Samples per step over all ranks: a number, or a class of `mixer schedules` with its arguments.
+        budget: Length of the run in epochs, samples, tokens, labels (what the loss learns) or steps, whichever ends
+            first.
+        groupings: Groups of streams.
+        probe: How and how often to measure the streams' gradients.
+        methods: Methods that take part in steps beside the samples' own loss: classes with their arguments, such as
+            `replay.DER`.
+        conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `upgrad`, or
+            the class `GradientAggregation` with its arguments.
+        objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
+            names, their importance by name, or an `Objective`; see the docs for the development rows.
+        evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
+            their rows.
+        targets: Development rows, by the name of a target, in place of a part of its evaluation set; written likewise.
+        tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
+            streams' rows and pads batches.
+        trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
+            on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
+            `tokenizer` it takes that of the model.
+        chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
+            that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
+    """
+
+    model: ModelRecipe
+    streams: dict[str, StreamRecipe]
+    training: MixingConfig
+    mixing: Policy | dict[str, float] | list[float] | str | None = None
+    batch_size: Schedule | int | str | None = None
+    budget: Budget | None = None
+    groupings: list[Grouping] = field(default_factory=list)
+    probe: Probing | None = None
+    methods: list[Method] = field(default_factory=list)
+    conflict: GradientAggregation | str | None = None
+    objective: Objective | dict[str, float] | list[str] | str | None = None
+    evaluation: dict[str, StreamRecipe] = field(default_factory=dict)
+    targets: dict[str, StreamRecipe] = field(default_factory=dict)
+    tokenizer: str | Factory | None = None
+    trainer: TrainerName | None = None
+    chat_template: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("streams", "evaluation", "targets", "objective"):
+            setattr(self, name, safe_names(getattr(self, name), name))
+        if self.trainer is not None:
+            self.model = fitted_model(self.trainer, self.model)
+            self.tokenizer = self.tokenizer or self.model.name_or_path
+
+    @staticmethod
+    @functools.cache
+    def for_trainer(trainer: str | None) -> "type[Recipe]":
+        """Returns the class of recipes with the training arguments of a trainer.
+
+        Args:
+            trainer: The recipe's field `trainer`.
+
+        Raises:
+            ValueError: If there is no such trainer, or TRL is not installed.
+        """
+        if trainer is None:
+            return Recipe
+        if trainer not in KINDS:
+            raise ValueError(f"trainer: there is no {trainer!r}; there are {', '.join(KINDS)}.")
+        arguments = KINDS[trainer].load(KINDS[trainer].config)
+        # HfArgumentParser, if something used it before, has left classes made later with fields of fewer types.
+        hints = get_type_hints(arguments)
+        own = arguments.__init__.__annotations__
+        own.update({name: hints[name] for name in own if name in hints})
+        same = {"__doc__": Recipe.__doc__, "__module__": __name__}
+        return make_dataclass("Recipe", [("training", arguments)], bases=(Recipe,), namespace=same)
+
+    def build(self) -> MixingTrainer:
+        """Builds the model, the streams and the trainer.
+
+        Returns:
+            The trainer, ready to train.
+
+        Raises:
+            ValueError: If a part cannot be built; names the field.
+        """
+        return self.build_parts().trainer
+
+    def build_parts(self, has_weights: bool = True) -> BuiltRecipe:
+        """Builds the trainer and returns it with the streams.
+
+        Args:
+            has_weights: Whether the model has weights. Without, it is built from its configuration alone, and the
+                trainer plans, loads and collates, but cannot train.
+
+        Raises:
+            ValueError: If a part cannot be built; names the field.
+        """
+        check_streams(self.streams, self.mixing)
+        tokenizer, built, sets = data = self.build_data()
+        pads = tokenizer is None and self.training.per_device_train_batch_size > 1
+        for name, one in built.items() if pads else ():
+            if self.streams[name].data is not None:
+                check_lengths(one.stream.dataset, f"streams.{name}")
+        targets = self.build_sets("targets", self.targets, tokenizer)
+        check_evaluation(self.streams, data.evaluation, self.training)
+        with _naming("model"):
+            model = self.model.build(has_weights, adapts=self.trainer is None)
+        heads = {name: one.stream.head or name for name, one in built.items()}
+        parts = {"streams": built, "evaluation": sets, "targets": targets}
+        classes = {(field, name): one.class_names for field, own in parts.items() for name, one in own.items()}
+        note_class_names(model, heads, {at: names for at, names in classes.items() if names})
+        training: Any = copy.copy(self.training)
+        if not has_weights:
+            training.precompute_ref_log_probs = False  # of DPO
+        with in_words_of_recipes():
+            trainer = trainer_class(self.trainer, has_weights)(
+                model=model,
+                args=training,
+                train_dataset=[one.stream for one in built.values()],
+                eval_dataset=data.evaluation or None,
+                objective=self._with_development_sets(_rows_of(targets)),
+                processing_class=tokenizer,
+                **self._trainer_arguments(model, tokenizer, has_weights),
+                **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in _BUILT},
+            )
+        return BuiltRecipe(trainer, built if self.trainer is None else _prepared(trainer, built))
+
+    def _trainer_arguments(self, model: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
+        """Returns the arguments that only some trainers take; TRL's make their own collators, adapters and copies."""
+        if self.trainer is None:
+            collates = tokenizer is not None and self._reads_rows
+            collator = collator_for(self.model.task, tokenizer) if collates else None
+            return {"data_collator": collator}
+        adapters = {"peft_config": self.model.adapters()} if self.model.lora is not None and has_weights else {}
+        if self.trainer != "dpo":
+            return adapters
+        training: Any = self.training
+        if not has_weights:
+            return {"ref_model": stay_on_meta(copy.deepcopy(model))}
+        if adapters or training.precompute_ref_log_probs:
+            return adapters
+        return {"ref_model": copy.deepcopy(model)}  # TRL would load it by its name, which a new model does not have
+
+    def _with_development_sets(self, rows: Mapping[str, Any]) -> Any:
+        """Returns the objective with data sets of development rows, by name of their target.
+
+        Raises:
+            ValueError: If there are such rows and no objective.
+        """
+        if not rows:
+            return self.objective
+        objective = as_objective(self.objective or options_in(self.training).objective)
+        if objective is None:
+            raise ValueError(
+                f"targets: {list(rows)} are development rows of an objective, and there is none: give objective, too."
+            )
+        return replace(objective, development_sets=rows)
+
+    def build_data(self) -> BuiltData:
+        """Loads the tokenizer, sets the seed, and builds the streams and the evaluation sets.
+
+        Raises:
+            ValueError: If one cannot be built; names it.
+        """
+        tokenizer = self.load_tokenizer()
+        set_seed(self.training.seed)
+        built = self.build_streams(tokenizer)
+        return BuiltData(tokenizer, built, self.build_sets("evaluation", self.evaluation, tokenizer))
+
+    def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:
+        """Builds the streams by name, on the first process of each machine before the others, which find its files.
+
+        Args:
+            tokenizer: The tokenizer, for formats.
+
+        Raises:
+            ValueError: On all ranks, if a stream cannot be built on one of them.
+            OSError: If data do not exist, on the rank that misses them.
+        """
+
+        def build() -> dict[str, BuiltStream]:
+            return {name: self._build(name, stream, tokenizer) for name, stream in self.streams.items()}
+
+        return _on_first_ranks_first(self.training, build) if self._reads_rows else build()
+
+    def build_sets(self, called: str, sets: Mapping[str, StreamRecipe], tokenizer: Any) -> dict[str, BuiltStream]:
+        """Builds data sets that are not trained on.
+
+        Args:
+            called: Name of the field in errors: `"evaluation"` or `"targets"`.
+            sets: Its content.
+            tokenizer: The tokenizer, for formats.
+
+        Raises:
+            ValueError: If a set cannot be built, or an evaluation set is named like a stream.
+        """
+        twice = [name for name in sets if called == "evaluation" and name in self.streams]
+        if twice:
+            raise ValueError(f"evaluation: {twice} are streams, whose evaluation sets are their own validation rows.")
+        with _naming(called):
+            return {name: self._build(name, own, tokenizer) for name, own in sets.items()}
+
+    def _build(self, name: str, stream: StreamRecipe, tokenizer: Any) -> BuiltStream:
+        return stream.build(name, tokenizer, self.model.task, self.trainer, self.training)
+
+    def load_tokenizer(self) -> Any:
+        """Loads the tokenizer, with a pad token if the recipe reads rows; `None` for a recipe without one.
+
+        Raises:
+            ValueError: If it cannot be loaded.
+        """
+        if self.trainer is not None and self.tokenizer is None:
+            raise ValueError(f"tokenizer: trainer {self.trainer} needs one: give a folder or a name on the hub.")
+        # TRL pads by itself.
+        tokenizer = load_tokenizer(self.tokenizer, self.model.task, self.trainer is None and self._reads_rows)
+        if self.chat_template is not None:
+            if tokenizer is None:
+                raise ValueError("chat_template: it is a tokenizer's: give tokenizer, too.")
+            with _naming("chat_template"):
+                tokenizer.chat_template = chat_template_of(self.chat_template)
+        return tokenizer
+
+    @property
+    def _reads_rows(self) -> bool:
+        """Whether the recipe itself reads or formats rows of some stream, beside data sets from functions."""
+        return any(stream.data is not None or stream.format is not None for stream in self.streams.values())
+
+
+def _prepared(trainer: MixingTrainer, built: Mapping[str, BuiltStream]) -> dict[str, BuiltStream]:
+    """Returns the streams with the data sets that TRL has made of them; where it packs, rows are none of samples."""
+    sets: Any = trainer.eval_dataset or {}
+    rows = {"rows": None} if getattr(trainer.args, "packing", False) else {}
+    return {
+        stream.name: built[stream.name]._replace(stream=stream, evaluation=sets.get(stream.name), **rows)
+        for stream in trainer.streams
+    }
+
+
+def _rows_of(sets: Mapping[str, BuiltStream]) -> dict[str, Any]:
+    """Returns the rows of sets that are not trained on: the validation split of each, or all its rows.
+
+    Args:
+        sets: The sets by name.
+    """
+    return {name: one.stream.dataset if one.evaluation is None else one.evaluation for name, one in sets.items()}
+
+
+def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> Any:
+    """Loads a tokenizer, from a folder or the hub or by a function; `None` for none.
+
+    Args:
+        tokenizer: Its name, or the function.
+        task: The model's task.
+        pads: Whether it needs a pad token.
+
+    Raises:
+        ValueError: If it cannot be loaded.
+    """
+    if tokenizer is None:
+        return None
+    with _naming("tokenizer"):
+        if isinstance(tokenizer, Factory):
+            loaded = call_by_name("factory", tokenizer.factory, tokenizer.arguments)
+        else:
+            loaded = load_pretrained(AutoTokenizer, tokenizer)
+        if pads:
+            ensure_pad_token(loaded, task)
+    return loaded
+
+
+@contextlib.contextmanager
+def _naming(field_name: str) -> Iterator[None]:
+    """Names a field in errors."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{field_name}: {error}") from error
+
+
+def _on_first_ranks_first(
+    training: TrainingArguments, build: Callable[[], dict[str, BuiltStream]]
+) -> dict[str, BuiltStream]:
+    """Builds on the first process of each machine, then on the others, which wait for up to `ddp_timeout`."""
+    rank_sync = RankSync(training.world_size, training.ddp_timeout_delta)
+    is_first = training.local_process_index == 0
+    try:
+        first = rank_sync.run_on_all(lambda: build() if is_first else {})
+        then = rank_sync.run_on_all(lambda: {} if is_first else build())
+    except RemoteError as error:
+        raise ValueError(str(error)) from None
+    return first if is_first else then

@@ -1,0 +1,168 @@
+"""Checks of a recipe's streams and of its evaluation."""
+
+import contextlib
+import logging as logging_of_python
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import datasets
+from transformers import IntervalStrategy, TrainingArguments
+from transformers.utils import logging
+
+from mixer.mixture.split_names import is_held_out
+from mixer.policies.contract import weights_array
+from mixer.run.config import OF_TRAINER, MixingConfig
+from mixer.tools.recipe.data.splits import check_disjoint
+from mixer.tools.recipe.streams import StreamRecipe
+
+logger = logging.get_logger(__name__)
+
+_NUM_CHECKED_ROWS = 256
+# Parameters of the trainer that a recipe calls otherwise. Arguments of one word, such as `seed`, are also plain words.
+_NAMES = {"eval_dataset": "evaluation", "train_dataset": "streams", "processing_class": "tokenizer"}
+_NAMES |= {
+    option.name: f"training.{option.name}"
+    for option in fields(MixingConfig)
+    if "_" in option.name and option.name not in OF_TRAINER
+}
+_NAMES["development_sets"] = "targets"
+_PARAMETER = re.compile(rf"(?<![\w.'\"])({'|'.join(_NAMES)})\b(?!['\"])")
+_VALUE = re.compile(r"(?<![\w.'\"])(\w+)=(?:'([\w-]+)'|(None|True|False|\d+)(?![\w(]))")
+# What is written in Python, and how a recipe writes it.
+_WRITTEN = (
+    (re.compile(r"\bObjective\(development_sets=\{(.+?): dataset\}\)"), r"targets: {\1: {data: {path: PATH}}}"),
+    (re.compile(r"Load the model in float32\b"), "Set model.config.dtype: float32"),
+    (re.compile(r"(?<![\w.])bf16=True\b"), "training.bf16: true"),
+    (re.compile(r"(?<![\w.])args\.(?=\w)"), "training."),
+)
+
+
+@contextlib.contextmanager
+def in_words_of_recipes(known: Collection[str] = frozenset({"evaluation", "streams", "targets"})) -> Iterator[None]:
+    """Calls parameters of the trainer in errors and warnings as a recipe does: `evaluation` for `eval_dataset`.
+
+    Args:
+        known: Names of the recipe's fields; one that it lacks is told as the parameter.
+    """
+    known = {*known, "tokenizer", "training"}
+    made = logging_of_python.getLogRecordFactory()
+
+    def translated(name: str, *args: Any, **kwargs: Any) -> logging_of_python.LogRecord:
+        record = made(name, *args, **kwargs)
+        if name.partition(".")[0] in ("mixer", "replay", "tasks"):
+            record.msg = _in_words(str(record.msg), known)
+        return record
+
+    logging_of_python.setLogRecordFactory(translated)
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        text = _in_words(str(error), known)
+        if type(error) not in (ValueError, TypeError) or text == str(error):
+            raise
+        raise type(error)(text) from error
+    finally:
+        logging_of_python.setLogRecordFactory(made)
+
+
+def _in_words(text: str, known: Collection[str]) -> str:
+    for written, own in _WRITTEN:
+        text = written.sub(own, text)
+
+    def renamed(found: re.Match[str]) -> str:
+        own = _NAMES[found[1]]
+        return own if own.partition(".")[0] in known else found[1]
+
+    text = _PARAMETER.sub(renamed, text)
+    return _VALUE.sub(lambda found: _as_yaml(found) if found[1] in known else found[0], text)
+
+
+def _as_yaml(found: re.Match[str]) -> str:
+    return f"{found[1]}: {found[2] or {'None': 'null'}.get(found[3], found[3].lower())}"
+
+
+def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
+    """Refuses streams that cannot be mixed, before their data are loaded.
+
+    Args:
+        streams: The streams.
+        mixing: The recipe's `mixing`.
+
+    Raises:
+        ValueError: Names the field and the way out.
+    """
+    if not streams:
+        raise ValueError("streams: there is none; give at least one stream, such as {text: {data: {path: PATH}}}.")
+    for name, stream in streams.items():
+        if stream.data is None and stream.factory is None:
+            others = [other for other in streams if other != name]
+            raise ValueError(
+                f"streams.{name}: give data (path: a name on the hub, a file or a folder) or factory, a function that "
+                f"gives a data set; it has neither. The other streams are {others}."
+            )
+        split = stream.train_split if stream.data is None else stream.data.split
+        held_out = [part for part in (own.partition("[")[0].strip() for own in split.split("+")) if is_held_out(part)]
+        if held_out:
+            field = "train_split" if stream.data is None else "data.split"
+            logger.warning("streams.%s.%s: %r is trained on, which data sets hold out.", name, field, held_out[0])
+        if stream.data is not None and stream.data.validation_split is not None:
+            check_disjoint(stream.data.split, stream.data.validation_split, f"streams.{name}.data")
+    without = [name for name, stream in streams.items() if stream.weight is None]
+    if without and len(without) < len(streams):
+        raise ValueError(f"streams: give a weight to every stream or to none; these have none: {without}.")
+    if isinstance(mixing, Mapping):
+        weights_array(mixing, list(streams), "mixing")
+
+
+def check_evaluation(
+    streams: Mapping[str, StreamRecipe], evaluated: Collection[str], training: TrainingArguments
+) -> None:
+    """Refuses an evaluation without data, and warns of held-out rows that are never evaluated.
+
+    Args:
+        streams: The streams.
+        evaluated: Names of the streams with an evaluation set.
+        training: Arguments of the Trainer.
+
+    Raises:
+        ValueError: If the run is to evaluate and no stream has an evaluation set.
+    """
+    evaluates = training.eval_strategy != "no"
+    if evaluates and not evaluated:
+        strategy = IntervalStrategy(training.eval_strategy).value
+        raise ValueError(
+            f"training.eval_strategy is {strategy!r}, and no stream has data to evaluate on: give "
+            "one validation (a share or a number of its rows) or data.validation_split, or set eval_strategy to 'no'."
+        )
+    held_out = [
+        name
+        for name, own in streams.items()
+        if own.validation is not None or (own.data is not None and own.data.validation_split is not None)
+    ]
+    if held_out and not evaluates and training.process_index == 0:
+        logger.warning(
+            "streams.%s: validation is given, but training.eval_strategy is 'no': those rows are not evaluated. Set it "
+            "to 'steps' or 'epoch'.",
+            held_out[0],
+        )
+
+
+def check_lengths(dataset: Any, called: str) -> None:
+    """Refuses rows of different lengths without a tokenizer, which would pad them; checks the first rows.
+
+    Args:
+        dataset: Rows of tokens; only a `datasets.Dataset` is checked.
+        called: Name of the data set in errors.
+
+    Raises:
+        ValueError: If the lengths differ.
+    """
+    first = dataset[:_NUM_CHECKED_ROWS]["input_ids"] if isinstance(dataset, datasets.Dataset) else []
+    lengths = sorted({len(tokens) for tokens in first if isinstance(tokens, list)})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"{called}: its rows have from {lengths[0]} to {lengths[-1]} tokens, and batches cannot be padded: give "
+            "the recipe the tokenizer that made them, for its pad token."
+        )

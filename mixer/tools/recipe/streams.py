@@ -1,0 +1,259 @@
+"""A recipe's streams: their data, formats, held-out rows and mixture options; and functions called by name."""
+
+import inspect
+import pkgutil
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple
+
+import datasets
+import numpy as np
+
+from mixer.mixture.bad_samples import OnSampleError
+from mixer.mixture.stream import Stream, selected
+from mixer.tools.recipe.data.formats import Dialogue, Format
+from mixer.tools.recipe.data.formats.dialogue import shapes_in
+from mixer.tools.recipe.data.formatting import column_names, content_of, fitted, formatted
+from mixer.tools.recipe.data.source import DataSource
+from mixer.tools.recipe.data.validation import Validation
+from mixer.utils.hidden_names import hidden
+from mixer.utils.ranges import check_range
+from mixer.utils.storage_options import hidden_values, without_values
+
+# Fields of the data; all others are passed on to `Stream`.
+_OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
+
+
+@dataclass
+class Factory:
+    """A function and its arguments.
+
+    Args:
+        factory: Dotted name of the function or class: `package.module.function`.
+        arguments: Its arguments by name.
+    """
+
+    factory: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def _part_of(dataset: Any, share: float, called: str) -> Any:
+    check_range(called, share, 1e-6, 1.0, "1 trains on all rows")
+    if share == 1.0:
+        return dataset
+    if not isinstance(dataset, Sized):
+        raise ValueError(f"{called}={share}: the data have no number of rows; leave it at 1.")
+    rows = np.linspace(0, len(dataset), max(1, round(share * len(dataset))), endpoint=False).astype(np.int64)
+    return selected(dataset, rows)
+
+
+def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any], *positional: Any) -> Any:
+    """Calls a function by its dotted name.
+
+    Args:
+        field_name: The recipe's field, for errors.
+        dotted_name: The function: `package.module.function`.
+        arguments: Arguments by name.
+        *positional: Positional arguments.
+
+    Raises:
+        ValueError: If the function does not exist or fails; names the field.
+    """
+    try:
+        function = pkgutil.resolve_name(dotted_name)
+        if inspect.ismodule(function):  # a package exports a function under the name of its module
+            package, _, name = dotted_name.rpartition(".")
+            function = getattr(pkgutil.resolve_name(package), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        hint = hidden(dotted_name) or "Is its package installed?"
+        raise ValueError(f"{field_name}: {dotted_name!r} cannot be found ({error}). {hint}") from None
+    try:
+        return function(*positional, **arguments)
+    except (TypeError, ValueError, OSError, ImportError) as error:
+        call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
+        cause = without_values(str(error), arguments)
+        raise ValueError(f"{field_name}: {dotted_name}({call}) failed: {cause}") from error
+
+
+class BuiltStream(NamedTuple):
+    """A stream with its evaluation set and the rows that its samples were made from.
+
+    Args:
+        stream: The stream.
+        evaluation: The data set for evaluation, or `None`.
+        class_names: Names of the label's classes, or `None`.
+        rows: The rows before formatting; `None` without a format.
+        evaluation_rows: The rows of the evaluation set before formatting.
+        format: The format with all settings filled in, or `None`.
+    """
+
+    stream: Stream
+    evaluation: Any
+    class_names: Sequence[str] | None
+    rows: Any = None
+    evaluation_rows: Any = None
+    format: Format | None = None
+
+
+@dataclass
+class StreamRecipe:
+    """One data source.
+
+    Args:
+        factory: Dotted name of a function that returns a data set or a mapping of splits: `package.module.function`.
+        arguments: Arguments of that function.
+        train_split: The split to train on, if the function returns several.
+        validation_split: The split to evaluate on, if the function returns it.
+        data: Data by name or path, in place of a function.
+        format: Turns rows into samples: `Text`, `Prompt`, `Chat` or `Labelled` with their arguments, or a class of your
+            own. Needs the recipe's tokenizer; leave it out for tokenized data.
+        validation: Rows to hold out for evaluation: a share, a number of rows, or `Validation`.
+        rows_share: Share of the rows to train on, spread evenly: a short run then repeats a stream as a long one does.
+        weight: See `Stream`, as for all that follow.
+        max_epochs: See `Stream`.
+        max_samples: See `Stream`.
+        max_tokens: See `Stream`.
+        max_labels: See `Stream`.
+        shuffle: See `Stream`.
+        seed: See `Stream`.
+        enters_at: See `Stream`.
+        leaves_at: See `Stream`.
+        is_random: See `Stream`.
+        groups: See `Stream`.
+        head: See `Stream`.
+        loss_weight: See `Stream`.
+        on_sample_error: See `Stream`.
+    """
+
+    factory: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    validation_split: str = "validation"
+    data: DataSource | None = None
+    format: Format | None = None
+    validation: int | float | Validation | None = None
+    rows_share: float = 1.0
+    weight: float | None = None
+    max_epochs: float | None = None
+    max_samples: int | None = None
+    max_tokens: int | None = None
+    max_labels: int | None = None
+    shuffle: bool = True
+    seed: int | None = None
+    enters_at: float | Literal["decay"] = 0.0
+    leaves_at: float | Literal["decay"] = 1.0
+    is_random: bool | None = None
+    groups: dict[str, str] = field(default_factory=dict)
+    head: str | None = None
+    loss_weight: float = 1.0
+    on_sample_error: OnSampleError | None = None
+
+    def build(
+        self,
+        name: str,
+        tokenizer: Any = None,
+        task: str = "causal-lm",
+        trainer: str | None = None,
+        training: Any = None,
+    ) -> BuiltStream:
+        """Loads the data, holds rows out for evaluation and formats both.
+
+        Args:
+            name: The stream's name.
+            tokenizer: The recipe's tokenizer.
+            task: The model's task.
+            trainer: TRL's trainer, by its name in recipes; `None` for `MixingTrainer`.
+            training: Its arguments.
+
+        Raises:
+            ValueError: If a part is wrong, or parts do not fit together; names the stream.
+            OSError: If the data do not exist, or the hub cannot be reached.
+        """
+        called = f"streams.{name}"
+        train, evaluation = self._split(called)
+        train = _part_of(train, self.rows_share, f"{called}.rows_share")
+        rows, names, chosen = (None, None), None, None
+        own_format = self.format if trainer is None else self._format_of(trainer, training, train, called)
+        if isinstance(own_format, Dialogue) and trainer is None:
+            raise ValueError(f"{called}.format: Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
+        if own_format is not None:
+            if tokenizer is None:
+                raise ValueError(
+                    f"{called}.format: {type(own_format).__name__} needs a tokenizer: give the recipe one."
+                )
+            rows = train, evaluation
+            chosen = fitted(train, own_format, tokenizer, task, called)
+            names, train = chosen.class_names(train), formatted(train, chosen, tokenizer, task, called)
+            if evaluation is not None:
+                evaluation = formatted(evaluation, chosen, tokenizer, task, f"{called} (validation)")
+        elif trainer is None and self.data is not None and "input_ids" not in (columns := column_names(train)):
+            raise ValueError(
+                f"{called}: the data have the columns {columns} and no tokens (input_ids): give format, one of Text, "
+                "Prompt, Chat and Labelled."
+            )
+        is_own = self.data is not None or self.format is not None or self.validation is not None
+        content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
+        options = {option.name: getattr(self, option.name) for option in fields(self) if option.name not in _OF_DATA}
+        return BuiltStream(Stream(name, train, content=content, **options), evaluation, names, *rows, chosen)
+
+    def _format_of(self, trainer: str, training: Any, rows: Any, called: str) -> Format | None:
+        """Returns the format that makes rows as one of TRL's trainers takes them; `None` for rows that it reads itself.
+
+        Raises:
+            ValueError: If a format makes other rows.
+        """
+        is_pair, is_own = trainer != "sft", not isinstance(self.format, Dialogue | None)
+        if is_own and is_pair:
+            raise ValueError(
+                f"{called}.format: trainer {trainer} learns from pairs of answers, which {type(self.format).__name__} "
+                "does not make: leave format out."
+            )
+        if is_own or (self.format is None and not is_pair and self._is_ready(training, column_names(rows), called)):
+            return self.format
+        as_turns = not is_pair and training.assistant_only_loss
+        return replace(self.format or Dialogue(), is_pair=is_pair, as_turns=as_turns)  # type: ignore[type-var]
+
+    def _is_ready(self, training: Any, columns: Sequence[str], called: str) -> bool:
+        """Whether rows are tokens or texts, as SFTTrainer reads them."""
+        text, shapes = training.dataset_text_field, shapes_in(columns)
+        if "input_ids" not in columns and text in columns and shapes:
+            raise ValueError(
+                f"{called}: of the columns {columns}, {text!r} has texts and others are {' and '.join(shapes)}: choose "
+                "by data.columns which to read."
+            )
+        is_ready = "input_ids" in columns or text in columns
+        if is_ready and training.assistant_only_loss and "labels" not in columns:
+            raise ValueError(f"{called}: assistant_only_loss: the columns {columns} are no conversation's.")
+        return is_ready
+
+    def _split(self, called: str) -> tuple[Any, Any]:
+        """Loads the rows to train on, and those to evaluate on, if there are any: a split, or held out here."""
+        train, evaluation = self._load(called)
+        if self.validation is None:
+            return train, evaluation
+        if evaluation is not None:
+            raise ValueError(f"{called}: it has a validation split already: give that or validation, not both.")
+        own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
+        return own.carve(train, f"{called}.validation")
+
+    def _load(self, called: str) -> tuple[Any, Any]:
+        if (self.factory is None) == (self.data is None):
+            raise ValueError(
+                f"{called}: give data (path: a name on the hub, a file or a folder) or factory, a function that gives "
+                f"a data set; it has {'neither' if self.data is None else 'both'}."
+            )
+        if self.data is not None:
+            if self.arguments or (self.train_split, self.validation_split) != ("train", "validation"):
+                raise ValueError(
+                    f"{called}: arguments, train_split and validation_split belong to factory; data has its splits in "
+                    "data.split and data.validation_split."
+                )
+            return self.data.load(f"{called}.data", () if self.format is None else self.format.numbers)
+        splits = call_by_name(f"{called}.factory", str(self.factory), self.arguments)
+        if not isinstance(splits, Mapping):
+            return splits, None
+        if self.train_split not in splits:
+            raise ValueError(
+                f"{called}.train_split: {self.factory} gives the splits {list(splits)}, not {self.train_split!r}."
+            )
+        return splits[self.train_split], splits.get(self.validation_split)

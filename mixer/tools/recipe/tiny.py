@@ -1,0 +1,44 @@
+"""A recipe in miniature: the file of its name in the folder `tiny` beside it changes it to what any machine trains."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from mixer.tools.recipe.fields import read_recipe_file
+from mixer.utils.nested import merged
+
+FLAG = "--tiny"
+
+
+@contextlib.contextmanager
+def tiny(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """Puts the recipe in miniature in the place of the recipe, if the flag says so.
+
+    Args:
+        arguments: Arguments of a command, the recipe's path first.
+
+    Yields:
+        The arguments, in which a file that lasts as long as this context is the recipe.
+
+    Raises:
+        ValueError: If there is nothing in miniature, or the recipe does not come first.
+        FileNotFoundError: If the recipe does not exist.
+    """
+    if FLAG not in arguments:
+        yield list(arguments)
+        return
+    path, *options = arguments
+    if path.startswith("-"):
+        raise ValueError(f"{FLAG}: give the path of the recipe first, as in mixer train RECIPE.yaml {FLAG}.")
+    recipe, small = read_recipe_file(path), Path(path).parent / "tiny" / Path(path).name
+    if not small.is_file():
+        raise ValueError(
+            f"{FLAG}: {path} has no miniature, which would be {small}. recipes/models has recipes with one."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / Path(path).name
+        written.write_text(yaml.safe_dump(merged(recipe, read_recipe_file(str(small))), sort_keys=False))
+        yield [str(written), *(word for word in options if word != FLAG)]

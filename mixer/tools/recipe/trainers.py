@@ -1,0 +1,73 @@
+"""The trainers of a recipe: ours, or one of TRL's on a mixture."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+from mixer.tools.recipe.model import ModelRecipe, Task
+from mixer.trainer.trainer import MixingTrainer
+from mixer.trainer.variants import weightless
+
+TrainerName = Literal["sft", "dpo", "reward"]
+
+
+class TrainerKind(NamedTuple):
+    """A trainer that recipes name.
+
+    Args:
+        module: The module of its classes.
+        trainer: Its class.
+        config: The class of its training arguments.
+        task: The task of its model.
+    """
+
+    module: str
+    trainer: str
+    config: str
+    task: Task
+
+    def load(self, name: str) -> Any:
+        """Imports one of its classes.
+
+        Raises:
+            ValueError: If TRL is not installed.
+        """
+        try:
+            return getattr(importlib.import_module(self.module), name)
+        except ImportError as error:
+            raise ValueError(f"trainer: {error}") from None
+
+
+KINDS: Mapping[str, TrainerKind] = {
+    "sft": TrainerKind("mixer.trainer.trl.sft", "MixingSFTTrainer", "MixingSFTConfig", "causal-lm"),
+    "dpo": TrainerKind("mixer.trainer.trl.preferences", "MixingDPOTrainer", "MixingDPOConfig", "causal-lm"),
+    "reward": TrainerKind(
+        "mixer.trainer.trl.preferences", "MixingRewardTrainer", "MixingRewardConfig", "sequence-classification"
+    ),
+}
+
+
+def trainer_class(name: str | None, has_weights: bool) -> type[Any]:
+    """Returns the class of the trainer.
+
+    Args:
+        name: Its name; `None` for `MixingTrainer`.
+        has_weights: Whether the model has weights.
+    """
+    kind = MixingTrainer if name is None else KINDS[name].load(KINDS[name].trainer)
+    return kind if has_weights else weightless(kind)
+
+
+def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
+    """Gives a model the head that a trainer of TRL needs.
+
+    Raises:
+        ValueError: If it has another task.
+    """
+    task = KINDS[name].task
+    if model.task not in ("causal-lm", task):
+        raise ValueError(f"model.task: trainer {name} trains a model of the task {task}, got {model.task!r}.")
+    if name != "reward":
+        return model
+    return replace(model, task=task, config={"num_labels": 1, **model.config})

@@ -1,0 +1,169 @@
+"""What a report says first: which run is better, by how much and in which streams; of one run, what its mixture did."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from mixer.policies.objective import Objective
+from mixer.tools.report.comparing import (
+    compare,
+    configurations,
+    differences,
+    ranked,
+    unequal,
+    unknown,
+    verdict,
+)
+from mixer.tools.report.judging import Measure, course_of, measure_of, shares_of
+from mixer.tools.report.reasons import WORSE, next_of_one, next_of_several, price, why
+from mixer.tools.report.run import Run, declared, share_of_time
+from mixer.utils.statistics import bound
+from mixer.utils.text import first_of, listed
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a report says first.
+
+    Args:
+        sentences: The answer in words.
+        comparison: One row per configuration, the best first: run, runs, value, spread, difference and change (from the
+            first given), samples; empty for one run, or without evaluations.
+        differences: One row per stream, measure and configuration: stream, measure, run, value, spread, difference
+            (from the first given); empty for one configuration.
+        best_first: Names of the runs, in the order of the columns of tables; empty for one run.
+        has_price: Whether something got worse, so that no problem found is not all there is to say.
+        commands: What to do next: a purpose and a command each.
+    """
+
+    sentences: Sequence[str] = ()
+    comparison: pd.DataFrame = field(default_factory=pd.DataFrame)
+    differences: pd.DataFrame = field(default_factory=pd.DataFrame)
+    best_first: Sequence[str] = ()
+    has_price: bool = False
+    commands: Sequence[tuple[str, str]] = ()
+
+
+def answer(runs: Sequence[Run]) -> Answer:
+    """Answers what a reader of the runs asks.
+
+    Args:
+        runs: The runs; the others are compared with the configuration of the first.
+    """
+    objective = declared(runs)
+    measure = measure_of(runs, objective)
+    bounds = [] if objective is None else [text for run in runs for text in _broken_bounds(run, objective)]
+    if len(runs) == 1:
+        risen = _risen(runs[0], objective)
+        own = [*_of_one(runs[0], objective, measure), *risen, *bounds]
+        return Answer(own, has_price=bool(risen or bounds), commands=next_of_one(runs[0]))
+    found = configurations(runs)
+    by_stream = differences(found, objective) if len(found) > 1 else pd.DataFrame()
+    best_first = ranked(found, measure)
+    names = list(dict.fromkeys(run.name for one in (*(one for one, _ in best_first), *found) for run in one.runs))
+    tables = compare(found, measure), by_stream, names
+    alike = unequal(found)
+    if measure is None:
+        unjudged = f"{unknown(runs)} Training losses depend on the mixture."
+        return Answer([unjudged, *alike, *bounds], *tables, bool(bounds))
+    said = [*verdict(best_first, measure), *alike]
+    if len(best_first) < 2:
+        return Answer([*said, *bounds], *tables, bool(bounds))
+    (best, of_best), (other, of_other), *_ = best_first
+    paid = price(best, other, by_stream, objective)
+    is_sure = abs(of_best.mean - of_other.mean) > bound(of_best, of_other)
+    commands = next_of_several(best, other, is_sure, paid.sets)
+    said += [why(best, other, by_stream), *paid.sentences, *bounds]
+    return Answer(said, *tables, paid.is_paid or bool(bounds), commands)
+
+
+def _risen(run: Run, objective: Objective | None) -> list[str]:
+    """Names the sets without a target or a bound whose loss ended above that of the first evaluation."""
+    judged = () if objective is None else objective.names
+    ends = {name: (float(rows["loss"].iloc[0]), float(rows["loss"].iloc[-1])) for name, rows in run.evaluations.items()}
+    texts = [
+        f"{name} ({first:.3f} → {last:.3f})"
+        for name, (first, last) in ends.items()
+        if name not in judged and last - first > WORSE * abs(first)
+    ]
+    begins = "The price: worse than at the first evaluation ended the loss of"
+    return [f"{begins} {listed(first_of(texts, 8))}."] if texts else []
+
+
+def _of_one(run: Run, objective: Objective | None, measure: Measure | None) -> list[str]:
+    """Says what the mixture did for the objective, what measuring cost, and which streams were repeated or left."""
+    return [
+        *(_course(run, objective, measure) if measure else [unknown([run])]),
+        *_mixed(run, objective),
+        *_passed(run),
+        f"Measuring for the mixture took {share_of_time(run, 'probe_seconds'):.0%} of the time of steps, loading "
+        f"{share_of_time(run, 'load_seconds'):.0%}.",
+    ]
+
+
+def _course(run: Run, objective: Objective | None, measure: Measure) -> list[str]:
+    last = measure.values[run.name]
+    course = course_of(run, objective)
+    values, words = course["value"].tolist(), measure.words
+    first = values[0]
+    if len(values) < 2 or math.isnan(first):
+        return [f"{words[0].upper()}{words[1:].rstrip(',')} ended at {last:.3f}."]
+    change = f" ({last / first - 1.0:+.1%})" if first else ""
+    texts = [f"{words[0].upper()}{words[1:]} went from {first:.3f} to {last:.3f}{change}."]
+    best = (np.nanargmax if measure.greater_is_better else np.nanargmin)(values)
+    if abs(values[best] - last) > WORSE * abs(last):
+        step = course["step"].iloc[best]
+        texts.append(f"It was best at step {step:,}, at {values[best]:.3f}: save_best_of_each keeps such weights.")
+    return texts
+
+
+def _mixed(run: Run, objective: Objective | None) -> list[str]:
+    """Says how the samples were shared, beside the shares of the streams' sizes."""
+    unit = run.unit
+    shares, sizes = shares_of(run, "count" if unit == "samples" else unit), _sizes(run)
+    if len(shares) < 2:
+        return []
+    total = sum(sizes.values())
+    targets = [name for name in (() if objective is None else objective.names) if name in shares]
+    named = targets if targets and len(targets) < len(shares) else list(shares)
+    words = {name: f"{name} gave {shares[name]:.0%}" for name in named}
+    if len(sizes) == len(shares) and total and unit == "samples":  # other sizes are not known
+        words = {name: f"{text} ({sizes[name] / total:.0%} of the data)" for name, text in words.items()}
+    kept = sorted(words, key=lambda name: -shares[name])
+    kept = kept if len(kept) <= 4 else [*kept[:3], kept[-1]]
+    least = ", the least" if len(named) > 4 else ""
+    return [f"Of the {unit} {listed([words[name] for name in kept])}{least}."]
+
+
+def _sizes(run: Run) -> Mapping[str, float]:
+    last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
+    return {name: float(row["seen"] / row["passes"]) for name, row in last.items() if row["passes"] > 0}
+
+
+def _passed(run: Run) -> list[str]:
+    """Names the stream that was repeated most and the one that was covered least."""
+    last = {name: rows.iloc[-1] for name, rows in run.streams.items() if name not in run.buffers}
+    passes = {name: float(row["passes"]) for name, row in last.items() if not math.isnan(row["passes"])}
+    if len(passes) < 2:
+        return []
+    most, least = max(passes, key=passes.__getitem__), min(passes, key=passes.__getitem__)
+    is_repeated = passes[most] > 1.0
+    repeated = f"{most} was repeated most, {passes[most]:.2f} passes" if is_repeated else "No stream was repeated"
+    covered = float(last[least]["coverage"])
+    return [f"{repeated}; {least} was covered least, {covered:.1%} of it." if covered < 1.0 else f"{repeated}."]
+
+
+def _broken_bounds(run: Run, objective: Objective) -> list[str]:
+    found = []
+    for name, most in objective.bounds.items():
+        losses = run.evaluations[name]["loss"].to_numpy() if name in run.evaluations else np.ones(1)
+        ratio = float(losses[-1] / losses[0])
+        if ratio > most:
+            found.append(
+                f"In {run.name} the loss of {name} ended at {ratio:.3g} times that of the first evaluation: above its "
+                f"bound of {most:g}."
+            )
+    return found

@@ -1,0 +1,224 @@
+"""Compares runs: which is better, by how much beside the spread between seeds, and in which streams."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mixer.policies.contract import UNITS, Unit
+from mixer.policies.objective import Objective
+from mixer.tools.records.comparison import judged_apart, unlike_amounts
+from mixer.tools.report.judging import Measure, shares_of
+from mixer.tools.report.plots.losses import smoothed
+from mixer.tools.report.run import Run, stream_names
+from mixer.utils.statistics import Measured, bound, over_seeds
+from mixer.utils.text import listed
+
+# What another seed changes in the description of a run.
+_OF_A_SEED = ("data_seed", "loss_units", "version", "world_size")
+_SEED_IN_NAME = re.compile(r"[-_./ ]*(seed)?[-_ ]*\d+$")
+_MOST_STREAMS = 12  # in the table of differences on the page
+
+
+class Configuration(NamedTuple):
+    """Runs that differ in their seed alone, and their common name."""
+
+    name: str
+    runs: list[Run]
+
+
+def configurations(runs: Sequence[Run]) -> list[Configuration]:
+    """Groups runs that differ in their seed alone, in order of first appearance."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        own = {name: value for name, value in run.description.items() if name not in _OF_A_SEED}
+        rate = run.clock["learning_rate"].max()
+        groups.setdefault(f"{own}{rate}" if own and _seed(run) is not None else run.name, []).append(run)
+    found = []
+    for members in groups.values():
+        is_repeated = len({_seed(run) for run in members}) == len(members)  # else something else differs, unrecorded
+        found += [members] if is_repeated else [[run] for run in members]
+    names = [_common_name(members) for members in found]
+    return [
+        Configuration(name if names.count(name) == 1 else members[0].name, members)
+        for name, members in zip(names, found, strict=True)
+    ]
+
+
+def _seed(run: Run) -> Any:
+    return run.description.get("data_seed")
+
+
+def _common_name(runs: Sequence[Run]) -> str:
+    """Returns the name of a run, or that of several without the number of the seed, if that is the same."""
+    names = {_SEED_IN_NAME.sub("", run.name) for run in runs}
+    return names.pop() if len(runs) > 1 and len(names) == 1 and "" not in names else runs[0].name
+
+
+def _of(one: Configuration, measure: Measure) -> Measured:
+    return over_seeds([measure.values.get(run.name, math.nan) for run in one.runs])
+
+
+def ranked(found: Sequence[Configuration], measure: Measure | None) -> list[tuple[Configuration, Measured]]:
+    """Orders the configurations whose measure is known, the best first."""
+    results = [] if measure is None else [(one, _of(one, measure)) for one in found]
+    is_greater = measure is not None and measure.greater_is_better
+    return sorted((one for one in results if one[1].num_runs), key=lambda one: one[1].mean, reverse=is_greater)
+
+
+def verdict(best_first: Sequence[tuple[Configuration, Measured]], measure: Measure) -> list[str]:
+    """Says which configuration is best, and whether seeds alone may make its lead."""
+    ends = [f"{result.text()} in {one.name}{_seeds(result)}" for one, result in best_first]
+    subject = f"{measure.words[0].upper()}{measure.words[1:]}"
+    if len(ends) == 1:
+        return [f"{subject} ended at {ends[0]}."]
+    direction = "greater" if measure.greater_is_better else "lower"
+    (best, of_best), (other, of_other), *_ = best_first
+    lead = _lead(best.name, other.name, of_best, of_other)
+    return [lead, f"{subject} ended at {listed(ends)}; {direction} is better."]
+
+
+def unknown(runs: Sequence[Run]) -> str:
+    """Says why runs cannot be judged."""
+    if not any(run.evaluations for run in runs):
+        return f"{'The run was' if len(runs) == 1 else 'The runs were'} not evaluated."
+    return (
+        "The last evaluation cannot be judged: a loss was not finite, or a target of the objective was not evaluated."
+    )
+
+
+def _lead(name: str, other_name: str, best: Measured, other: Measured) -> str:
+    """Judges a lead by a t-test, in which seeds make the same spread for both."""
+    lead, spread = abs(other.mean - best.mean), bound(best, other)
+    share = f" ({lead / abs(other.mean):.1%})" if other.mean else ""
+    if lead == 0.0:
+        return f"{name} and {other_name} end alike."
+    if math.isnan(spread):
+        return (
+            f"{name} ends {lead:.3f}{share} better than {other_name}, by one seed each. Another seed moves the result "
+            "too, often by a per cent or more: repeat both with other seeds to be sure."
+        )
+    if lead > spread:
+        return f"{name} is better than {other_name} by {lead:.3f} ± {spread:.3f}{share}, at 95 % over seeds."
+    return f"{name} leads {other_name} by {lead:.3f}{share}, but seeds alone may do {spread:.3f} (95 %): add seeds."
+
+
+def _seeds(result: Measured) -> str:
+    return f" ({result.num_runs} seeds)" if result.num_runs > 1 else ""
+
+
+def unequal(found: Sequence[Configuration]) -> list[str]:
+    """Warns that runs did not see the same amount of data, or were not judged by the same rows."""
+    texts = []
+    for unit in ("samples", "tokens"):
+        amounts = {one.name: over_seeds([float(run.clock[unit].iloc[-1]) for run in one.runs]).mean for one in found}
+        texts.append(unlike_amounts(amounts, unit))
+    taken = {one.name: one.runs[0].description.get("development_rows") or {} for one in found}
+    return [text for text in (*texts, judged_apart(taken)) if text]
+
+
+def compare(found: Sequence[Configuration], measure: Measure | None) -> pd.DataFrame:
+    """Tabulates the measure by configuration, the best first; see `Answer`."""
+    if measure is None:
+        return pd.DataFrame()
+    results = [_of(one, measure) for one in found]
+    base = results[0].mean
+    columns = {
+        "run": [one.name for one in found],
+        "runs": [len(one.runs) for one in found],
+        "value": [result.mean for result in results],
+        "spread": [result.spread for result in results],
+        "difference": [result.mean - base for result in results],
+        "change": [result.mean / base - 1.0 if base else math.nan for result in results],
+        "samples": [int(np.mean([run.clock["samples"].iloc[-1] for run in one.runs])) for one in found],
+    }
+    return pd.DataFrame(columns).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
+
+
+def differences(found: Sequence[Configuration], objective: Objective | None) -> pd.DataFrame:
+    """Tabulates the last values of each stream by configuration, the objective's targets first; see `Answer`."""
+    runs = [run for one in found for run in one.runs]
+    names = list(dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)]))
+    targets = () if objective is None else objective.names
+    rows = []
+    units = [unit for unit in UNITS[1:] if any(run.unit == unit for run in runs)]
+    measures = {run.name: {name: _measures(run, name, units) for name in names} for run in runs}
+    for name in sorted(names, key=lambda name: name not in targets):
+        kinds = dict.fromkeys(kind for run in runs for kind in measures[run.name][name])
+        for kind in kinds:
+            results = [over_seeds([measures[run.name][name].get(kind, math.nan) for run in one.runs]) for one in found]
+            rows += [
+                {"stream": name, "measure": kind, "run": one.name, "value": result.mean, "spread": result.spread}
+                | {"difference": result.mean - results[0].mean}
+                for one, result in zip(found, results, strict=True)
+            ]
+    return pd.DataFrame(rows)
+
+
+def _measures(run: Run, name: str, units: Sequence[Unit]) -> dict[str, float]:
+    """Returns the last values of a stream: validation loss and metrics, else the training loss; and its share."""
+    values: dict[str, float] = {}
+    if name in run.evaluations:
+        values["validation loss"] = float(run.evaluations[name]["loss"].iloc[-1])
+    elif name in run.streams:
+        values["training loss"] = float(smoothed(run.streams[name]).iloc[-1])
+    for metric, own in run.metrics[name].groupby("metric", sort=False) if name in run.metrics else ():
+        values[str(metric)] = float(own["value"].iloc[-1])
+    if name not in run.streams:
+        return values
+    shares = {"share of samples": shares_of(run)[name]}
+    return values | shares | {f"share of {unit}": shares_of(run, unit)[name] for unit in units}
+
+
+def difference_cells(table: pd.DataFrame, best_first: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Formats the differences: a row per stream and measure, a column per configuration.
+
+    Args:
+        table: The differences; see `Answer`.
+        best_first: The configurations in the order of their columns; empty for that of the table.
+
+    Returns:
+        Heads and cells; a configuration other than the table's first has its difference from it behind its value.
+    """
+    if table.empty:
+        return [], []
+    runs = list(best_first) or list(dict.fromkeys(table["run"]))
+    cells: list[list[str]] = []
+    before, num_streams, base = None, table["stream"].nunique(), table["run"].iloc[0]
+    if num_streams > _MOST_STREAMS:
+        largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
+        table = table[table["stream"].isin(largest.index)]
+    for (name, kind), rows in table.groupby(["stream", "measure"], sort=False):
+        form, signed = ("{:.1%}", "{:+.1%}") if str(kind).startswith("share of") else ("{:.3f}", "{:+.3f}")
+        texts = {}
+        for row in rows.to_dict("records"):
+            known = not math.isnan(row["value"])
+            text = Measured(row["value"], row["spread"], 1).text(form) if known else ""
+            differs = row["run"] != base and not math.isnan(row["difference"])
+            texts[row["run"]] = f"{text} ({signed.format(row['difference'])})" if differs else text
+        cells.append(["" if name == before else str(name), str(kind), *(texts[run] for run in runs)])
+        before = name
+    if num_streams > _MOST_STREAMS:
+        cells.append([f"{num_streams - _MOST_STREAMS} more, with smaller differences", *[""] * (1 + len(runs))])
+    return ["Stream", "Measure", *runs], cells
+
+
+def comparison_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Formats the comparison, the best configuration first; see `Answer`."""
+    if table.empty:
+        return [], []
+    cells = [
+        [
+            str(row["run"]),
+            f"{row['runs']}",
+            Measured(row["value"], row["spread"], 1).text(),
+            f"{row['difference']:+.3f} ({row['change']:+.1%})" if row["difference"] else "",
+            f"{row['samples']:,}",
+        ]
+        for row in table.to_dict("records")
+    ]
+    first = next((row[0] for row in cells if not row[3]), cells[0][0])
+    return ["Best first", "Seeds", "Last value", f"Against {first}", "Samples"], cells

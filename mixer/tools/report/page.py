@@ -1,0 +1,88 @@
+"""Writes the page, which needs no other file and no network."""
+
+import base64
+import functools
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from plotly.offline import get_plotlyjs
+
+from mixer.tools.report.comparing import comparison_cells, difference_cells
+from mixer.tools.report.contents import read_report
+from mixer.tools.report.run_kinds import Report
+from mixer.tools.report.tables import stream_cells
+from mixer.tools.report.values import read_values, value_cells
+from mixer.utils.files import new_file
+
+
+def write_report(folders: Sequence[str | Path], output: str | Path | None = None) -> Path:
+    """Writes the page about finished or running runs.
+
+    Args:
+        folders: Output folders of trainers, at least one, or of runs of another kind; see
+            `mixer.tools.report.run_kinds`.
+        output: Path of the page; `None` for `report.html` in the first folder.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        ValueError: If a folder holds no run with a step, the runs are of different kinds, or the output is a folder.
+    """
+    return write_page(page_path(folders, output), read_report(folders))
+
+
+def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:
+    """Gives the path of the page; see `write_report`.
+
+    Raises:
+        ValueError: If it is a folder.
+    """
+    target = Path(folders[0]) / "report.html" if output is None else Path(output)
+    if target.is_dir():
+        raise ValueError(f"output must be a file, but {target} is a folder: give {target / 'report.html'}, say.")
+    return target
+
+
+def write_page(target: Path, report: Report) -> Path:
+    """Writes a report as a page.
+
+    Args:
+        target: Path of the page. Missing folders are made.
+        report: The report.
+
+    Returns:
+        Path of the page.
+    """
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    figures = ",\n".join(panel.figure.to_json() for plot in report.plots for panel in plot.panels)
+    answer, names = report.answer, list(report.answer.best_first or report.names)
+    order = [report.names.index(name) for name in names]
+    page = templates.get_template("template.html").render(
+        report=report,
+        comparison=comparison_cells(answer.comparison),
+        differences=difference_cells(answer.differences, list(answer.comparison.get("run", ()))),
+        summary=(["Run", *names], [[name, *(cells[place] for place in order)] for name, cells in report.summary]),
+        tables={run.name: stream_cells(run) for run in report.runs},
+        values={
+            run.name: (found[0], value_cells(found[1])) for run in report.runs if (found := read_values(run.folder))
+        },
+        figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
+        plotly=_packed_plotly(),
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")  # so that a page that is open is never half of one
+    with new_file(temporary) as file:
+        file.write(page.encode())
+    temporary.replace(target)
+    return target
+
+
+@functools.cache
+def _packed_plotly() -> str:
+    """Compresses Plotly to a third; the page unpacks it."""
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

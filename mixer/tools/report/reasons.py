@@ -1,0 +1,156 @@
+"""Why a configuration is better than another, at what price, and which command comes next."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from mixer.policies.objective import Objective
+from mixer.tools.report.comparing import Configuration
+from mixer.tools.report.run import Run
+from mixer.utils.statistics import over_seeds
+from mixer.utils.text import duration, first_of, listed, rule_in_words
+
+WORSE = 0.005  # a loss is worth a word from this relative difference on
+_LEAST_MOVED = 0.005  # of a share
+_LONGER = 1.1
+_LEAST_BOUND = 0.5  # of `Objective`
+_PARTS = ("load_seconds", "train_seconds", "probe_seconds")
+
+
+class Price(NamedTuple):
+    """What a mixture cost.
+
+    Args:
+        sentences: The price in words.
+        sets: Evaluation sets that ended worse, the worst first.
+        is_paid: Whether there is any.
+    """
+
+    sentences: list[str]
+    sets: list[str]
+    is_paid: bool
+
+
+def why(best: Configuration, other: Configuration, differences: pd.DataFrame) -> str:
+    """Says which shares differ most between the best configuration and another.
+
+    Args:
+        best: The best one.
+        other: Another.
+        differences: See `Answer`.
+    """
+    unit = best.runs[0].unit
+    ends = _ends(differences, f"share of {unit}", best, other)
+    ends = {name: (np.nan_to_num(before), np.nan_to_num(after)) for name, (before, after) in ends.items()}
+    moved = {name: abs(after - before) for name, (before, after) in ends.items()}
+    names = sorted((name for name in moved if moved[name] >= _LEAST_MOVED), key=lambda name: -moved[name])
+    if not names:
+        return f"{best.name} and {other.name} gave all streams nearly the same share of the {unit}."
+    texts = [f"{name} {ends[name][0]:.0%} → {ends[name][1]:.0%}{_repeated(best, name)}" for name in names]
+    return f"Why: from {other.name} to {best.name} the shares of the {unit} went: {listed(first_of(texts))}."
+
+
+def _repeated(one: Configuration, name: str) -> str:
+    passes = over_seeds([float(run.streams[name]["passes"].iloc[-1]) for run in one.runs if name in run.streams]).mean
+    return f" (each sample {passes:.1f} times)" if passes > 1.0 else ""
+
+
+def _ends(
+    differences: pd.DataFrame, measure: str, best: Configuration, other: Configuration
+) -> dict[str, tuple[float, float]]:
+    """Picks the last values of a measure by stream: of the other configuration, and of the best."""
+    rows = differences[differences["measure"] == measure]
+    before, after = (
+        dict(zip(own["stream"], own["value"].tolist(), strict=True))
+        for own in (rows[rows["run"] == one.name] for one in (other, best))
+    )
+    return {str(name): (value, after[name]) for name, value in before.items()}
+
+
+def price(best: Configuration, other: Configuration, differences: pd.DataFrame, objective: Objective | None) -> Price:
+    """Says which evaluation sets ended worse with the best configuration, and what it took.
+
+    Args:
+        best: The best one.
+        other: Another.
+        differences: See `Answer`.
+        objective: The declared objective.
+    """
+    measure = "validation loss" if objective is None or objective.metric == "loss" else objective.metric
+    sign = -1.0 if objective is not None and objective.greater_is_better else 1.0
+    ends = {name: end for name, end in _ends(differences, measure, best, other).items() if not np.isnan(end).any()}
+    rise = {name: sign * (after - before) / (abs(before) or 1.0) for name, (before, after) in ends.items()}
+    sets = sorted((name for name in rise if rise[name] > WORSE), key=lambda name: -rise[name])
+    texts = [
+        f"{name} ({before:.3f} → {after:.3f}, {after - before:+.3f})" for name in sets for before, after in [ends[name]]
+    ]
+    spent, before = _seconds(best), _seconds(other)
+    took = f"It took {duration(sum(spent))}, {other.name} {duration(sum(before))}"
+    took += f"; {duration(spent[-1])} went into measuring." if spent[-1] >= 1.0 else "."
+    found = f"The price: worse than in {other.name} ended the {measure} of {listed(first_of(texts, 8))}."
+    calm = "No other set ended worse." if len(ends) > 1 else ""
+    sentences = [found if sets else calm, took if sum(spent) and sum(before) else ""]
+    is_longer = sum(before) > 0 and sum(spent) / _samples(best) > _LONGER * sum(before) / _samples(other)
+    return Price([text for text in sentences if text], sets, bool(sets) or is_longer)
+
+
+def _seconds(one: Configuration) -> list[float]:
+    return [over_seeds([float(run.timings[part].sum()) for run in one.runs]).mean for part in _PARTS]
+
+
+def _samples(one: Configuration) -> float:
+    return over_seeds([float(run.clock["total"].sum()) for run in one.runs]).mean
+
+
+def next_of_several(
+    best: Configuration, other: Configuration, is_sure: bool, worse: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Gives the commands that come next, each with its purpose: more seeds, a bound on what got worse, or the headroom.
+
+    Args:
+        best: The best configuration.
+        other: The next best one.
+        is_sure: Whether its lead is beyond what seeds do.
+        worse: Evaluation sets that it made worse, the worst first.
+    """
+    found = []
+    if not is_sure:
+        seeds = [run.description.get("data_seed") for one in (best, other) for run in one.runs]
+        seed = max((seed for seed in seeds if isinstance(seed, int)), default=0) + 1
+        found += [
+            (f"Another seed of {one.name}", trained(one.runs[0], f"seed-{seed}", f"--training.seed {seed}"))
+            for one in (best, other)
+        ]
+    if worse and (objective := best.runs[0].objective) is not None and objective.metric == "loss":
+        rows = other.runs[0].evaluations[worse[0]]["loss"]
+        bound = max(_LEAST_BOUND, round(float(rows.iloc[-1] / rows.iloc[0]), 3))
+        bounds = shlex.quote(json.dumps({**objective.bounds, worse[0]: bound}))
+        kept = trained(best.runs[0], "bounded", f"--objective.bounds {bounds}")
+        found.append((f"To keep {worse[0]} from getting worse", kept))
+    if not found and _has_recipe(best.runs[0]):
+        headroom = f"mixer headroom {shlex.quote(str(best.runs[0].folder))}"
+        found.append(("How much a still better mixture could gain", headroom))
+    return found
+
+
+def next_of_one(run: Run) -> list[tuple[str, str]]:
+    """Gives the command that trains what a run is to be compared with, and what it is for."""
+    baseline = "auto" if rule_in_words(run.description.get("mixing")) == "Uniform" else "Uniform"
+    return [("A run to compare it with", trained(run, baseline.lower(), f"--mixing {baseline}"))]
+
+
+def trained(run: Run, suffix: str, options: str) -> str:
+    """Gives the command that trains as in a run, but for some options, into a folder beside it."""
+    if not _has_recipe(run):
+        return f"# by the script that trained {run.name}, with {options}"
+    folder = run.folder if run.folder.name else run.folder.resolve()  # "." has no name to put something behind
+    output = shlex.quote(f"{folder}-{suffix}")
+    return f"mixer train {shlex.quote(str(run.folder))} {options} --training.output_dir {output}"
+
+
+def _has_recipe(run: Run) -> bool:
+    return (run.folder / "recipe.yaml").is_file()

@@ -1,0 +1,191 @@
+"""Tables of a report: main figures and streams."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mixer.ledger.evaluated_losses import mean_loss, worst_loss
+from mixer.tools.report.clocked import not_finite_since
+from mixer.tools.report.judging import shares_of
+from mixer.tools.report.plots.gradients import course_of
+from mixer.tools.report.plots.losses import smoothed
+from mixer.tools.report.run import Run, stream_names
+from mixer.utils.text import duration, first_of, listed, rule_in_words
+
+_COLUMNS = (
+    *("samples", "share", "token_share", "label_share", "first_weight", "last_weight", "coverage", "passes"),
+    "cap",
+    *("training_loss", "training_not_finite_since"),
+    *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
+    *("gradient_norm", "gradient_noise_scale", "entries"),
+)
+_FORMATS = {
+    "samples": "{:,.0f}",
+    "share": "{:.1%}",
+    "token_share": "{:.1%}",
+    "label_share": "{:.1%}",
+    "coverage": "{:.0%}",
+    "passes": "{:.2f}",
+    "cap": "{:g}",
+}
+_FORMATS |= {"gradient_norm": "{:.3g}", "gradient_noise_scale": "{:.3g}", "entries": "{:,.0f}"}
+_FORMATS |= dict.fromkeys(("training_not_finite_since", "validation_not_finite_since"), "step {:,.0f}")
+# Whole numbers, also where some are not known.
+_COUNTS = ("samples", "entries", "training_not_finite_since", "validation_not_finite_since")
+
+
+def stream_figures(run: Run) -> pd.DataFrame:
+    """Gives the main figures of each stream.
+
+    Args:
+        run: The run.
+
+    Returns:
+        One row per stream or other evaluation set: stream, samples, share (of all samples), token_share or
+        label_share (of all tokens or labels, if the policy mixes by them), first_weight,
+        last_weight (in the policy's unit), coverage, passes, cap, training_loss (the last, smoothed),
+        training_not_finite_since (a step),
+        first_validation_loss, last_validation_loss, validation_not_finite_since, gradient_norm and
+        gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
+        first_validation_METRIC and last_validation_METRIC; NaN if unknown.
+    """
+    total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
+    names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
+    metrics = {name: _of_metrics(rows) for name, rows in run.metrics.items()}
+    rows = [
+        {"stream": name, **_of_losses(run, name, total), **_of_measurements(run, name), **metrics.get(name, {})}
+        for name in names
+    ]
+    measured = dict.fromkeys(column for own in metrics.values() for column in own)
+    return pd.DataFrame(rows, columns=["stream", *_COLUMNS, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Formats these figures.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The heads of the columns that have any figure, and the cells, one row per stream.
+    """
+    figures = stream_figures(run)
+    columns = [column for column in figures.columns[1:] if figures[column].notna().any()]
+    columns = [column for column in columns if not column.startswith("last_")]  # stands behind the first value
+    cells = [[str(row["stream"]), *(_written(row, column) for column in columns)] for row in figures.to_dict("records")]
+    heads = [column.removeprefix("first_").replace("_", " ").capitalize() for column in columns]
+    return ["Stream", *heads], cells
+
+
+def _written(row: Mapping[Any, Any], column: str) -> str:
+    """Formats a figure; one at the beginning of a run with that at its end."""
+    ends = dict.fromkeys(
+        [row[column], row.get(column.replace("first_", "last_", 1))] if "first_" in column else [row[column]]
+    )
+    return " → ".join(_FORMATS.get(column, "{:.3f}").format(value) for value in ends if not pd.isna(value))
+
+
+def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:
+    figures: dict[str, float | None] = {}
+    if (rows := run.streams.get(name)) is not None:
+        samples, since = int(rows["count"].sum()), not_finite_since(rows)
+        figures |= {"samples": samples, "share": samples / total, "cap": run.caps.get(name, np.nan)}
+        weights = rows["weight" if run.unit == "samples" else "policy_weight"]
+        figures |= {"first_weight": weights.iloc[0], "last_weight": weights.iloc[-1]}
+        if run.unit != "samples":
+            figures[f"{run.unit[:-1]}_share"] = shares_of(run, run.unit)[name]
+        figures |= {column: rows[column].iloc[-1] for column in ("coverage", "passes")}
+        figures |= {"training_loss": smoothed(rows).iloc[-1] if since is None else np.nan}
+        figures |= {"training_not_finite_since": since}
+    if (rows := run.evaluations.get(name)) is not None:
+        figures |= {"first_validation_loss": rows["loss"].iloc[0], "last_validation_loss": rows["loss"].iloc[-1]}
+        figures |= {"validation_not_finite_since": not_finite_since(rows)}
+    return figures
+
+
+def _of_measurements(run: Run, name: str) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    if name in run.gradients:
+        smooth = course_of(run.gradients[name], "squared_norm", "variance")[1]
+        figures |= {"gradient_norm": smooth["norm"].iloc[-1], "gradient_noise_scale": smooth["noise"].iloc[-1]}
+    if name in run.memories:
+        rows = run.memories[name]
+        figures["entries"] = float(rows.loc[rows["step"] == rows["step"].max(), "entries"].sum())
+    return figures
+
+
+def _of_metrics(rows: pd.DataFrame) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for metric, own in rows.groupby("metric", sort=False)["value"]:
+        figures |= {f"first_validation_{metric}": own.iloc[0], f"last_validation_{metric}": own.iloc[-1]}
+    return figures
+
+
+def summary_rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """Gives the name of each row of the summary that any run has a cell for, and a cell per run."""
+    rows = [(name, [cell(run) for run in runs]) for name, cell in _ROWS.items()]
+    return [(name, cells) for name, cells in rows if any(cells)]
+
+
+def differing_streams(runs: Sequence[Run]) -> str:
+    """Names the streams that only some of the runs have, in a sentence; empty if there are none."""
+    names_by_runs: dict[tuple[str, ...], list[str]] = {}
+    for name in stream_names(runs):
+        having = tuple(run.name for run in runs if name in run.streams)
+        if len(having) < len(runs):
+            names_by_runs.setdefault(having, []).append(name)
+    parts = [f"{listed(first_of(names))} only in {listed(having)}" for having, names in names_by_runs.items()]
+    return f"Not every run has every stream: {'; '.join(parts)}." if parts else ""
+
+
+def _batch_size(run: Run) -> str:
+    sizes = run.clock["batch_size"]
+    if sizes.min() == sizes.max():
+        return f"{sizes.iloc[0]:,}"
+    ends = (sizes.iloc[0], sizes.iloc[-1])
+    beyond = [f"{word} {size:,}" for word, size in (("min", sizes.min()), ("max", sizes.max())) if size not in ends]
+    return f"{ends[0]:,} → {ends[1]:,}" + (f" ({', '.join(beyond)})" if beyond else "")
+
+
+def _learning_rate(run: Run) -> str:
+    rates = run.clock["learning_rate"].dropna()
+    return "not known" if rates.empty else f"{rates.max():.3g} → {rates.iloc[-1]:.3g}"
+
+
+def _validation(reduce: Callable[[Run, dict[str, float]], float]) -> Callable[[Run], str]:
+    def cell(run: Run) -> str:
+        last = {name: float(rows["loss"].iloc[-1]) for name, rows in run.evaluations.items()}
+        return f"{reduce(run, last):.3f}" if last else "no evaluation"
+
+    return cell
+
+
+def _seconds(column: str) -> Callable[[Run], str]:
+    return lambda run: duration(float(run.timings[column].sum())) if run.timings[column].any() else ""
+
+
+def _prefetched(run: Run) -> str:
+    hits, misses = int(run.timings["hits"].sum()), int(run.timings["misses"].sum())
+    return f"{hits / (hits + misses):.1%}" if hits + misses else ""
+
+
+_ROWS: dict[str, Callable[[Run], str]] = {
+    "Policy": lambda run: rule_in_words(run.description["mixing"]) if "mixing" in run.description else "not known",
+    "Budget used": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
+    "Ended": lambda run: run.ended,
+    "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
+    "Steps in a row of a stream": lambda run: f"{run.interval_steps:,}" if run.interval_steps > 1 else "",
+    "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
+    "Tokens": lambda run: f"{run.clock['tokens'].iloc[-1]:,}",
+    "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",
+    "Batch size, first → last": _batch_size,
+    "Learning rate, peak → last": _learning_rate,
+    "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),
+    "Validation loss, last, worst": _validation(lambda _, losses: worst_loss(losses)),
+    "Time in loading": _seconds("load_seconds"),
+    "Time in training": _seconds("train_seconds"),
+    "Time in measuring gradients": _seconds("probe_seconds"),
+    "Prefetched samples": _prefetched,
+}

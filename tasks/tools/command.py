@@ -1,0 +1,200 @@
+"""The commands `mixer continual RECIPE.yaml` and `mixer continual-compare RUN ...`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from mixer.distributed.launch import build_together
+from mixer.tools.cli.command import Command, add_json, build_recipe, recipe_command
+from mixer.tools.cli.train import TINY
+from mixer.tools.console import console, only_json, print_json
+from mixer.utils.files import write_text
+from mixer.utils.statistics import Measured
+from mixer.utils.text import print_lines
+from tasks.continual.continual import ContinualRun
+from tasks.continual.seeds import seed_folders
+from tasks.continual.task_checkpoints import checkpoints_in, read_pace, remove_run
+from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.metrics.seed_scores import SeedScores, as_seed_scores, runs_in
+from tasks.task_folders import PAGE_FILE, RUN_STATE_FILE
+from tasks.tools.recipe import ContinualRecipe
+from tasks.tools.report.matrices import metric_rows, read_scores, titled
+from tasks.tools.report.results import write_page
+
+
+def continual() -> Command:
+    """Train on a sequence of tasks from a recipe."""
+    return recipe_command(
+        ContinualRecipe,
+        _train,
+        description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
+        "overridden: --training.learning_rate 1e-3.",
+        usage="[--tiny] [--seeds N] [--resume auto|must|never] [--json]",
+        example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
+        options={
+            "--tiny": {"action": "store_true", "help": TINY},
+            "--seeds": {
+                "type": int | list[int] | None,
+                "metavar": "N",
+                "help": "Run with N seeds, training.seed and those that follow, or with a list of seeds, each in its "
+                "own folder training.output_dir/seed-SEED. With --resume auto, finished ones are not run again.",
+            },
+            "--resume": {
+                "choices": ("auto", "must", "never"),
+                "help": "Resume the run in training.output_dir; if there is none, start a new one (auto) or fail "
+                "(must). never: start a new one in any case, which removes the state of the old one. Default: start a "
+                "new one, and fail if there is a run already.",
+            },
+        },
+    )
+
+
+def continual_compare() -> Command:
+    """Compare continual runs."""
+    parser = ArgumentParser(
+        description="Compares the metrics and scores of continual runs; mixer report also shows their training."
+    )
+    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
+    parser.add_argument(
+        "--output", type=str, metavar="PATH", help="Path of the page. Default: compared.html of the first."
+    )
+    add_json(parser)
+    example = "mixer continual-compare runs/continual/without-memory runs/continual/memory"
+    return Command(parser, _compare, example=example)
+
+
+def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
+    folder, resume = Path(config.training.output_dir), own.resume
+    with only_json(own.json):
+        if own.seeds is None:
+            writes, matrix = _train_one(parser, config, resume)
+            folders, scores = {0: folder}, as_seed_scores(matrix)
+        else:
+            folders = seed_folders(own.seeds, config.training.seed, folder, may_be_there=resume is not None)
+            if resume == "must":
+                resume = "auto" if runs_in(folder) else "must"  # not all need be there
+            for seed, path in folders.items():
+                one = config.clone()
+                one.training.seed, one.training.output_dir = seed, str(path)
+                writes, _ = _train_one(parser, one, resume)
+            scores = SeedScores.read(folders)
+        page = write_page({folder.name: scores}, folder / PAGE_FILE) if writes else None
+    if writes:
+        _show({folder.name: scores}, page, own.json, [_scores_table(scores, folders)])
+
+
+def _train_one(parser: ArgumentParser, config: Namespace, resume: str | None) -> tuple[bool, ScoreMatrix]:
+    """Trains one run; returns whether this rank writes, and the scores."""
+
+    def build() -> ContinualRun:
+        run = build_recipe(ContinualRecipe, parser, config).build()
+        run.check()  # before anything that is there is touched
+        return run
+
+    run = build_together(parser, config, resume, build)
+    run.hold_output()
+    try:
+        _train_run(run, resume, parser.dump(config, skip_validation=True))
+    finally:
+        run.release_output()
+    return run.args.should_save, run.scores
+
+
+def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> None:
+    folder, args = run.folder, run.args
+    with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
+        if args.should_save:
+            _settle(folder, resume)
+    run.begin(resume in ("auto", "must"))
+    if args.should_save:
+        write_text(folder / "recipe.yaml", recipe)
+    run.run()
+
+
+def _settle(folder: Path, resume: str | None) -> None:
+    """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
+    is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints_in(folder))
+    if resume is None and is_active:
+        raise ValueError(
+            f"training.output_dir: {folder} holds a continual run already: resume it (--resume auto), start a new "
+            "one in its place (--resume never), or use another folder."
+        )
+    if resume == "must" and not is_active:
+        raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")
+    if resume == "never":
+        remove_run(folder)
+
+
+def _compare(config: Namespace) -> None:
+    folders = [Path(run) for run in config.runs]
+    scores = read_scores(folders)
+    page = write_page(scores, Path(config.output) if config.output else folders[0] / "compared.html")
+    _show(scores, page, config.json)
+
+
+def _show(scores: Mapping[str, SeedScores], page: Path | None, prints_json: bool, tables: Sequence[Table] = ()) -> None:
+    """Prints tables, metrics and the path of the page."""
+    if prints_json:
+        first = next(iter(scores))
+        runs = [_as_data(name, one, None if name == first else scores[first]) for name, one in scores.items()]
+        print_json({"runs": runs, "page": page})
+        return
+    for table in (*tables, _metrics_table(scores)):
+        console().print(table)
+    if page is not None:
+        print_lines(page)
+
+
+def _as_data(name: str, scores: SeedScores, first: SeedScores | None) -> dict[str, Any]:
+    """Gives the scores of a run as plain data; of several seeds also their spreads and each by itself."""
+    metrics, matrix = scores.metrics(), scores.mean
+    data = {
+        "run": name,
+        "metric": matrix.metric,
+        "tasks": matrix.task_names,
+        "scores": scores.scores,
+        "metrics": {metric: one.mean for metric, one in metrics.items()},
+    }
+    if len(scores.by_seed) > 1:
+        spreads = {metric: one.spread for metric, one in metrics.items()}
+        of_metrics = scores.metrics_by_seed().items()
+        by_seed = {
+            seed: {"scores": one.scores, "metrics": {metric: values[seed] for metric, values in of_metrics}}
+            for seed, one in scores.by_seed.items()
+        }
+        data |= {"scores_spread": scores.spread, "metrics_spread": spreads, "seeds": by_seed}
+    if first is not None:
+        data["against_first"] = {metric: one._asdict() for metric, one in scores.against(first).items()}
+    return data
+
+
+def _scores_table(scores: SeedScores, folders: Mapping[int, Path]) -> Table:
+    matrix, spread = scores.mean, scores.spread
+    table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task{_on(scores)}")
+    paces = [read_pace(folders[seed], one.task_names) for seed, one in scores.by_seed.items()]
+    for after in matrix.recorded:
+        rates = [pace.samples_per_second.iloc[after - 1] for pace in paces if 0 < after <= len(pace)]
+        cells = [_written(*pair) for pair in zip(matrix.scores[after], spread[after], strict=True)]
+        rate = f"{np.mean(rates):,.0f}" if rates else "-"
+        table.add_row(f"after {matrix.task_names[after - 1]}" if after else "before", *cells, rate)
+    return table
+
+
+def _on(scores: SeedScores) -> str:
+    number = len(scores.by_seed)
+    return "" if number == 1 else f", mean ± standard deviation of {number} seeds"
+
+
+def _metrics_table(scores: Mapping[str, SeedScores]) -> Table:
+    table = Table("", *titled(scores), title="Metrics; over seeds mean ± deviation, for differences the 95 % interval")
+    for name, cells in metric_rows(scores):
+        table.add_row(name, *cells)
+    return table
+
+
+def _written(score: float, spread: float) -> str:
+    return "-" if np.isnan(score) else Measured(score, spread, 1).text()

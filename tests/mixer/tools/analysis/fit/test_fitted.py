@@ -1,0 +1,76 @@
+"""What is said of a fit."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixer.tools.analysis.fit import FittedMixture, fit_mixture
+from mixer.tools.analysis.fit.plot import along, write_plot
+from tests.helpers import shown
+
+LINE = np.linspace(0.1, 0.9, 9)
+MIXTURES = np.stack([LINE, 1 - LINE], axis=1)
+LOSSES = (1.0 - MIXTURES) ** 2
+
+
+def fit(losses: np.ndarray, mixtures: np.ndarray = MIXTURES, objective: str = "average", **names: Any) -> FittedMixture:
+    return fit_mixture(mixtures, losses, objective, **names)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> FittedMixture:
+    return fit_mixture(MIXTURES, LOSSES, streams=["math", "code"])
+
+
+def test_noise_explains_nothing() -> None:
+    noisy = fit_mixture(MIXTURES, np.random.default_rng(1).standard_normal((9, 2)))
+    assert noisy.explains_nothing
+    assert "explains nothing" in noisy.warnings[0]
+
+
+def test_a_gain_that_may_be_none_is_said() -> None:
+    kept = np.array([0, 1, 2, 6, 7, 8])  # without the runs next to the best, so that no run is of the mixture found
+    noise = 0.02 * np.random.default_rng(0).standard_normal((9, 2))
+    flat = fit((0.02 * LOSSES + noise)[kept], MIXTURES[kept])
+    assert flat.gain_interval[0] <= 0.0
+    assert any("explains nothing" in words or "gain over the prior may be none" in words for words in flat.warnings)
+
+
+def test_what_few_runs_and_streams_without_any_cannot_tell_is_said() -> None:
+    wide = np.column_stack([MIXTURES, np.zeros((9, 8))])
+    fitted = fit((1.0 - wide) ** 2, wide)
+    assert fitted.shares[2:].tolist() == [0.0] * 8
+    assert any("9 mixtures cannot tell 10 streams apart" in warning for warning in fitted.warnings)
+    assert any("No run trained on stream 3," in warning for warning in fitted.warnings)
+
+
+def test_an_edge_of_what_the_runs_cover_is_said_but_not_of_what_can_be() -> None:
+    inner = fit(LOSSES, objective="math=1", streams=["math", "code"])
+    assert inner.shares == pytest.approx([0.9, 0.1], abs=0.01)
+    assert inner.at_edge == ["math", "code"]
+    line = np.linspace(0.0, 1.0, 9)
+    whole = np.stack([line, 1 - line], axis=1)
+    everything = fit((1.0 - whole) ** 2, whole, "stream 1=1")
+    assert everything.shares == pytest.approx([1.0, 0.0], abs=0.01)
+    assert everything.at_edge == []
+
+
+def test_tables_show_the_mixture_the_runs_and_what_they_rest_on(fitted: FittedMixture) -> None:
+    assert fitted.best_run == "run 5"
+    assert "The mixture is that of run 5 (0.2500)" in fitted.warnings[0]
+    printed = shown(fitted.table(), *fitted.sentences())
+    for words in ("math", "0.100 … 0.900", "prior", "run 5", "(predicted)", "(recorded)", "reliable"):
+        assert words in printed
+    assert f"{fitted.expected_loss:.4f}" in printed
+    assert fitted.document()["weights"] == fitted.weights
+
+
+def test_plots_show_the_objective_along_each_share(fitted: FittedMixture, tmp_path: Path) -> None:
+    shares, means, deviations = along(fitted, 0)
+    # Of two streams the mean of both losses is (w² + (1 − w)²) / 2.
+    assert means == pytest.approx((shares**2 + (1 - shares) ** 2) / 2, abs=2e-3)
+    assert (deviations >= 0.0).all()
+    write_plot(fitted, tmp_path / "fit.html")
+    assert "share of code" in (tmp_path / "fit.html").read_text()

@@ -1,0 +1,73 @@
+"""What is given anew on the command line, or in a second recipe, starts from its defaults."""
+
+from typing import Any
+
+import pytest
+import yaml
+from jsonargparse import ArgumentParser
+
+from mixer.tools.recipe.overriding import overriding
+from mixer.tools.recipe.recipe import Recipe
+
+BASE = {
+    "model": {"task": "causal-lm", "config": {"model_type": "llama"}},
+    "streams": {
+        name: {"data": {"path": f"{name}.jsonl"}, "format": {"class_path": "Text", "init_args": {"max_length": 77}}}
+        for name in "ab"
+    },
+    "training": {"output_dir": "run", "use_cpu": True, "learning_rate": 0.25},
+    "mixing": {"class_path": "Fixed", "init_args": {"weights": {"a": 1, "b": 2}, "unit": "tokens"}},
+    "batch_size": {"class_path": "Ramp", "init_args": {"initial": 16, "final": 128, "over": 40, "unit": "samples"}},
+    "objective": {"targets": ["a"], "bounds": {"b": 1.05}, "kind": "worst"},
+    "probe": {"interval_steps": 7, "mode": "exact"},
+    "budget": {"epochs": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def parser() -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--recipe", action="config")
+    parser.add_class_arguments(Recipe)
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mixing": "Uniform"}, {"mixing.init_args.unit": "samples"}),
+        ({"mixing.class_path": "Uniform"}, {"mixing.init_args.unit": "samples"}),
+        ({"mixing": "Fixed"}, {"mixing.init_args.unit": "samples", "mixing.init_args.weights": None}),
+        ({"mixing": "Uniform", "mixing.unit": "tokens"}, {"mixing.init_args.unit": "tokens"}),
+        # One argument: all else stays.
+        ({"mixing.unit": "samples"}, {"mixing.init_args.weights": {"a": 1.0, "b": 2.0}}),
+        (
+            {"batch_size": '{"class_path": "AdaBatch", "init_args": {"every": 5}}'},
+            {"batch_size.init_args.unit": "epochs", "batch_size.init_args.initial": None},
+        ),
+        ({"objective": '{"targets": ["b"]}'}, {"objective.kind": "average", "objective.bounds": {}}),
+        ({"objective": "b"}, {"objective": "b"}),
+        ({"probe": '{"variance": true}'}, {"probe.interval_steps": None, "probe.mode": "auto"}),
+        ({"budget": '{"samples": 30}'}, {"budget.epochs": None, "budget.samples": 30}),
+        ({"streams.a.format": "Chat"}, {"streams.a.format.init_args.max_length": None}),
+        ({"streams": '{"a": {"format": "Text"}}'}, {"streams.a.format.init_args.max_length": None}),
+        ({"training.seed": "3"}, {"training.learning_rate": 0.25}),
+    ],
+)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_nothing_of_a_former_value_is_kept(options, expected, is_file, parser, tmp_path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(yaml.safe_dump(BASE))
+    words = [word for option, value in options.items() for word in (f"--{option}", value)]
+    if is_file:
+        if any("." in option for option in options):
+            pytest.skip("an option for a part, which a file has in its place")
+        content = {option: yaml.safe_load(value) for option, value in options.items()}
+        second.write_text(yaml.safe_dump(content))
+        words = ["--recipe", str(second)]
+    config = parser.parse_args(overriding(Recipe, ["--recipe", str(first), *words]))
+    for field, value in expected.items():
+        found: Any = config
+        for name in field.split("."):
+            found = found[name]
+        assert found == value, field

@@ -1,0 +1,77 @@
+"""Parts of a recipe that do or do not fit together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonargparse import ArgumentParser
+
+from mixer.tools.cli.command import build_recipe
+from mixer.tools.recipe.data import DataSource
+from mixer.tools.recipe.data.formats.dialogue import Dialogue
+from mixer.tools.recipe.data.formats.template import chat_template_of
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.streams import StreamRecipe
+from tests.helpers import plain_options
+from tests.mixer.tools.recipe.small_tokenizers import CHATML, byte_level
+
+
+def built(folder: Path, **fields: Any) -> Any:
+    (folder / "rows.jsonl").write_text((json.dumps({"input_ids": [1, 2, 3], "labels": [1, 2, 3]}) + "\n") * 8)
+    stream = {"data": {"path": str(folder / "rows.jsonl")}}
+    sets = {name: dict.fromkeys(fields.pop(name, ()), stream) for name in ("evaluation", "targets")}
+    model = {"factory": "tests.helpers.build_model", "arguments": {"name": "llama"}}
+    content = {"model": model, "streams": {"a": {**stream, "validation": 2}}, "training": plain_options(folder)}
+    kind, parser = Recipe.for_trainer(fields.get("trainer")), ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    return build_recipe(kind, parser, parser.parse_object({**content, **sets, **fields})).build()
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"evaluation": ["a"]}, "evaluation: .*'a'"),
+        ({"targets": ["a"]}, "targets: .*'a'.* objective"),
+        ({"chat_template": CHATML}, "chat_template: .* tokenizer"),
+        ({"trainer": "sft"}, "tokenizer: "),
+    ],
+)
+def test_fields_that_need_or_exclude_another_are_refused(fields: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{named}"):
+        built(tmp_path, **fields)
+
+
+def test_rows_of_targets_become_development_rows(tmp_path: Path) -> None:
+    trainer = built(tmp_path, targets=["a"], objective=["a"], mixing="MarginalValue")
+    (rows,) = trainer._parts.plan.target_splits.rows.values()
+    assert len(rows) == 8
+
+
+ROWS = {"factory": "builtins.dict", "arguments": {"test": [{"labels": 1}]}}
+
+
+@pytest.mark.parametrize(
+    ("stream", "named"),
+    [
+        (StreamRecipe(), "data .* factory"),
+        (StreamRecipe(factory="builtins.dict", data=DataSource("a")), "data .* factory"),
+        (StreamRecipe(data=DataSource("a"), train_split="test"), "train_split"),
+        (StreamRecipe(**ROWS), "train_split: .*'test'"),
+        (StreamRecipe(**ROWS, train_split="test", format=Dialogue()), "format: Dialogue .*trainer"),
+        (StreamRecipe(factory="builtins.zip", rows_share=0.5), "rows_share"),
+    ],
+)
+def test_a_stream_whose_fields_do_not_fit_is_refused(stream: StreamRecipe, named: str) -> None:
+    with pytest.raises(ValueError, match=rf"^streams\.s\b.*{named}"):
+        stream.build("s", None, "causal-lm")
+
+
+def test_a_template_is_written_out_in_a_file_or_a_tokenizers(tmp_path: Path) -> None:
+    byte_level(chat_template=CHATML).save_pretrained(tmp_path / "own")
+    byte_level(chat_template=None).save_pretrained(tmp_path / "bare")
+    (tmp_path / "file").write_text(CHATML)
+    assert {chat_template_of(str(given)) for given in (CHATML, tmp_path / "file", tmp_path / "own")} == {CHATML}
+    for given, named in ((str(tmp_path / "bare"), "bare"), ("lama3", "'lama3'")):
+        with pytest.raises(ValueError, match=named):
+            chat_template_of(given)

@@ -1,0 +1,81 @@
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mixer.tools.recipe.recipe_files import differences, filled_in, read_recipe
+
+RECIPE: dict[str, Any] = {
+    "model": {"config": {"model_type": "llama"}},
+    "streams": {"math": {"factory": "somewhere.math"}},
+    "training": {"output_dir": "runs/one", "max_steps": 4},
+}
+
+
+BEST = {"load_best_model_at_end": True, "save_strategy": "steps", "eval_strategy": "steps"}
+OTHERWISE = ["model.config.model_type", "training.max_steps", "training.seed"]
+
+
+def written(mixing: Any = None, model: dict[str, Any] | None = None, **training: Any) -> str:
+    own = {**RECIPE, "model": model or RECIPE["model"], "training": {**RECIPE["training"], **training}}
+    return yaml.safe_dump({**own, **({} if mixing is None else {"mixing": mixing})})
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "expected"),
+    [
+        ({}, {}, []),
+        ({}, {"output_dir": "/somewhere/runs/one"}, []),
+        ({}, {"logging_steps": 1, "log_level": "error", "logging_style": "dict", "ledger_interval_steps": 3}, []),
+        ({}, {"report_to": "none", "run_name": "one", "project": "mine"}, []),
+        ({}, {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}, []),
+        ({}, {"seed": 42, "weight_decay": 0.0}, []),  # the defaults
+        ({}, {"dataloader_num_workers": 2, "dataloader_prefetch_factor": 4, "dataloader_pin_memory": False}, []),
+        # Policies may follow evaluations; where the model is the best of what is saved, that counts.
+        ({}, {"eval_strategy": "steps", "eval_steps": 2}, ["training.eval_steps", "training.eval_strategy"]),
+        ({**BEST, "save_steps": 1}, {**BEST, "save_steps": 2}, ["training.save_steps"]),
+        ({}, {"model": {"config": {"model_type": "gpt2"}}, "seed": 1, "max_steps": 5}, OTHERWISE),
+    ],
+)
+def test_what_is_trained_otherwise_is_named_in_order(saved, now, expected) -> None:
+    assert differences(written(**saved), written(**now)) == expected
+
+
+def test_a_policy_is_the_same_in_every_form() -> None:
+    forms = ("GroupDRO", {"class_path": "GroupDRO"}, {"class_path": "mixer.GroupDRO", "init_args": {"step_size": 0.01}})
+    for form in forms:
+        assert differences(written("GroupDRO"), written(form)) == []
+    other = {"class_path": "GroupDRO", "init_args": {"step_size": 2}}
+    assert differences(written("GroupDRO"), written(other)) == ["mixing.init_args.step_size"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "it is empty"),
+        ("model:\n  config:", "it was cut off"),
+        ("model: [\n", "did not find"),
+        ("model: {}\n", "required: streams"),
+        (written() + "modell: 1\n", "modell"),
+    ],
+)
+def test_what_is_no_recipe_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=problem):
+        read_recipe(path)
+
+
+_RECIPE = "model: {config: {}}\nstreams: {a: {factory: x.y}}\ntraining: {output_dir: o}\n"
+
+
+@pytest.mark.parametrize("line", ["mixing: {class_path: marks_itself.Policy}", "methods: [marks_itself.Method]"])
+def test_a_class_of_a_package_that_is_not_loaded_is_refused_before_it_is(line, tmp_path, monkeypatch) -> None:
+    (tmp_path / "marks_itself.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w').close()\nclass Policy: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=r"marks_itself\.\w+ is of a package that is not loaded here"):
+        filled_in(_RECIPE + line)
+    assert "marks_itself" not in sys.modules
+    assert not (tmp_path / "mark").exists()

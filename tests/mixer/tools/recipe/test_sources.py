@@ -1,0 +1,304 @@
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import fsspec
+import huggingface_hub.constants
+import pandas as pd
+import pytest
+
+from mixer.tools.recipe.data import DataSource
+from mixer.tools.recipe.data.row_files import TextRows
+from tests.hub import Hub, running_hub
+
+ROWS = [{"q": f"what {number}?", "a": f"that {number}"} for number in range(20)]
+
+
+def write(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table, lines = pd.DataFrame(rows), "".join(f"{json.dumps(row)}\n" for row in rows)
+    if ".jsonl" in path.name:
+        compress = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+        path.write_bytes(compress(lines.encode()))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif path.suffix == ".parquet":
+        table.to_parquet(path)
+    elif path.suffix == ".arrow":
+        with datasets.arrow_writer.ArrowWriter(path=str(path)) as writer:
+            writer.write_table(datasets.Dataset.from_list(rows).data.table)
+            writer.finalize()
+    else:
+        table.to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", index=False)
+    return path
+
+
+KINDS = ("jsonl", "jsonl.gz", "jsonl.bz2", "jsonl.xz", "json", "csv", "TSV", "parquet", "arrow")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_every_format_give_the_same_rows(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"rows.{kind.lower()}").rename(tmp_path / f"rows.{kind}")
+    train, validation = DataSource(str(path)).load("s")
+    assert train.to_list() == ROWS
+    assert validation is None
+    streamed, _ = DataSource(str(path), streaming=True).load("s")
+    assert isinstance(streamed, datasets.IterableDataset)
+    assert list(streamed) == ROWS
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_text_is_read_by_lines_paragraphs_or_as_a_whole(streaming: bool, tmp_path: Path) -> None:
+    for name, text in [("a.txt", "one\ntwo\n\nthree"), ("b.txt", "four\n")]:
+        (tmp_path / name).write_text(text)
+    by_kind: dict[TextRows, list[str]] = {
+        "line": ["one", "two", "", "three", "four"],
+        "paragraph": ["one\ntwo", "three", "four\n"],
+        "document": ["one\ntwo\n\nthree", "four\n"],
+    }
+    for rows, texts in by_kind.items():
+        read, _ = DataSource(str(tmp_path / "*.txt"), rows=rows, streaming=streaming).load("s")
+        assert [row["text"] for row in read] == texts
+
+
+def test_only_texts_are_read_by_other_rows(tmp_path: Path) -> None:
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    for path in (str(tmp_path / "saved"), "org/maths"):
+        assert "rows='document' is for text" in refused(DataSource(path, rows="document"))
+    with pytest.raises(ValueError, match="rows must be one of line, paragraph, document, got 'page'"):
+        DataSource("org/maths", rows="page")  # type: ignore[arg-type]
+
+
+def test_a_pattern_takes_files_in_the_order_of_their_names(tmp_path: Path) -> None:
+    write(tmp_path / "deep" / "b.jsonl", ROWS[10:])
+    write(tmp_path / "deep" / "er" / "a.jsonl", ROWS[:10])
+    write(tmp_path / "deep" / "other.csv")
+    assert DataSource(str(tmp_path / "deep" / "*.jsonl")).load("s")[0].to_list() == ROWS[10:]
+    assert len(DataSource(str(tmp_path / "**" / "*.jsonl")).load("s")[0]) == 20
+
+
+def test_files_of_a_folder_are_told_apart_by_the_splits_that_they_name(tmp_path: Path) -> None:
+    write(tmp_path / "named" / "train-0.jsonl", ROWS[:5])
+    write(tmp_path / "named" / "train-1.jsonl", ROWS[5:10])
+    write(tmp_path / "named" / "dev.jsonl", ROWS[10:])
+    train, validation = DataSource(str(tmp_path / "named"), validation_split="validation").load("s")
+    assert (train.to_list(), validation.to_list()) == (ROWS[:10], ROWS[10:])
+    write(tmp_path / "plain" / "one.jsonl", ROWS[:5])
+    write(tmp_path / "plain" / "two.jsonl", ROWS[5:])
+    assert DataSource(str(tmp_path / "plain")).load("s")[0].to_list() == ROWS
+    write(tmp_path / "named" / "more.jsonl")
+    with pytest.raises(ValueError, match=r"some name a split \(.*validation: 'dev\.jsonl'.*\).* such as 'more\.jsonl'"):
+        DataSource(str(tmp_path / "named")).load("s")
+
+
+def test_a_saved_data_set_is_read_with_or_without_splits(tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_list(ROWS)
+    rows.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": rows, "test": rows.select(range(4))}).save_to_disk(tmp_path / "two")
+    assert DataSource(str(tmp_path / "one"), split="train[:10%]").load("s")[0].to_list() == ROWS[:2]
+    train, test = DataSource(str(tmp_path / "two"), validation_split="test").load("s")
+    assert (len(train), len(test)) == (20, 4)
+    assert list(DataSource(str(tmp_path / "two"), split="test", streaming=True).load("s")[0]) == ROWS[:4]
+
+
+@pytest.mark.parametrize(
+    ("split", "places"), [("train[-2:]", [18, 19]), ("train[50%:60%]", [10, 11]), ("train[:1]+train[3:4]", [0, 3])]
+)
+def test_slices_of_a_split_are_those_of_the_hub(split: str, places: list[int], tmp_path: Path) -> None:
+    train, _ = DataSource(str(write(tmp_path / "rows.jsonl")), split=split).load("s")
+    assert train.to_list() == [ROWS[place] for place in places]
+
+
+def refused(source: DataSource) -> str:
+    with pytest.raises((ValueError, OSError)) as caught:
+        source.load("streams.math.data")
+    assert str(caught.value).startswith("streams.math.data: ")
+    return str(caught.value)
+
+
+def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("data/rows.jsonl.gz", "data/deep/rows", "rows"):
+        told = refused(DataSource(path))
+        assert f"there is no file or folder '{tmp_path}/{path}'" in told
+        assert "no name on the hub, which has the form org/name" in told
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert len(DataSource(f"~/{write(tmp_path / 'home' / 'rows.csv').name}").load("s")[0]) == 20
+    assert f"the pattern '{tmp_path}/data/*.jsonl' matches no file" in refused(DataSource("data/*.jsonl"))
+    (tmp_path / "empty").mkdir()
+    assert f"the folder '{tmp_path}/empty' has no file that ends in .parquet" in refused(DataSource("empty"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "test"}, "there is no split 'test'; there are ['train']"),
+        ({"validation_split": "dev"}, "there is no split 'dev'"),
+        ({"split": "train[a:]"}, "cannot be read as a split or its slice"),
+        ({"split": "train[:5]", "streaming": True}, "name one split, or set streaming to false"),
+        ({"name": "main"}, "name='main' is for data on the hub"),
+        ({"revision": "v2"}, "revision='v2' is for data on the hub"),
+        ({"rows": "document"}, "rows='document' is for text files (.txt)"),
+    ],
+)
+def test_what_a_file_does_not_have_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert message in refused(DataSource(str(write(tmp_path / "rows.jsonl")), **options))
+
+
+def test_mixed_and_broken_files_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "mixed" / "a.jsonl")
+    write(tmp_path / "mixed" / "b.csv")
+    assert "mixes the formats .csv (b.csv), .jsonl (a.jsonl)" in refused(DataSource(str(tmp_path / "mixed")))
+    write(tmp_path / "torn" / "a.jsonl")
+    (tmp_path / "torn" / "b.jsonl").write_text('{"q": "x"')
+    assert "torn/b.jsonl' cannot be read as jsonl" in refused(DataSource(str(tmp_path / "torn")))
+    (tmp_path / "rows.xlsx").write_text("x")
+    assert "'rows.xlsx' is of no known format" in refused(DataSource(str(tmp_path / "rows.xlsx")))
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text("{")
+    assert "cannot be read as one of save_to_disk" in refused(DataSource(str(tmp_path / "saved")))
+
+
+@pytest.mark.parametrize("offline", ["1", ""])
+def test_a_name_on_the_hub_without_network_has_a_way_out(offline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not offline:
+        monkeypatch.setattr("time.sleep", lambda seconds: None)  # between one try and the next
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
+    told = refused(DataSource("org/no-such-data"))
+    assert ("HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached") in told
+    assert "hf download --repo-type dataset org/no-such-data --local-dir" in told
+
+
+CARD = """---
+configs:
+- config_name: main
+  default: true
+  data_files:
+  - {split: train, path: main/train.parquet}
+  - {split: test, path: main/test.parquet}
+- config_name: socratic
+  data_files:
+  - {split: train, path: socratic/train.parquet}
+---
+"""
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    for version, rows in (("", ROWS), ("@v1", ROWS[:3])):
+        folder = tmp_path / "hub" / "org" / f"maths{version}"
+        write(folder / "main" / "train.parquet", rows)
+        write(folder / "main" / "test.parquet", rows[:2])
+        write(folder / "socratic" / "train.parquet", rows[1:])
+        (folder / "README.md").write_text(CARD)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between one try and the next, if something is amiss
+    with running_hub(tmp_path / "hub") as running:
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub cache"))
+        addresses = f"{running.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", addresses)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.url)
+        monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", running.url)
+        monkeypatch.setattr(datasets.config, "USE_PARQUET_EXPORT", False)
+        yield running
+
+
+def test_configuration_split_and_revision_are_those_that_were_named(hub: Hub) -> None:
+    train, test = DataSource("org/maths", validation_split="test").load("s")
+    assert (train.to_list(), test.to_list()) == (ROWS, ROWS[:2])
+    other, _ = DataSource("org/maths", name="socratic", split="train[:2]").load("s")
+    assert other.to_list() == ROWS[1:3]
+    older, _ = DataSource("org/maths", revision="v1").load("s")
+    assert older.to_list() == ROWS[:3]
+
+
+def test_rows_can_be_streamed(hub: Hub) -> None:
+    streamed, test = DataSource("org/maths", name="main", validation_split="test", streaming=True).load("s")
+    assert isinstance(streamed, datasets.IterableDataset)
+    assert (list(streamed), list(test)) == (ROWS, ROWS[:2])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (DataSource("org/nothing"), "s: .*org/nothing.* doesn't exist on the Hub.*Nor is there a file or folder"),
+        (DataSource("org/maths", revision="v9"), "s: .*'v9' doesn't exist"),
+        (DataSource("org/maths", name="other"), r"'other' not found\. Available: \['main', 'socratic'\]"),
+        (DataSource("org/maths", split="dev"), r"split=dev.* Unknown split .dev.\..*\['train', 'test'\]"),
+        (DataSource("org/maths", split="dev", streaming=True), "split=dev"),
+        (DataSource("org/maths", split="train[:2]", streaming=True), "name one split, or set streaming to false"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_named(hub: Hub, source: DataSource, message: str) -> None:
+    with pytest.raises((ValueError, OSError), match=message):
+        source.load("s")
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Two shards, a held-out file and a description of them in fsspec's file system in memory; gives their folder."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    system = fsspec.filesystem("memory")
+    for name, rows in (("train-0.jsonl", ROWS[:5]), ("train-1.jsonl.gz", ROWS[5:]), ("test.jsonl", ROWS[:2])):
+        system.pipe(f"/rows/{name}", write(tmp_path / name, rows).read_bytes())
+    system.pipe("/rows/metadata.jsonl", b"{}")
+    yield "memory://rows"
+    system.rm("/rows", recursive=True)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_files_behind_a_url_are_one_split_in_the_order_of_a_pattern_or_a_list(in_memory: str, streaming: bool) -> None:
+    shards = [f"{in_memory}/train-1.jsonl.gz", f"{in_memory}/train-0.jsonl"]
+    for path, rows in ((f"{in_memory}/train-*", ROWS), (shards, ROWS[5:] + ROWS[:5]), (shards[1], ROWS[:5])):
+        assert list(DataSource(path, streaming=streaming).load("s")[0]) == rows
+
+
+def test_a_folder_behind_a_url_is_split_by_names_and_read_anew_when_it_has_changed(in_memory: str) -> None:
+    source = DataSource(in_memory, validation_split="test")
+    train, validation = source.load("s")
+    assert (train.to_list(), validation.to_list()) == (ROWS, ROWS[:2])
+    fsspec.filesystem("memory").pipe("/rows/test.jsonl", json.dumps(ROWS[7]).encode())
+    assert source.load("s")[1].to_list() == [ROWS[7]]
+    assert f"{in_memory}/*.parquet" in refused(DataSource(in_memory, streaming=True))
+
+
+def test_what_a_url_does_not_have_is_refused(in_memory: str) -> None:
+    assert "name='main'" in refused(DataSource(f"{in_memory}/test.jsonl", name="main"))
+    assert "there is no file" in refused(DataSource(f"{in_memory}/dev-*.jsonl"))
+    system = fsspec.filesystem("memory")
+    system.store["/rows/../out.jsonl"] = system.store["/rows/test.jsonl"]  # as a store of objects may call one
+    assert "leads out of its folder" in refused(DataSource(in_memory))
+
+
+def test_lists_are_of_files_and_patterns(tmp_path: Path) -> None:
+    shards = [str(write(tmp_path / f"{name}.jsonl", rows)) for name, rows in (("b", ROWS[:5]), ("a", ROWS[5:]))]
+    assert DataSource(shards).load("s")[0].to_list() == ROWS
+    assert "is a folder" in refused(DataSource([shards[0], str(tmp_path)]))
+    assert "name='main'" in refused(DataSource(shards, name="main"))
+    with pytest.raises(ValueError, match="path: the list is empty"):
+        DataSource([])
+    with pytest.raises(ValueError, match="not both"):
+        DataSource([shards[0], "s3://bucket/rows.jsonl"])
+    with pytest.raises(ValueError, match="storage_options are for URLs"):
+        DataSource(shards, storage_options={"key": "k"})
+
+
+@pytest.mark.parametrize("url", ["https://host/rows.jsonl?sign=SECRET", "https://me:SECRET@host/rows.jsonl"])
+def test_credentials_in_a_url_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"https://host/rows\.jsonl") as raised:
+        DataSource(url)
+    assert "SECRET" not in str(raised.value)
+
+
+def test_a_broken_line_behind_a_url_is_named_by_the_url(in_memory: str) -> None:
+    fsspec.filesystem("memory").pipe("/rows/train-0.jsonl", b'{"q": 1}\n{"q": \n')
+    assert f"'{in_memory}/train-0.jsonl'" in (said := refused(DataSource(f"{in_memory}/train-0.jsonl")))
+    assert "line 2" in said
