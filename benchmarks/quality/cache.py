@@ -26,7 +26,7 @@ PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
 KEPT = Path(__file__).parent / "results"
 # Modules that measure what a policy needs and are likely to change with it.
 _MEASURED = {
-    Alignment: ("mixer.measure.target_gradients", "mixer.gradients.metric"),
+    Alignment: ("mixer.measurements.hooks.target_gradients", "mixer.gradients.metric"),
 }
 
 

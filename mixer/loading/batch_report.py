@@ -61,9 +61,7 @@ def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
 def find_missing(report: measurements.Results, step: int, policy: Policy, schedule: Schedule) -> list[str]:
     """Names the measurements that policy or batch-size schedule need after a step and that a report lacks."""
     needs = [need for need in (*policy.needs, *schedule.needs) if not step % (getattr(need, "interval_steps", 0) or 1)]
-    kinds = {
-        measurements.Gradients if isinstance(need, measurements.GradientNoise) else type(need) for need in needs
-    } - {measurements.EvaluationLoss}
+    kinds = {need.shown_by or type(need) for need in needs if "evaluations" not in need.requires}
     return sorted(kind.__name__ for kind in kinds if _is_unknown(report.get(kind)))
 
 

@@ -12,7 +12,7 @@ from transformers.utils import logging
 import mixer.loading.standalone_options as options
 from mixer.loading.batch_report import StreamValues, as_number, as_numbers, find_missing, make_report
 from mixer.loading.build import resolve_policy
-from mixer.measurements import GradientNorm, Gradients, GradientStatistics, LearningRate, Results
+from mixer.measurements import GradientNorm, Gradients, GradientStatistics, LearningRate, Rates, Results
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
@@ -214,7 +214,7 @@ class Standalone:
         known = {GradientNorm: as_number(gradient_norm), Gradients: gradients, **(measured or {})}
         report = make_report(names, losses, loss, known)
         if not math.isnan(rate):
-            report[LearningRate] = lambda _position: rate
+            report[LearningRate] = Rates(rate, rate)
         counted = as_numbers("tokens", tokens, names).astype(np.int64)
         learned = None if labels is None else as_numbers("labels", labels, names).astype(np.int64)
         self._count(self._uncounted, counted, learned, report)

@@ -6,8 +6,7 @@ from mixer.measurements.gradient_noise import GradientNoise as GradientNoise, No
 from mixer.measurements.gradient_norm import GradientNorm as GradientNorm
 from mixer.measurements.gradients import Gradients as Gradients, GradientStatistics as GradientStatistics
 from mixer.measurements.learning_rate import LearningRate as LearningRate, Rates as Rates
-from mixer.measurements.loss import Loss as Loss
-from mixer.measurements.mean_loss import MeanLoss as MeanLoss
+from mixer.measurements.loss import Loss as Loss, MeanLoss as MeanLoss
 from mixer.measurements.measurement import (
     ByStream as ByStream,
     Kind as Kind,
@@ -20,6 +19,7 @@ from mixer.measurements.measurement import (
     check_requests as check_requests,
     names_of as names_of,
     required as required,
+    with_shown as with_shown,
 )
 
 BUILT_IN = tuple(kind for kind in tuple(vars().values()) if isinstance(kind, type) and issubclass(kind, Measurement))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mixer.measurements.measurement import ByStream
+from mixer.measurements.measurement import ByStream, Requirement
 
 
 @dataclass(frozen=True)
@@ -18,3 +18,7 @@ class EvaluationLoss(ByStream):
     costs = "the evaluations"
 
     before_first_step: bool = False
+
+    def requirements(self) -> frozenset[Requirement]:
+        """Returns the evaluations, and the one before the first step; see `Measurement.requirements`."""
+        return self.requires | {"an evaluation before the first step"} if self.before_first_step else self.requires

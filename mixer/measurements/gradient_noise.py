@@ -1,8 +1,9 @@
 """Signal and noise of the gradient of the whole mixture."""
 
+import math
 from dataclasses import dataclass
 
-from mixer.measurements.gradients import Gradients
+from mixer.measurements.gradients import Gradients, GradientStatistics
 from mixer.measurements.measurement import Measurement
 
 
@@ -30,8 +31,15 @@ class GradientNoise(Measurement[Noise]):
     """
 
     requires = frozenset({"whole gradients"})
+    shown_by = Gradients
 
     interval_steps: int = 1
+
+    @staticmethod
+    def shown(result: GradientStatistics) -> Noise | None:
+        """Returns the noise that the streams' gradients show, if it is finite; see `Measurement.shown`."""
+        noise = Noise(*result.noise)
+        return noise if math.isfinite(noise.squared_norm) and math.isfinite(noise.variance) else None
 
     def cost(self) -> str:
         """Returns that of `Gradients`, on a single rank; see `Measurement.cost`."""

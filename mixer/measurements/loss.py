@@ -1,6 +1,6 @@
-"""Training losses of the streams."""
+"""Training losses: of each stream, and of all."""
 
-from mixer.measurements.measurement import ByStream
+from mixer.measurements.measurement import ByStream, Measurement
 
 
 class Loss(ByStream):
@@ -10,3 +10,10 @@ class Loss(ByStream):
     """
 
     is_loss = True
+    reads_losses = True
+
+
+class MeanLoss(Measurement[float]):
+    """Mean training loss per item of the last step, over all streams."""
+
+    reads_losses = True

@@ -10,7 +10,9 @@ from mixer.utils.arrays import FloatArray
 
 Result = TypeVar("Result")
 Asked = TypeVar("Asked", bound="Measurement[Any]")
-Requirement = Literal["objective", "evaluations", "whole gradients", "gradients between steps"]
+Requirement = Literal[
+    "objective", "evaluations", "an evaluation before the first step", "whole gradients", "gradients between steps"
+]
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,28 @@ class Measurement(Generic[Result]):
         requires: What the run must have for it: an objective, evaluations of every stream, whole gradients on each
             rank, or gradients of other rows than those of its steps.
         is_loss: Whether its result is losses of the streams, which policies may see in the units of `loss_units`.
+        reads_losses: Whether it reads the step's losses off the device, which waits for it.
+        shown_by: Another measurement whose result may show this one too, by `shown`.
         costs: What it costs a run, in words; empty for nothing.
     """
 
     requires: ClassVar[frozenset[Requirement]] = frozenset()
     is_loss: ClassVar[bool] = False
+    reads_losses: ClassVar[bool] = False
+    shown_by: ClassVar["Kind | None"] = None
     costs: ClassVar[str] = ""
+
+    def requirements(self) -> frozenset[Requirement]:
+        """Returns what the run must have for it with its options; by default `requires`."""
+        return self.requires
 
     def cost(self) -> str:
         """Returns what it costs with its options, in words; by default `costs`."""
         return self.costs
+
+    @staticmethod
+    def shown(result: Any) -> "Result | None":
+        """Returns its result as that of `shown_by` shows it; `None` if it does not."""
 
     @staticmethod
     def part(result: Result, streams: Sequence[int]) -> Result:  # noqa: ARG004 for results by stream
@@ -87,6 +101,14 @@ def asked(needs: Needs, *kinds: type[Asked]) -> list[Asked]:
     return [need for need in needs if isinstance(need, kinds)]
 
 
+def with_shown(measured: Results, needs: Needs) -> Results:
+    """Returns the results of a step, with those of requests that nothing measured but others show."""
+    missing = {type(need) for need in needs if measured.get(type(need)) is None}
+    others = {kind: measured.get(kind.shown_by) for kind in missing if kind.shown_by is not None}
+    shown = {kind: kind.shown(other) for kind, other in others.items() if other is not None}
+    return {**measured, **{kind: result for kind, result in shown.items() if result is not None}}
+
+
 def names_of(needs: Iterable[Measurement[Any]]) -> list[str]:
     """Returns the names of the classes of some requests, in order of the alphabet."""
     return sorted({type(need).__name__ for need in needs})
@@ -94,7 +116,7 @@ def names_of(needs: Iterable[Measurement[Any]]) -> list[str]:
 
 def required(needs: Needs) -> set[Requirement]:
     """Returns what a run must have for all of some requests."""
-    return {requirement for need in needs for requirement in need.requires}
+    return {requirement for need in needs for requirement in need.requirements()}
 
 
 def at_interval(needs: Needs, rule: object) -> Needs:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -251,9 +251,7 @@ class Mixing:
         Yields:
             Plans of the steps after the last planned one, until the run ends.
         """
-        ahead = copy.copy(self)
-        ahead.planner, ahead.clock = self.planner.lookahead_copy(), copy.copy(self.clock)
-        total: int | None = None
+        ahead, total = self._ahead(), None
         while True:
             ahead.end_step(total)
             ahead.drop_rest()
@@ -305,23 +303,15 @@ class Mixing:
         Args:
             plan: Plan of the step.
             tokens: int64 `[num_streams]`: its tokens.
-            measured: What was measured, by the class of its request, for policies and schedules that need it; for
-                `LearningRate` a function that gives the factor at a position.
+            measured: What was measured, by the class of its request, for policies and schedules that need it.
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
             labels: int64 `[num_streams]`: labels that the loss learns; `None` for none.
         """
         loaded = np.stack([np.zeros_like(tokens) if own is None else own for own in (tokens, labels, skipped)])
-        position, measured = self.clock.schedule_position, dict(measured or {})
-        self.end_step(*map(plan.clocked, (plan.counts, *loaded[:2])))
-        if self.schedule.unit == "epochs":
-            self.drop_rest()
+        measured = measurements.with_shown(measured or {}, (*self.policy.needs, *self.schedule.needs))
+        self._count(plan, *loaded[:2])
         self._loaded += loaded
         self.planner.count_amounts(self._loaded[:2])
-        if measured.get(measurements.GradientNoise) is None:
-            measured |= _noise_of(measured.get(measurements.Gradients))
-        if measurements.LearningRate in measured:
-            rate: Callable[[float], float] = measured[measurements.LearningRate]
-            measured[measurements.LearningRate] = measurements.Rates(rate(self.clock.schedule_position), rate(position))
         if not self.size.is_constant:
             self._update_batch_size(plan, measured)
         self.drop_rest()
@@ -329,6 +319,31 @@ class Mixing:
             self._weights.num_observed = self.clock.step
             return
         self._update_weights(plan, loaded[int(self.policy.unit == "labels")], measured)
+
+    def _count(self, plan: StepPlan, tokens: Int64Array, labels: Int64Array) -> None:
+        self.end_step(*map(plan.clocked, (plan.counts, tokens, labels)))
+        if self.schedule.unit == "epochs":
+            self.drop_rest()
+
+    def schedule_positions(
+        self, plan: StepPlan, tokens: Int64Array, labels: Int64Array | None = None
+    ) -> tuple[float, float]:
+        """Returns the positions of the next step and of a planned one in the learning-rate schedule.
+
+        Args:
+            plan: The planned step, before it is observed.
+            tokens: int64 `[num_streams]`: its tokens.
+            labels: int64 `[num_streams]`: its labels; `None` for none.
+        """
+        after = self._ahead()
+        after._count(plan, tokens, np.zeros_like(tokens) if labels is None else labels)  # noqa: SLF001 a copy of this
+        return after.clock.schedule_position, self.clock.schedule_position
+
+    def _ahead(self) -> "Mixing":
+        """Returns a copy that can go ahead without effect on this one."""
+        ahead = copy.copy(self)
+        ahead.planner, ahead.clock = self.planner.lookahead_copy(), copy.copy(self.clock)
+        return ahead
 
     def _update_batch_size(self, plan: StepPlan, measured: measurements.Results) -> None:
         clock = self.clock
@@ -347,13 +362,8 @@ class Mixing:
 
     def _update_weights(self, plan: StepPlan, tokens: Int64Array, measured: measurements.Results) -> None:
         lengths = self._tokens_per_sample()
-        if (evaluated := self._weights.take_evaluation_losses()) is not None:
-            measured = {**measured, measurements.EvaluationLoss: evaluated}
         if self.loss_units is not None:
-            if measurements.Loss in measured:
-                self.loss_units.take(measured[measurements.Loss])
-            in_units = {kind: self.loss_units.measure(losses) for kind, losses in measured.items() if kind.is_loss}
-            measured = {**measured, **in_units}
+            measured = self.loss_units.in_units(measured)
         observation = Observation(
             step=self.clock.step,
             progress=self.clock.progress,
@@ -372,6 +382,10 @@ class Mixing:
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Stores evaluation losses for the policy; see `MixtureWeights.observe_evaluation`."""
         self._weights.observe_evaluation(losses)
+
+    def take_evaluation_losses(self) -> FloatArray | None:
+        """Returns the losses of the evaluations since the last call, `[num_streams]`, or `None`."""
+        return self._weights.take_evaluation_losses()
 
     def end_step(self, num_samples: int | None = None, num_tokens: int = 0, num_labels: int = 0) -> None:
         """Counts a step on the clock; see `Clock.tick`."""
@@ -441,14 +455,6 @@ class Mixing:
         counts = [whole_number(count, name, most=MOST_COUNT) for count in saved]
         by_name = dict(zip(streams, counts, strict=True))
         return [by_name.get(name, 0) for name in self.names]
-
-
-def _noise_of(gradients: measurements.GradientStatistics | None) -> dict[measurements.Kind, measurements.Noise]:
-    """The noise that measured gradients show, as a measurement; empty if it is not known."""
-    noise = None if gradients is None else measurements.Noise(*gradients.noise)
-    if noise is None or not (math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)):
-        return {}
-    return {measurements.GradientNoise: noise}
 
 
 def check_format(state: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.measurements import Results
 from mixer.policies.contract import in_order
 from mixer.utils.arrays import FloatArray
 from mixer.utils.saved_state import check_form, to_plain
@@ -43,9 +44,13 @@ class LossUnits:
             is_first = np.isnan(self.units) & (np.abs(losses) > _LEAST)
             self.units = np.where(is_first, np.abs(losses), self.units)
 
-    def measure(self, losses: FloatArray | None) -> FloatArray | None:
-        """Expresses losses in the streams' units, `[num_streams]`; NaN for a stream without a unit yet."""
-        return None if losses is None else losses / self.units
+    def in_units(self, measured: Results) -> Results:
+        """Expresses losses among measurements in the streams' units; NaN for a stream without a unit yet."""
+        losses = {kind: result for kind, result in measured.items() if kind.is_loss and result is not None}
+        for kind, result in losses.items():
+            if kind.reads_losses:
+                self.take(result)
+        return {**measured, **{kind: result / self.units for kind, result in losses.items()}}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the units as plain data."""

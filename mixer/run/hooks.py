@@ -42,11 +42,13 @@ class StepHook:
     gradient, then replay buffers and the user's methods.
 
     Attributes:
-        measures: The classes of requests that it fulfils, besides those of the trainer itself.
+        measures: The classes of requests that it fulfils.
+        only_observes: Whether it has `observe` alone, so that micro-batches need not tell it anything.
         seconds_after: Duration of what it measured after the last optimizer step; counts as measuring in the ledger.
     """
 
     measures: tuple[Kind, ...] = ()
+    only_observes: bool = False
     seconds_after: float = 0.0
 
     def prepare(self, model: nn.Module) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from mixer.loading.build import MixtureOptions, resolve_budget
-from mixer.measurements import Loss, MeanLoss, Needs, asked
+from mixer.measurements import Needs
 from mixer.mixture.bad_samples import Skipping
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
@@ -157,7 +157,7 @@ def plan_run(
         have_heads=have_heads,
         keeps_samples=any(method.needs_samples for method in methods),
         keeps_outputs=bool(methods),
-        reads_losses_at_once=args.device.type == "cpu" or bool(asked(options.needs, Loss, MeanLoss)),
+        reads_losses_at_once=args.device.type == "cpu" or any(need.reads_losses for need in options.needs),
         is_step_based=options.schedule.is_constant and budget.is_in_steps,
     )
 

@@ -13,7 +13,7 @@ from mixer.distributed.gradient_sync import averaged_parameters, obstacle
 from mixer.gradients.conflict import Aggregator, known_name
 from mixer.gradients.per_source import StreamGradients
 from mixer.loading.loaded_step import StepBatch
-from mixer.measurements import GradientNoise, asked
+from mixer.measurements import required
 from mixer.run.class_checks import optimizer_name, steps_in_backward
 from mixer.run.hooks import ForwardResult
 from mixer.run.plan import RunPlan
@@ -198,7 +198,7 @@ def check_conflict(trainer: Trainer, plan: RunPlan) -> None:
             f"optim={optimizer_name(trainer.args)!r} updates weights during the backward pass, before the streams' "
             f"gradients are complete. Use another optimizer, or leave conflict out."
         )
-    if trainer.args.world_size > 1 and asked(schedule.needs, GradientNoise):
+    if trainer.args.world_size > 1 and "whole gradients" in required(schedule.needs):
         raise ValueError(
             f"batch_size={schedule.name} compares the gradients of the ranks, and with conflict these are gradients of "
             f"one stream. Use a schedule that measures no noise, or leave conflict out."

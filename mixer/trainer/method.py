@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mixer.distributed.collectives import RankSync
 from mixer.loading.loaded_step import StepBatch
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import GrowingDataset, Stream

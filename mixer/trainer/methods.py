@@ -13,7 +13,7 @@ from torch import Tensor
 from mixer.checkpoint.checkpoint_files import METHODS_ENTRY
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.losses.stream_losses import factor_of
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.stream import Stream
 from mixer.run.hooks import ForwardResult
 from mixer.run.plan import RunPlan

@@ -17,8 +17,9 @@ from mixer.loading.build import MixtureOptions, assemble, resolve_budget
 from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import check_schedule
 from mixer.losses.stream_losses import StreamLosses
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.stream_gradients import RunProbe
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.stream_gradients import RunProbe
+from mixer.measurements.hooks.table import check_measured, new_hooks
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream
@@ -40,7 +41,6 @@ from mixer.trainer.guard import WeightGuard
 from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl
-from mixer.trainer.measuring import check_measured, new_hooks
 from mixer.trainer.methods import MethodList, methods_of
 from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.resume import Resuming

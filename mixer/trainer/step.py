@@ -25,8 +25,8 @@ from transformers.utils import logging
 
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult, read_together
 from mixer.losses.stream_losses import StreamLosses
-from mixer.measure.stream_gradients import RunProbe
-from mixer.measurements import GradientNorm, Kind, LearningRate, Loss, MeanLoss, Results, asked
+from mixer.measurements import Kind, Results
+from mixer.measurements.hooks.stream_gradients import RunProbe
 from mixer.mixture.step_plan import StepPlan
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
@@ -74,13 +74,13 @@ class StepRunner:
         probe: RunProbe | None,
     ):
         self._trainer, plan, self._run, self._ranks = basis
-        self._hooks, self._losses, self._confirmation = hooks, losses, confirmation
+        self._observers, self._hooks = hooks, [hook for hook in hooks if not hook.only_observes]
+        self._losses, self._confirmation = losses, confirmation
         self._recovery, self._methods = recovery, methods
-        self._separation = StreamSeparation(basis, len(hooks) > 0, confirmation)
+        self._separation = StreamSeparation(basis, len(self._hooks) > 0, confirmation)
         self._trials = LossTrials(basis, losses, confirmation, self._separation, recovery)
         self._micro = MicroBatchTraining(self._trainer, self._run, losses)
         self._guard, self._arguments, self._probe = guard, arguments, probe
-        self._needs = plan.needs
         self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
         self._labels = LabelsSeen(plan.streams, self._trainer.is_world_process_zero())
         self._finished: StepResult | None = None
@@ -92,6 +92,7 @@ class StepRunner:
 
     def begin_run(self) -> None:
         """Begins a run."""
+        self._hooks = [hook for hook in self._observers if not hook.only_observes]
         self._finished = self._run.policy_error = self._run.method_error = None
         self._run.step.clear()
         self._guard.begin_run()
@@ -296,10 +297,10 @@ class StepRunner:
         self._finished = None
         self._methods.close_step()
         norm = run.gradient_norm
-        measured = self._read(result, norm)
-        for hook in self._hooks:
+        measured: dict[Kind, Any] = {}
+        for hook in self._observers:
             measured |= hook.observe(result)  # uses collectives, so errors are not deferred
-        after = sum(hook.seconds_after for hook in self._hooks)
+        after = sum(hook.seconds_after for hook in self._observers)
         own = {name: self._times[name] + after for name in ("train_seconds", "probe_seconds")}
         run.ledger.record_timings(**{**self._times, **own})
         # Copies: a policy may write into its arrays.
@@ -318,17 +319,3 @@ class StepRunner:
         except Exception as error:
             # Raised on all ranks when they confirm the next step; raised here, it would leave the others waiting.
             run.policy_error = error
-
-    def _read(self, result: StepResult, norm: float | None) -> dict[Kind, Any]:
-        """Reads off the step only what is asked for: reading from a GPU waits for it."""
-        needs, rate = self._needs, self._run.learning_rate
-        measured: dict[Kind, Any] = {}
-        if asked(needs, Loss):
-            measured[Loss] = np.where(np.isfinite(result.losses), result.losses, np.nan)
-        if asked(needs, MeanLoss):
-            measured[MeanLoss] = float(result.sums[-1])
-        if norm is not None and asked(needs, GradientNorm):
-            measured[GradientNorm] = norm
-        if rate is not None and asked(needs, LearningRate):
-            measured[LearningRate] = rate.at
-        return measured

@@ -17,8 +17,8 @@ from mixer.ledger.ledger import Ledger
 from mixer.loading.build import resolve_budget, resolve_policy
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.target_rows import split_targets
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.target_rows import split_targets
 from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping

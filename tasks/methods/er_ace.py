@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from replay import ReplayBuffer

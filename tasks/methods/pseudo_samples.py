@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import GenerationConfig
 
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.models.labels import IGNORED
 from mixer.trainer.method import Method, RunContext, TaskContext
 from mixer.utils.random_state import seed_generators

@@ -26,7 +26,8 @@ PLUG_INS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 # Rooms from the ground up: a room imports rooms below it. Several between two bars do not know each other.
 ROOMS = {
     "mixer": "utils|measurements|distributed schedules|policies|mixture|models|gradients|loading|ledger|run"
-    "|checkpoint losses|measure|trainer|tools.console|tools.records|tools.report|tools.recipe|tools.analysis|tools.cli",
+    "|checkpoint losses|measurements.hooks|trainer"
+    "|tools.console|tools.records|tools.report|tools.recipe|tools.analysis|tools.cli",
     "replay": "storage shared|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
     "tasks": "sources mlp text_domains task_folders|task|heads sequences generation|score metrics|harness methods"
     "|continual|tools.report|tools.recipe|tools.command",
@@ -77,7 +78,7 @@ def _named(module: str) -> set[str]:
 
 def _room(module: str) -> tuple[str, str]:
     package, *rest = module.split(".")
-    if rest[:1] == ["tools"]:
+    if rest[:1] == ["tools"] or rest[:2] == ["measurements", "hooks"]:
         return package, ".".join(rest[:2]) if rest[1:] not in ([], ["__init__"]) else "tools"
     return package, rest[0] if rest else "__init__"
 

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from mixer import BalancedPiKE, MixingTrainer, PiKE, Probing, schedules
-from tests.mixer.measure.test_probing_resume import SAVED, probed_end
+from tests.mixer.measurements.test_probing_resume import SAVED, probed_end
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, loss_of, train
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some

@@ -7,7 +7,7 @@ import numpy as np
 
 from mixer import MarginalValue
 from mixer.measurements import Alignment
-from tests.mixer.measure.test_targets import Aligned, train
+from tests.mixer.measurements.test_targets import Aligned, train
 from tests.ranks.warm import Results, launched
 
 

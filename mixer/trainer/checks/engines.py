@@ -8,7 +8,7 @@ from accelerate.utils import DistributedType, parse_flag_from_env
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
-from mixer.measurements import Alignment, asked
+from mixer.measurements import required
 from mixer.measurements.measurement import Requirement
 from mixer.run.argument_support import REFUSED
 from mixer.run.plan import RunPlan
@@ -157,7 +157,7 @@ def _check_deepspeed(trainer: Trainer, plan: RunPlan) -> None:
         return
     if "scheduler" in plugin.deepspeed_config and not plan.is_step_based:
         raise ValueError(REFUSED["deepspeed"])
-    has_targets = bool(asked(plan.needs, Alignment))
+    has_targets = "gradients between steps" in required(plan.needs)
     if (has_targets or plan.probed is not None) and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
         raise ValueError(
             "Gradients of streams and targets cannot be measured under DeepSpeed in fp16, which scales losses "

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
-from mixer.measurements import Alignment, EvaluationLoss, GradientNoise, asked, check_requests, required
+from mixer.measurements import check_requests, required
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
@@ -64,14 +64,14 @@ def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingAr
         )
     if args.eval_strategy == "no":
         raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
-    if not args.eval_on_start and any(need.before_first_step for need in asked(policy.needs, EvaluationLoss)):
+    if not args.eval_on_start and "an evaluation before the first step" in required(policy.needs):
         raise ValueError(f"Policy {name} compares losses with those before the first step: set eval_on_start=True.")
 
 
 def _warn_of_unmeasured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
     """Tells of streams that are not measured."""
     unread = [s.name for s in streams if s.is_iterable or s.is_memory]
-    if unread and asked(policy.needs, Alignment) and args.process_index == 0:
+    if unread and "gradients between steps" in required(policy.needs) and args.process_index == 0:
         logger.warning(
             "mixing=%s does not measure the streams %s, which keep their share: rows of an iterable data set or a "
             "replay buffer cannot be read outside of the steps. Make them map-style to have them measured.",
@@ -89,7 +89,7 @@ def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
     Raises:
         ValueError: If ranks average gradients at each micro-batch.
     """
-    if not asked(schedule.needs, GradientNoise):
+    if "whole gradients" not in required(schedule.needs):
         return
     if trainer.args.world_size > 1 and trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
         raise ValueError(

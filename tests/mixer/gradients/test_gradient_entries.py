@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from mixer.gradients.records import gradient_entries
 from mixer.measurements.gradients import GradientStatistics
-from tests.mixer.measurements import measured
+from tests.mixer.made_measurements import measured
 
 NAMES = ("math", "code", "chat")
 

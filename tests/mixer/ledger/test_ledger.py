@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 
 from mixer.ledger.ledger import Ledger
-from tests.mixer.measurements import measured
+from tests.mixer.made_measurements import measured
 
 NAMES = ("math", "code")
 COLUMNS = ["step", "stream", "weight", "count", "items", "loss", "tokens", "seen", "unique", "coverage", "epoch"]

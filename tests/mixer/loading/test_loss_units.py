@@ -87,8 +87,7 @@ def test_wrong_units_are_refused(given: Any, error: type[Exception], message: st
 def test_first_losses_are_units_from_the_first_on_and_after_a_resume() -> None:
     units = LossUnits(2)
     for losses, expected in (([2.0, NAN], [1.0, NAN]), ([1.0, 4.0], [0.5, 1.0]), ([1.0, 1.0], [0.5, 0.25])):
-        units.take(np.array(losses))
-        np.testing.assert_array_equal(units.measure(np.array(losses)), expected)
+        np.testing.assert_array_equal(units.in_units({Loss: np.array(losses)})[Loss], expected)
     other = LossUnits(2)
     other.load_state_dict(json.loads(json.dumps(units.state_dict())))
     assert other.units.tolist() == [2.0, 4.0]

@@ -20,7 +20,7 @@ from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from mixer.trainer.method import Method
 from mixer.trainer.streams_that_differ import can_share_batch
 from tests.helpers import Tokens
-from tests.mixer.measure.test_probed_numbers import Opaque
+from tests.mixer.measurements.test_probed_numbers import Opaque
 from tests.mixer.plans import make_plan
 from tests.mixer.trainer.runs import make, train
 

@@ -13,7 +13,7 @@ from mixer import MixingTrainer, Stream
 from mixer.models.inputs import check_columns, heads_of, takes_task
 from tests.helpers import Tokens, build_model
 from tests.mixer.forms import HEADS, multi_task, task_streams
-from tests.mixer.measure.test_probed_numbers import Opaque
+from tests.mixer.measurements.test_probed_numbers import Opaque
 from tests.mixer.trainer.runs import make
 
 _KIND = "sequence-classification"

@@ -81,7 +81,9 @@ def losses_at(step: int, num_streams: int) -> np.ndarray:
 def one_step(mixing: Mixing) -> StepPlan:
     plan = mixing.next_plan()
     losses = losses_at(plan.index, len(mixing.names))
-    mixing.observe(plan, plan.counts * (1 + np.arange(len(mixing.names))), {Loss: losses})
+    evaluated = mixing.take_evaluation_losses()
+    measured = {Loss: losses, **({} if evaluated is None else {EvaluationLoss: evaluated})}
+    mixing.observe(plan, plan.counts * (1 + np.arange(len(mixing.names))), measured)
     return plan
 
 

@@ -13,6 +13,7 @@ from mixer.measurements import (
     Loss,
     MeanLoss,
     Noise,
+    Rates,
 )
 from mixer.measurements.gradients import GradientStatistics
 from mixer.mixture.batch_size import BatchSize
@@ -30,6 +31,8 @@ from tests.mixer.mixture.test_controller import LENGTHS, Recording, make_mixing,
 
 class Sizes(Schedule):
     """Asks for the next of the given sizes and keeps what it observed."""
+
+    needs = (GradientNoise(),)
 
     def __init__(self, *sizes: float, unit: str | None = None, **bounds: int):
         super().__init__(**bounds)
@@ -89,14 +92,17 @@ class TestWhatTheScheduleSees:
         mixing = sized(schedule, Fixed([2, 1, 1]))
         noise = Noise(0.5, 7.0)
         labels = np.array([1, 2, 3])
-        update(mixing, loss=1.5, gradient_norm=2.5, learning_rate=lambda step: 100 + step, noise=noise, labels=labels)
+        update(mixing, loss=1.5, gradient_norm=2.5, learning_rate=Rates(0.5, 1.0), noise=noise, labels=labels)
         (seen,) = schedule.observations
         assert (seen.step, seen.progress, seen.num_epochs_done) == (1, 8 / 500, 0)
         assert (seen.num_samples, seen.num_tokens, seen.batch_size) == (8, 40 + 40 + 60, 8)
         assert (seen[MeanLoss], seen[GradientNorm], seen[GradientNoise]) == (1.5, 2.5, noise)
-        assert seen[LearningRate].last == 100
-        assert seen[LearningRate].next == pytest.approx(100 + 65 * 8 / 500)  # 65 steps of 8 in five epochs
-        update(mixing, labels=labels)
+        assert seen[LearningRate] == Rates(0.5, 1.0)
+        plan = mixing.next_plan()
+        ahead = mixing.schedule_positions(plan, plan.counts)
+        assert ahead == pytest.approx([65 * 28 / 500, 65 * 8 / 500])  # 65 steps of 8 in five epochs
+        mixing.observe(plan, plan.counts, {}, labels=labels)
+        assert (mixing.clock.schedule_position, mixing.clock.num_samples) == (ahead[0], 28)
         second = schedule.observations[1]
         assert (second.batch_size, second.num_samples, seen.num_labels, second.num_labels) == (20, 28, 6, 12)
 

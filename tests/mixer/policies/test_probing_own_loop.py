@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from mixer import AdaptiveBatchSampler, GradientProbe, MixingDataLoader, PiKE, schedules
 from mixer.measurements.gradients import GradientStatistics
-from tests.mixer.measurements import measured
+from tests.mixer.made_measurements import measured
 
 
 def lines(size: int, slope: float, noise: float) -> TensorDataset:

@@ -4,7 +4,7 @@ import numpy as np
 
 from mixer.policies import ADO, ODM, Decision, GroupDRO, Policy
 from mixer.policies.odm import exploration
-from tests.mixer.measurements import measured
+from tests.mixer.made_measurements import measured
 from tests.mixer.policies.observed import mixture, observe
 
 OWN, COUNTS = np.array([0.5, 0.3, 0.2]), np.array([5, 3, 2])

@@ -9,7 +9,7 @@ from mixer.ledger.recorder import Recorder
 from mixer.measurements import Gradients
 from mixer.trainer import resume
 from tests.helpers import three_streams
-from tests.mixer.measurements import measured
+from tests.mixer.made_measurements import measured
 from tests.mixer.trainer.runs import make, train
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from mixer.loading.learning_rate import new_learning_rate
-from mixer.measurements import LearningRate
+from mixer.measurements import Kind, LearningRate, Rates
 from mixer.mixture.counted_units import check_counted, option_counting
 from mixer.mixture.step_plan import StepPlan
 from mixer.tools.analysis.simulate.held_rules import hold_rules
@@ -76,5 +76,9 @@ class PlannedRun:
         for follow in self._parts.followers:
             follow(plan)
         is_asked = any(isinstance(need, LearningRate) for need in (*mixing.policy.needs, *mixing.schedule.needs))
-        mixing.observe(plan, tokens, {LearningRate: self._rate_factor} if is_asked else {}, labels=labels)
+        measured: dict[Kind, Any] = {}
+        if is_asked:
+            positions = mixing.schedule_positions(plan, tokens, labels)
+            measured[LearningRate] = Rates(*map(self._rate_factor, positions))
+        mixing.observe(plan, tokens, measured, labels=labels)
         self._rows.append((plan.counts, plan.weights, plan.batch_size, mixing.clock.progress, rate))

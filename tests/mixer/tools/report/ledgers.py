@@ -7,7 +7,7 @@ import numpy as np
 
 from mixer.ledger.ledger import Ledger
 from mixer.tools.report.run import Run, read_runs
-from tests.mixer.measurements import measured
+from tests.mixer.made_measurements import measured
 
 EPOCH_SIZE = 1000
 

@@ -1,19 +1,19 @@
-"""Per-stream gradients and gradient noise, measured when the policy or the schedule needs them."""
+"""Measures the streams' gradients, when the policy or the schedule needs them."""
 
-import contextlib
-import math
 from typing import Literal
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
+from transformers import TrainingArguments
 from transformers.utils import logging
 
 from mixer.gradients.probe import GradientProbe
-from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
 from mixer.loading.loaded_step import StepBatch, StepResult
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measurements import GradientNoise, Gradients, GradientStatistics, Results
+from mixer.measurements import Gradients, GradientStatistics, Results
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
+from mixer.mixture.controller import Mixing
 from mixer.run.hooks import ForwardResult, StepHook
+from mixer.run.plan import RunPlan
 from mixer.run.probing import ProbedSteps, exact_refusal
 
 logger = logging.get_logger(__name__)
@@ -26,6 +26,8 @@ class RunProbe(StepHook):
         probed: The steps that are measured, and how.
         passes: Run the model; the present step.
     """
+
+    measures = (Gradients,)
 
     def __init__(self, probed: ProbedSteps, passes: AuxiliaryPasses):
         (self.options, self.intervals, self.variance), self._passes = probed, passes
@@ -150,61 +152,49 @@ class RunProbe(StepHook):
         )
 
 
-class NoiseBetweenRanks(StepHook):
-    """Measures the gradient noise from the ranks' differences.
+def new_hook(passes: AuxiliaryPasses) -> RunProbe | None:
+    """Makes the hook, if gradients are asked for.
+
+    Raises:
+        ValueError: If the model or the steps cannot be read with these options.
+    """
+    if passes.plan.probed is None:
+        return None
+    _check_exact(passes.plan, passes.trainer.args, passes.run.mixing)
+    probe = RunProbe(passes.plan.probed, passes)
+    probe.check(passes.losses.own_model)
+    return probe
+
+
+def _check_exact(plan: RunPlan, args: TrainingArguments, mixing: Mixing) -> None:
+    """Refuses an exact probe of steps with several micro-batches or ranks.
 
     Args:
-        passes: Run the model; the present step.
+        plan: The plan of the run, which measures gradients.
+        args: The training arguments.
+        mixing: The controller of the mixture.
+
+    Raises:
+        ValueError: If there will be several, or may be.
     """
-
-    def __init__(self, passes: AuxiliaryPasses):
-        self._passes = passes
-        self._noise: RankNoise | None = None
-        self._listening = contextlib.ExitStack()
-        self._sums: Tensor | None = None  # of the last step, float64 `[4]`; see `RankNoise.measure`
-
-    def prepare(self, model: nn.Module) -> None:
-        """Refuses a model that is not wrapped in DDP; see `StepHook.prepare`."""
-        self._noise = RankNoise(model)
-
-    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
-        """Counts the items anew; see `StepHook.begin_step`."""
-        self._num_own, self._num_samples = 0, batch.plan.total
-
-    def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
-        """Listens to the backward that is synchronised; see `StepHook.begin_micro_batch`."""
-        self._num_own += trained.num_items
-        if is_synchronised and self._noise is not None:
-            self._listening.enter_context(self._noise.listening())
-
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
-        """Stops listening; see `StepHook.end_micro_batch`."""
-        self._listening.close()
-
-    def cancel(self) -> None:
-        """Stops listening; see `StepHook.cancel`."""
-        self._listening.close()
-
-    def before_averaging(self) -> None:
-        """Measures this rank's gradient; see `StepHook.before_averaging`."""
-        if self._noise is not None:
-            self._noise.take_local()
-
-    def end_backward(self, model: nn.Module) -> None:
-        """Measures the average; see `StepHook.end_backward`."""
-        if self._noise is not None:
-            device = self._passes.trainer.args.device
-            noise = self._noise.measure(self._num_own, self._passes.loss_scale(), device)
-            self._sums = self._passes.ranks.add_up(noise)
-
-    def observe(self, result: StepResult) -> Results:
-        """Returns the noise, the same on all ranks; waits for a GPU. See `StepHook.observe`."""
-        if self._sums is None:
-            return {}
-        noise = noise_of_ranks(self._sums.tolist(), self._passes.ranks.world_size, self._num_samples)
-        is_known = math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
-        return {GradientNoise: noise} if is_known else {}
-
-    def release(self) -> None:
-        """Lets go of the model; see `StepHook.release`."""
-        self._noise = self._sums = None
+    size, cap = mixing.size, plan.most_samples
+    if plan.probed is None or not plan.probed.options.needs_one_micro_batch:
+        return
+    largest = size.value if size.is_constant else size.schedule.limits.maximum
+    weighed = [stream.name for stream in plan.streams if stream.loss_weight != 1]
+    name = "per_device_train_batch_size" if cap == args.train_batch_size else "max_samples_per_micro_batch"
+    may_grow = f"batch_size={size.schedule.name} may grow beyond {name}={cap}; set maximum={cap}"
+    max_tokens, is_one = plan.config.max_tokens_per_micro_batch, len(plan.streams) == 1
+    reasons = {
+        f"there are {args.world_size} ranks": args.world_size > 1,
+        "homogeneous=True makes at least one micro-batch per stream": plan.probed.options.homogeneous,
+        "max_tokens_per_micro_batch splits a step by the lengths of its samples": max_tokens is not None,
+        f"{may_grow} if the schedule has it": largest is None,
+        f"steps have up to {largest} samples and {name}={cap}": (largest or 0) > cap,
+        f"loss_weight of {weighed} needs micro-batches of one stream each": bool(weighed),
+        "streams that differ have micro-batches of their own": plan.streams_differ and not is_one,
+    }
+    for reason in (reason for reason, applies in reasons.items() if applies):
+        raise exact_refusal(reason)
+    if not is_one and mixing.decision.loss_weights is not None:
+        raise exact_refusal(f"mixing={plan.policy.name} weights losses, which needs micro-batches of one stream each")

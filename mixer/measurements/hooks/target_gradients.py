@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from transformers.utils import logging
 
 from mixer.gradients.metric import OptimizerMetric
 from mixer.loading.loaded_step import MicroBatch, StepResult
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
-from mixer.measure.target_rows import TargetRows
-from mixer.measurements import Alignment, Results, TargetStatistics
+from mixer.measurements import Alignment, Results, TargetStatistics, asked
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.target_rows import TargetRows
 from mixer.policies.objective import Objective
 from mixer.run.hooks import StepHook
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -336,3 +337,18 @@ def _means_and_errors(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
         residual = np.maximum(dd - 2.0 * means * dn + means**2 * nn_, 0.0)
         errors = np.sqrt(residual) / n
     return means, errors
+
+
+def new_hook(passes: AuxiliaryPasses) -> TargetProbe | None:
+    """Makes the hook, if the targets' gradients are asked for."""
+    requests = asked(passes.plan.needs, Alignment)
+    if not requests:
+        return None
+    splits, request = passes.plan.aim, Alignment.merged(requests)
+    test = _targets(passes, splits.test) if request.test_losses and splits.test else []
+    return TargetProbe(_targets(passes, splits.rows), passes, request, splits.objective, test)
+
+
+def _targets(passes: AuxiliaryPasses, rows: Mapping[str, Any]) -> list[TargetRows]:
+    """Returns the rows of each target of the objective, from data sets by name."""
+    return [TargetRows(name, rows[name], passes) for name in passes.plan.aim.objective.names]

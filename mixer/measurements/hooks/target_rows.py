@@ -12,8 +12,8 @@ from transformers.utils import logging
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.preprocessing import preprocessed
-from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements import required
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.mixture.stream import Stream, is_iterable, selected
 from mixer.models.inputs import TASK

@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM, default_data_collator
 
 from mixer import MixingTrainer, Objective
-from mixer.measure.target_gradients import TargetProbe
 from mixer.measurements import Alignment
+from mixer.measurements.hooks.target_gradients import TargetProbe
 from tests.helpers import Tokens, arguments, mixing_trainer
-from tests.mixer.measure.test_targets import Aligned
+from tests.mixer.measurements.test_targets import Aligned
 
 STREAMS = {"a": Tokens(20, 1), "b": Tokens(20, 2)}
 TARGET = Tokens(28, 9)

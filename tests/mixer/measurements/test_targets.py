@@ -17,9 +17,9 @@ import mixer
 from mixer import MarginalValue, MixingTrainer, Objective, Uniform
 from mixer.gradients.metric import OptimizerMetric
 from mixer.loading.loaded_step import MicroBatch
-from mixer.measure.target_gradients import TargetProbe
 from mixer.measurements import Alignment
 from mixer.measurements.alignment import TargetStatistics
+from mixer.measurements.hooks.target_gradients import TargetProbe
 from mixer.tools.records.comparison import comparison_table
 from mixer.tools.records.summary import summarise
 from tests.helpers import Tokens, arguments, build_model, weights_of
@@ -85,7 +85,7 @@ def by_autograd(
 )
 def test_alignment_is_that_of_whole_gradients(tmp_path, optim, metric, name, weights, monkeypatch) -> None:
     expected, measure = [], TargetProbe._measure
-    monkeypatch.setattr("mixer.measure.target_gradients._FALL", 1e-4)  # the limit of a short step
+    monkeypatch.setattr("mixer.measurements.hooks.target_gradients._FALL", 1e-4)  # the limit of a short step
 
     def both(probe: TargetProbe, step: int) -> TargetStatistics:
         before = weights_of(trainer.model)
