@@ -1,6 +1,7 @@
 """Plans a whole run, one plan after the other, as the trainer's loop does."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from mixer.loading.learning_rate import new_learning_rate
 from mixer.measurements import Kind, LearningRate, Rates
