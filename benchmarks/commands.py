@@ -67,12 +67,10 @@ COMMANDS = {
         2,
         ("--parts", "exact"),
     ),
-    "long_runs": Command("scale.long_runs", "Does anything grow in a long run?", 12, _QUICK),
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",
         None,
         (*_QUICK, "--only", "interleave, map"),
     ),
-    "fuzz": Command("tools.fuzz.command", "Does hostile input end in a documented error?", 2, ("--cases", "200")),
 }

@@ -1,4 +1,4 @@
-"""A walk through planner, controller and replay buffer together, and what has to hold at each step."""
+"""Planner, controller and replay buffer together, in any order of steps."""
 
 import json
 import tempfile
@@ -6,7 +6,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import hypothesis
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from mixer.measurements import Loss
 from mixer.mixture.apportion import apportion
@@ -21,6 +24,7 @@ from mixer.schedules import Constant
 from replay import ReplayBuffer
 from replay.policies import ReplayRatio
 
+_NUMBERS = st.sampled_from([0.0, 0.3, 1.0, 1e-9, 1e9])
 _POLICIES: dict[str, Any] = {
     "Uniform": Uniform,
     "LossChange": LossChange,
@@ -195,3 +199,37 @@ def random_walk(random: Random) -> None:
         else:
             walk.update([random.choice([0.0, 1.0, random.random(), 1e30, float("nan")]) for _ in range(3)])
     check_apportionment([random.choice([0, 1, random.random()]) for _ in lengths] + [1.0], random.randint(1, 20), 20)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Steps of a run in any order; `Walk` checks coverage, ranks' shares and states that go on to the bit."""
+
+    @initialize(
+        lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+        policy=st.sampled_from(["Uniform", "LossChange", "GroupDRO"]),
+        capacity=st.sampled_from([0, 1, 5]),
+        batch_size=st.integers(1, 12),
+        world_size=st.integers(1, 3),
+    )
+    def begin(self, lengths: list[int], policy: str, capacity: int, batch_size: int, world_size: int) -> None:
+        self.walk = Walk(lengths, policy, capacity, batch_size, world_size)
+
+    @rule(losses=st.lists(st.floats(0, 1e30) | st.just(float("nan")), min_size=1, max_size=4))
+    def update(self, losses: list[float]) -> None:
+        self.walk.update(losses)
+
+    @rule(weights=st.none() | st.lists(_NUMBERS, min_size=1, max_size=4))
+    def set_weights(self, weights: list[float] | None) -> None:
+        self.walk.set_weights(weights)
+
+    @rule(batch_size=st.none() | st.integers(1, 50))
+    def set_batch_size(self, batch_size: int | None) -> None:
+        self.walk.set_batch_size(batch_size)
+
+    @rule()
+    def save_and_load(self) -> None:
+        self.walk.save_and_load()
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = hypothesis.settings(max_examples=25, stateful_step_count=10, deadline=None)

@@ -1,1 +1,0 @@
-"""Tools of the tests and of the documentation: fuzzing, pictures."""
