@@ -17,7 +17,7 @@ from tasks.sources import digits
 from tests.helpers import arguments
 from tests.mixer.trainer.runs import make
 from tests.ranks.warm import some
-from tests.tasks.killed import assert_goes_on, whole_runs
+from tests.tasks.killed import assert_goes_on, assert_saved_as_it_is, whole_runs
 from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
 
 FEW = ("OnlineEWC", "ICaRL", "RanPAC", "SLCA")
@@ -27,6 +27,11 @@ whole = whole_runs(build)
 @pytest.mark.parametrize("name", some(CASES, FEW))
 def test_a_run_killed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
     assert_goes_on(build, name, whole, tmp_path, seed=7)
+
+
+@pytest.mark.parametrize("name", some(CASES, FEW))
+def test_what_a_method_has_learnt_is_laid_out_after_a_save_as_before(name: str, whole: Any, tmp_path: Path) -> None:
+    assert_saved_as_it_is(whole(name)[0], tmp_path)
 
 
 @pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL(), RanPAC()])

@@ -24,7 +24,7 @@ from tasks.methods.shared import load_tensors
 from tests.helpers import arguments, weights_of
 from tests.mixer.checkpoint.test_resume import Instants
 from tests.ranks.warm import some
-from tests.tasks.killed import assert_goes_on, whole_runs
+from tests.tasks.killed import assert_goes_on, assert_saved_as_it_is, whole_runs
 from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, run_of
 
 
@@ -49,12 +49,18 @@ def build_named(folder: Path, name: str, instants: Instants | None = None, seed:
     return run_of(folder, model(seed), methods(), instants, **{**options, **changes})
 
 
+FEW = ("o-lora", "ties")
 whole = whole_runs(build_named)
 
 
-@pytest.mark.parametrize("name", some(RUNS, ("o-lora", "ties")))
+@pytest.mark.parametrize("name", some(RUNS, FEW))
 def test_a_run_killed_in_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
     assert_goes_on(build_named, name, whole, tmp_path, seed=7)
+
+
+@pytest.mark.parametrize("name", some(RUNS, FEW))
+def test_what_a_method_has_learnt_is_laid_out_after_a_save_as_before(name: str, whole: Any, tmp_path: Path) -> None:
+    assert_saved_as_it_is(whole(name)[0], tmp_path)
 
 
 # ---- Formulas ----
