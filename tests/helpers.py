@@ -228,7 +228,8 @@ def weights_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-_OF_RUN = frozenset({"_run", "_task", "_passes", "_buffer", "attached_to"})  # no state of a method
+# No state: what a method has of the run, and what a policy's warning goes by.
+_NOT_SAVED = frozenset({"_run", "_task", "_passes", "_buffer", "attached_to", "_dominant"})
 
 
 def layouts(value: Any) -> Any:
@@ -243,7 +244,7 @@ def layouts(value: Any) -> Any:
     if isinstance(value, nn.Module):
         return layouts(value.state_dict())
     if isinstance(value, Mapping):
-        return {str(name): layouts(part) for name, part in value.items() if name not in _OF_RUN}
+        return {str(name): layouts(part) for name, part in value.items() if name not in _NOT_SAVED}
     if isinstance(value, list | tuple):
         return [type(value).__name__, *map(layouts, value)]
     is_ours = library_of(type(value)) in ("mixer", "replay", "tasks")
