@@ -1,6 +1,7 @@
 """Methods for language models: their formulas by hand, and runs that are killed and resumed."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +35,7 @@ def osf(seed: int) -> Any:
 
 RUNS: dict[str, tuple[Callable[[int], Any], Callable[[], list[Any]], dict[str, Any]]] = {
     "o-lora": (adapted, lambda: [OLoRA(weight=2.0)], {}),
+    "o-lora, half": (partial(adapted, is_half=True), lambda: [OLoRA()], {}),
     "inf-lora": (adapted, lambda: [InfLoRA(threshold=0.9, num_samples=12)], {}),
     "adapter": (adapted, list, {"optimizer": "kept"}),
     "osf": (osf, list, {}),  # of PEFT, without a method
@@ -49,7 +51,7 @@ def build_named(folder: Path, name: str, instants: Instants | None = None, seed:
     return run_of(folder, model(seed), methods(), instants, **{**options, **changes})
 
 
-FEW = ("o-lora", "ties")
+FEW = ("o-lora", "o-lora, half", "ties")
 whole = whole_runs(build_named)
 
 
