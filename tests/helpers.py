@@ -5,12 +5,13 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate.utils import imports, memory, other
@@ -32,6 +33,7 @@ from transformers import (
 
 from mixer import MixingConfig, MixingOptions
 from mixer.run.config import OF_TRAINER
+from mixer.utils.user_code import library_of
 
 VOCABULARY = 64
 DOCS = Path(__file__).parents[1] / "docs"
@@ -224,6 +226,29 @@ def shown(*parts: Any, width: int = 120, height: int = 40) -> str:
 
 def weights_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+# No state: what a method has of the run, and what a policy's warning goes by.
+_NOT_SAVED = frozenset({"_run", "_task", "_passes", "_buffer", "attached_to", "_dominant"})
+
+
+def layouts(value: Any) -> Any:
+    """What the rounding of results may depend on beside the numbers, of all that is in a value, as plain data.
+
+    That is the type of each number, tensor and array, with strides, and of tensors how their memory is aligned.
+    """
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {[*value.shape]} by {value.stride()} at {value.data_ptr() % 64}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {[*value.shape]} by {value.strides if value.size else ()}"
+    if isinstance(value, nn.Module):
+        return layouts(value.state_dict())
+    if isinstance(value, Mapping):
+        return {str(name): layouts(part) for name, part in value.items() if name not in _NOT_SAVED}
+    if isinstance(value, list | tuple):
+        return [type(value).__name__, *map(layouts, value)]
+    is_ours = library_of(type(value)) in ("mixer", "replay", "tasks")
+    return layouts(vars(value)) if is_ours and hasattr(value, "__dict__") else type(value).__name__
 
 
 def quicken_accelerate() -> None:

@@ -53,7 +53,9 @@ def loaded_whole(model: nn.Module, result: Any, checkpoint: Path, allow_inexact:
 
 @contextlib.contextmanager
 def adapters_checked(model: Any, allow_inexact: bool) -> Iterator[None]:
-    """Checks what PEFT returns of weights that an adapter's file lacks, which the Trainer does not look at.
+    """Checks what PEFT returns of weights that an adapter's file lacks, and keeps the types of adapters that are there.
+
+    The Trainer does not look at the former, and PEFT would turn adapters of half precision into single precision.
 
     Args:
         model: The model; nothing is checked unless it is PEFT's.
@@ -67,8 +69,8 @@ def adapters_checked(model: Any, allow_inexact: bool) -> Iterator[None]:
         return
     load = model.load_adapter
 
-    def load_and_check(folder: str, *args: Any, **kwargs: Any) -> Any:
-        result = load(folder, *args, **kwargs)
+    def load_and_check(folder: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        result = load(folder, name, *args, **{"autocast_adapter_dtype": name not in model.peft_config, **kwargs})
         _refuse(model, _IncompatibleKeys(result.missing_keys, []), folder, allow_inexact)
         return result
 

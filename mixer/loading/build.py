@@ -1,5 +1,6 @@
 """Builds the parts of a mixture from the training arguments."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -24,7 +25,9 @@ from mixer.policies.objective import Objective
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy
 from mixer.schedules.base import Schedule
-from mixer.utils.random_state import seeded
+from mixer.utils.random_state import drawn_places, seeded
+
+_MOST_READ = 16  # samples of a stream
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ def _check_epochs(args: TrainingArguments, amounts: Amounts) -> None:
 
 
 def guess_tokens(streams: Sequence[Stream], budget: Budget) -> float:
-    """Estimates the tokens, or labels, per sample from the streams' first samples, to plan the steps of a budget.
+    """Estimates the tokens, or labels, per sample from some of the streams' samples, to plan the steps of a budget.
 
     Returns:
         Mean over the streams that can be indexed; 1 if none has `input_ids`, or the budget is in neither.
@@ -169,13 +172,22 @@ def guess_tokens(streams: Sequence[Stream], budget: Budget) -> float:
     for stream in streams if budget.tokens is not None or budget.labels is not None else ():
         if stream.is_iterable or stream.is_memory:
             continue
+        rows: Any = preprocessed(stream.dataset, stream.preprocess)
+        known = []
         with seeded(0):  # random numbers drawn here must not affect the run
-            sample: Any = preprocessed(stream.dataset, stream.preprocess)[0]
-        tokens = sample.get("input_ids") if isinstance(sample, Mapping) else None
-        if tokens is not None:
-            labels = np.asarray(sample.get("labels", tokens))
-            lengths.append(len(tokens) if budget.tokens is not None else max(int((labels != IGNORED).sum()), 1))
+            for place in drawn_places(stream.num_samples, _MOST_READ, 0).tolist():
+                with contextlib.suppress(Exception):  # whether one ends the run is said where it is trained on
+                    known += _amount_in(rows[place], budget)
+        lengths += [sum(known) / len(known)] if known else []
     return sum(lengths) / len(lengths) if lengths else 1.0
+
+
+def _amount_in(sample: Any, budget: Budget) -> list[int]:
+    """Counts the tokens, or labels, of a sample; empty if it has none."""
+    tokens = sample.get("input_ids") if isinstance(sample, Mapping) else None
+    if tokens is None or budget.tokens is not None:
+        return [] if tokens is None else [len(tokens)]
+    return [max(int((np.asarray(sample.get("labels", tokens)) != IGNORED).sum()), 1)]
 
 
 def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from mixer.mixture.loss_units import LossUnits, check_loss_units
 from mixer.mixture.stream import Stream
 from mixer.models.labels import LABEL_COLUMNS
 from mixer.policies.contract import Policy, in_order
-from mixer.utils.random_state import seeded
+from mixer.utils.random_state import drawn_places, seeded
 
 logger = logging.get_logger(__name__)
 _MOST_READ = 512  # samples of a stream
@@ -71,7 +71,7 @@ def new_loss_units(
 
 
 def labels_of(stream: Stream) -> Labels | None:
-    """Counts the classes of a stream in some of its samples, spread evenly.
+    """Counts the classes of a stream in some of its samples, always the same.
 
     Args:
         stream: The stream.
@@ -82,7 +82,7 @@ def labels_of(stream: Stream) -> Labels | None:
     if stream.is_iterable or stream.is_memory:
         return None
     rows, found = preprocessed(stream.dataset, stream.preprocess), []
-    places = np.unique(np.linspace(0, stream.num_samples - 1, min(_MOST_READ, stream.num_samples)).round().astype(int))
+    places = drawn_places(stream.num_samples, _MOST_READ, 0)
     with seeded(0):  # random numbers drawn here must not affect the run
         for place in places.tolist():
             label = _label_of(rows[place], stream.label_names or LABEL_COLUMNS)

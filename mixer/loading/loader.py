@@ -31,6 +31,7 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.mixture.streams import combine
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.random_state import drawn_places
 
 _MOST_EXAMPLES = 100  # attempts to load a padding sample
 
@@ -229,7 +230,7 @@ class MixingLoader:
         places = _without(places, self._find_broken(stream_ids, loaded))
         if len(places) < 2:
             return None
-        places = places[np.linspace(0, len(places) - 1, min(most, len(places))).astype(np.int64)]
+        places = places[drawn_places(len(places), most, batch.plan.step)]
         inputs = self._collation.collate(loaded, places, batch.plan.step, 0, -1 if stream_id is None else stream_id)
         return inputs, len(places)
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from mixer.utils.arrays import Int64Array
+
 # Bytes of a Mersenne Twister's state in memory: 624 words and the place among them.
 _TWISTER_BYTES = 4 * 624 + 4
 _PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined]  # Python's global generator
@@ -138,6 +140,23 @@ def _numpy_state(memory: bytes | None) -> Any:
     if memory is None or memory != _last.numpy_memory or _last.numpy[3]:
         _last.numpy_memory, _last.numpy = memory, np.random.get_state()  # noqa: NPY002
     return _last.numpy
+
+
+def drawn_places(count: int, most: int, *key: int) -> Int64Array:
+    """Draws some places of an ordered list: evenly spread ones may all be alike, where kinds of rows take turns.
+
+    Args:
+        count: How many places there are.
+        most: How many are wanted; of no more all are taken.
+        *key: Integers that determine the draw.
+
+    Returns:
+        int64 `[min(count, most)]`, ascending.
+    """
+    if count <= most:
+        return np.arange(count, dtype=np.int64)
+    random = np.random.default_rng([number % 2**63 for number in key])
+    return np.sort(random.choice(count, most, replace=False, shuffle=False)).astype(np.int64)
 
 
 def seed_generators(*key: int) -> None:

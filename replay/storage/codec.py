@@ -104,11 +104,11 @@ class NodeReader:
         return (np.frombuffer(content, name) if content else np.empty(0, name)).reshape(shape)
 
     def read_tensor(self, name: str, shape: Any, num_bytes: int) -> torch.Tensor:
-        """Reads a torch tensor."""
+        """Reads a torch tensor into memory of torch, whose alignment is that of any new tensor."""
         content, dtype = bytearray(self.take(num_bytes)), _TORCH_DTYPES[name]
         if not content:
             return torch.empty(0, dtype=dtype).reshape(shape)
-        return torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
+        return torch.frombuffer(content, dtype=torch.uint8).clone().view(dtype).reshape(shape)
 
 
 _READERS: dict[str, Callable[[NodeReader, Any], Any]] = {

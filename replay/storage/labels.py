@@ -11,6 +11,7 @@ from torch.utils.data import Subset
 
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
+from mixer.utils.random_state import drawn_places
 
 # Where labels are looked for unless a column is named; data sets of images and the like hold them as attributes.
 _COLUMNS = ("label", "labels")
@@ -64,8 +65,7 @@ class Labels:
 
     def _compare(self, dataset: ColumnReader) -> None:
         """Finds out whether a column has to be read, or which attribute has the same numbers."""
-        length = len(self._dataset)
-        some = np.unique(np.linspace(0, length - 1, _NUM_COMPARED if length else 0).astype(np.int64))
+        some = drawn_places(len(self._dataset), _NUM_COMPARED, 0)
         read = dataset.read_columns(some)
         trained_on = {name: _as_whole_numbers(read[name]) for name in self._columns if name in read}
         whole = [(name, numbers) for name, numbers in trained_on.items() if numbers is not None]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mixer.utils.files import read_json, write_json
+from mixer.utils.random_state import drawn_places
 from replay import ReplayBuffer
 
 FILE = "cost.json"
@@ -52,7 +53,7 @@ def _size(paths: Iterable[Path]) -> int:
 
 def _size_of_samples(buffer: ReplayBuffer) -> int:
     """Estimates the bytes of samples that stay in their data sets, by a few of them."""
-    slots = np.linspace(0, len(buffer) - 1, min(len(buffer), _LOOKED_AT)).astype(int).tolist()
+    slots = drawn_places(len(buffer), _LOOKED_AT, 0).tolist()
     return round(len(buffer) * float(np.mean([_bytes_of(buffer[slot]) for slot in slots]))) if slots else 0
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from mixer.utils.files import read_json, write_json
-from tasks.methods.adapters import activate, is_adapted
+from tasks.methods.adapters import activate, are_wide, is_adapted
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -112,7 +112,8 @@ def _load_adapter(model: PeftModel, folder: Path, name: str) -> None:
         if different := sorted(key for key in own if saved.get(key) != own[key]):
             changes = "; ".join(f"{key} {saved.get(key)} -> {own[key]}" for key in different)
             raise ValueError(f"model: its adapter {name!r} has other settings than that of the run: {changes}.")
-    model.load_adapter(str(path), name, is_trainable=True, torch_device="cpu")
+    casts = name not in model.peft_config and are_wide(model)  # one that is there keeps its type
+    model.load_adapter(str(path), name, is_trainable=True, torch_device="cpu", autocast_adapter_dtype=casts)
 
 
 def _settings(config: PeftConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+import torch
 from torch import nn
 
 from mixer.utils.random_state import seeded
@@ -72,8 +73,14 @@ def adapter_of_task(model: PeftModel, number: int, seed: int) -> str:
         config = copy.deepcopy(model.peft_config[first])
         config.inference_mode = False
         with seeded(seed, number):
-            model.add_adapter(name, config)
+            model.add_adapter(name, config, autocast_adapter_dtype=are_wide(model))
     return name
+
+
+def are_wide(model: PeftModel) -> bool:
+    """Whether adapters beside a model of half precision are in single precision: as the first one is."""
+    first = matrices_of(model, next(iter(model.peft_config)), ".").values()
+    return not any(one.dtype in (torch.float16, torch.bfloat16) for one in first)
 
 
 class AdapterMethod(TaskMethod):

@@ -6,6 +6,7 @@ from torch import nn
 
 from mixer.loading.loaded_step import MicroBatch
 from mixer.trainer.method import RunContext, TaskContext
+from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.shared import Tensors, WeightMethod, outermost_mode, trainable, wide
 
@@ -23,7 +24,7 @@ class OnlineEWC(WeightMethod):
         strength: `λ`, 0 or more; the surer the model is of its predictions, the smaller is `F` and the larger must this
             be: from 10 on noisy data to a million on MNIST.
         decay: `γ`, from 0 to 1: how much earlier tasks still count.
-        samples: Samples of a task for its Fisher information, spread evenly over it; one backward each.
+        samples: Samples of a task for its Fisher information, drawn by the run's seed; one backward each.
 
     Raises:
         ValueError: If a value is outside its range; at the start of training outside of a continual run.
@@ -44,7 +45,7 @@ class OnlineEWC(WeightMethod):
         """Takes the Fisher information over all ranks; see `Method.end_task`."""
         run = self._run
         count = min(self.samples, len(task.dataset))
-        positions = np.arange(run.rank, count, run.world_size) * len(task.dataset) // count
+        positions = drawn_places(len(task.dataset), count, run.seed, task.number)[run.rank :: run.world_size]
         own = run.passes.on_all_ranks(lambda: _squared_gradients(run, task, positions.tolist()))
         self._anchor.hold(model, {name: run.rank_sync.add_up(sums) / count for name, sums in own.items()}, self.decay)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mixer.trainer.method import RunContext, TaskContext
+from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import AdapterMethod, activate, is_adapted, matrices_of
 from tasks.methods.shared import load_tensors, save_tensors
@@ -36,7 +36,7 @@ class InfLoRA(AdapterMethod):
 
     Args:
         threshold: Share of the squared norm of a task's inputs that is protected; more forgets less and learns less.
-        num_samples: Largest number of samples whose inputs are looked at, evenly spread over the task.
+        num_samples: Largest number of samples whose inputs are looked at, drawn by the run's seed.
 
     Raises:
         ValueError: If a value is outside its range; when the trainer is made, if the model has no LoRA adapter on
@@ -108,7 +108,7 @@ class InfLoRA(AdapterMethod):
     def _squares(self, model: PeftModel, task: TaskContext) -> dict[str, Tensor]:
         """Adds up products of inputs `[num_inputs, num_inputs]` by layer, over all ranks."""
         run, count = self._run, min(self.num_samples, len(task.dataset))
-        chosen = np.linspace(0, len(task.dataset) - 1, count).astype(int).tolist()
+        chosen = drawn_places(len(task.dataset), count, run.seed, task.number).tolist()
         batches = [chosen[first : first + _ROWS] for first in range(0, count, _ROWS)]
         places = matrices_of(model, str(self._adapter), "A")
         squares = {place: torch.zeros(one.shape[1], one.shape[1], device=one.device) for place, one in places.items()}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
+from mixer.recipe.data.validation import hold_out
 from mixer.trainer.method import TaskContext
 from mixer.utils.arrays import Float32Array, Int64Array
 from mixer.utils.random_state import seeded
@@ -19,7 +20,7 @@ from tasks.task import Task
 
 _STRENGTHS = tuple(10.0**power for power in range(-2, 6))
 _ROWS = 1_024  # that are projected at once
-_HELD = 5  # one row of so many chooses λ
+_HELD = 5  # one row of so many takes part in the choice of λ
 
 
 class RanPAC(TaskMethod):
@@ -28,8 +29,10 @@ class RanPAC(TaskMethod):
     McDonnell et al. 2023, "RanPAC: Random Projections and Pre-trained Models for Continual Learning",
     arXiv:2307.02251, algorithm 1: with `h = max(Wᵀ f, 0)` of features `f`, the input of the last linear layer, and
     a random `W`, each task adds to `G = Σ h hᵀ` and `C = Σ h yᵀ`, and a sample is of the class with the largest entry
-    of `hᵀ (G + λI)⁻¹ C`. Of `strengths` λ is the one with the highest accuracy on every fifth row of the task, which
-    are left out of the sums for that; the paper goes by the squared error.
+    of `hᵀ (G + λI)⁻¹ C`. Of `strengths` λ is the one with the least squared error to `y` on a fifth of the task's rows,
+    drawn by the run's seed and of each class as many as are due to it, which are left out of the sums for that. Here
+    the sums of earlier tasks take part in the choice; in the authors' code those of the task alone do, and the fifth
+    is what comes last.
 
     The classifier is beside the model: `score=Score(method.score, metric="accuracy")`. Of the model the last linear
     layer alone is still trained, and not used: `max_steps=1` in the training arguments saves the time. A task costs a
@@ -93,12 +96,12 @@ class RanPAC(TaskMethod):
         self._task = None
 
     def learn(self, features: Float32Array, labels: Int64Array, seed: int = 0) -> None:
-        """Adds samples to the sums, and chooses λ by a fifth of them.
+        """Adds samples to the sums, and chooses λ by a fifth of them; of each class one or more is not among these.
 
         Args:
             features: float32 `[num_samples, num_features]`.
             labels: int64 `[num_samples]`: their classes.
-            seed: Seed of the projection, which the first samples draw.
+            seed: Seed of the projection, which the first samples draw, and of the rows that choose λ.
 
         Raises:
             ValueError: If features are not as long as those before, or not finite.
@@ -113,12 +116,13 @@ class RanPAC(TaskMethod):
                 "of the last linear layer must stay as long as it is."
             )
         self._widen(labels)
-        is_held = np.arange(len(labels)) % _HELD == 0
-        self._add(features[~is_held], labels[~is_held])
-        if len(self.strengths) > 1:
-            strength = max(self.strengths, key=lambda one: self._accuracy(features[is_held], labels[is_held], one))
+        num_held = min(-(-len(labels) // _HELD), len(labels) - len(np.unique(labels)))
+        kept, held = hold_out(len(labels), num_held, seed % 2**63, labels)
+        self._add(features[kept], labels[kept])
+        if len(self.strengths) > 1 and len(held):
+            strength = min(self.strengths, key=lambda one: self._squared_error(features[held], labels[held], one))
             self._state["strength"].fill_(strength)
-        self._add(features[is_held], labels[is_held])
+        self._add(features[held], labels[held])
 
     def classify(self, features: Float32Array, among: Iterable[int] | None = None) -> Int64Array:
         """Tells the classes of samples.
@@ -205,8 +209,13 @@ class RanPAC(TaskMethod):
         weights: Tensor = torch.linalg.solve(gram, self._state["sums"])
         return weights
 
-    def _accuracy(self, features: Float32Array, labels: Int64Array, strength: float) -> float:
-        return float((self._classified(features, self._solved(strength), None) == labels).mean())
+    def _squared_error(self, features: Float32Array, labels: Int64Array, strength: float) -> float:
+        weights, error = self._solved(strength), 0.0
+        for first in range(0, len(labels), _ROWS):
+            found = (self._projected(features[first : first + _ROWS]) @ weights).double()
+            own = torch.from_numpy(labels[first : first + _ROWS]).to(found.device)
+            error += float((found - nn.functional.one_hot(own, found.shape[1])).square().sum())
+        return error if np.isfinite(error) else np.inf
 
     def _classified(self, features: Float32Array, weights: Tensor, among: Iterable[int] | None) -> Int64Array:
         known = np.flatnonzero(self._state["counts"].cpu().numpy())

@@ -1,19 +1,21 @@
 """Shared by methods: a task that they need, weights held near earlier ones, a frozen model, logits, saved tensors."""
 
 import copy
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
 
-_FILE = "state.safetensors"
+_FILE, _STRIDES = "state.safetensors", "strides"
 Tensors = dict[str, Tensor]
 
 
@@ -211,16 +213,25 @@ def class_logits(output: object, num_rows: int, asked_by: str) -> Tensor:
 def save_tensors(folder: Path, **groups: Mapping[str, Tensor]) -> None:
     """Writes named groups of named tensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"{group}/{name}": tensor for group, own in groups.items() for name, tensor in own.items()}
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, folder / _FILE)
+    tensors = {f"{group}/{name}": one.detach() for group, own in groups.items() for name, one in own.items()}
+    strides = json.dumps({name: one.stride() for name, one in tensors.items()})
+    save_file({name: one.cpu().contiguous() for name, one in tensors.items()}, folder / _FILE, {_STRIDES: strides})
 
 
 def load_tensors(folder: Path, device: torch.device | str) -> dict[str, Tensors] | None:
-    """Reads what `save_tensors` wrote, onto a device; `None` if there is nothing."""
+    """Reads what `save_tensors` wrote, onto a device; `None` if there is nothing.
+
+    Each tensor has its strides again, and memory of its own, aligned as any new one: a processor may round products
+    otherwise where either differs, and a resumed run must go on to the bit.
+    """
     if not (folder / _FILE).exists():
         return None
     groups: dict[str, Tensors] = {}
-    for key, tensor in load_file(folder / _FILE).items():
-        group, _, name = key.partition("/")
-        groups.setdefault(group, {})[name] = tensor.to(device)
+    with safe_open(folder / _FILE, "pt") as file:  # type: ignore[no-untyped-call]
+        strides = json.loads((file.metadata() or {}).get(_STRIDES, "{}"))
+        for key in file.keys():  # noqa: SIM118  # it is no mapping
+            saved = file.get_tensor(key)
+            own = torch.empty_strided(saved.shape, strides.get(key, saved.stride()), dtype=saved.dtype, device=device)
+            group, _, name = key.partition("/")
+            groups.setdefault(group, {})[name] = own.copy_(saved)
     return groups

@@ -43,6 +43,11 @@ class SLCA(TaskMethod):
     trained on them by the cross entropy of `logits / (τ ‖logits‖)`. A class that comes again has a Gaussian for each
     task. The other half of the paper is a slow encoder: `trainer_class=slow_encoder(0.01)`.
 
+    The authors' code has more than that. Instead of `‖logits‖`, over all classes so far, it divides by the mean over
+    tasks of the length of each task's logits, which is about √(number of tasks) smaller: a smaller `temperature` comes
+    near it. It shrinks the mean of a class of task i of t by `0.9 + 0.1 i/t`, adds 1e-4 to the diagonal of covariances,
+    decays the layer's weights, and does not align after the first task.
+
     Args:
         num_samples: Features of each Gaussian in an epoch of the alignment, and of all classes in one of its steps.
         num_epochs: Epochs of the alignment; 0 leaves it out.

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
-from mixer.utils.random_state import RandomState, seed_generators
+from mixer.utils.random_state import RandomState, drawn_places, seed_generators
 from replay.storage.codec import Row, encode
 from replay.storage.labels import read_labels
 
@@ -31,7 +31,7 @@ def check_map_style(dataset: Any, called: str) -> None:
 def find_unrepeatable(dataset: Any) -> int | None:
     """Finds a sample that differs between reads, with the random generators in different states.
 
-    Reads a few samples spread over the data set three times or more. The generators of the process are restored.
+    Reads a few samples, drawn alike in every run, three times or more. The generators of the process are restored.
 
     Args:
         dataset: A map-style data set that is not empty.
@@ -39,7 +39,7 @@ def find_unrepeatable(dataset: Any) -> int | None:
     Returns:
         The index of such a sample; `None` if there is none.
     """
-    indices = np.unique(np.linspace(0, len(dataset) - 1, _NUM_SAMPLES).astype(np.int64)).tolist()
+    indices = drawn_places(len(dataset), _NUM_SAMPLES, 0).tolist()
     num_again = max(2, math.ceil(_NUM_COMPARISONS / len(indices)))
     state = RandomState.capture()
     try:

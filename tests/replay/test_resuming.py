@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, LlamaForSequenceClassification, Train
 from mixer import LossChange, MixingTrainer, Stream
 from mixer.utils.files import WriteError
 from replay import ReplayBuffer, ReplayRatio
-from tests.helpers import Tokens, _llama_config
+from tests.helpers import Tokens, _llama_config, layouts
 from tests.mixer.checkpoint.test_resume import Killed, assert_same, end_of
 from tests.replay.buffers import STORAGES, Classes, InTurn, make, memory_of, snapshot
 from tests.replay.test_feeding import iterable
@@ -71,7 +71,8 @@ def end(trainer: MixingTrainer) -> dict[str, Any]:
         {key: torch.as_tensor(value).tolist() for key, value in buffer[slot].items() if key != "text"}
         for slot in range(len(buffer))
     ]
-    return {**end_of(trainer), **snapshot(buffer), "held": held}
+    state = [buffer.selection, buffer.retrieval, buffer.entries, [buffer[slot] for slot in range(len(buffer))]]
+    return {**end_of(trainer), **snapshot(buffer), "held": held, "layouts": layouts(state)}
 
 
 class KilledAt(TrainerCallback):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers import weights_of
+from tests.helpers import layouts, weights_of
 from tests.mixer.checkpoint.test_resume import Instants, Killed
 
 
@@ -38,4 +38,18 @@ def assert_goes_on(build: Callable[..., Any], name: str, whole: Any, folder: Pat
     run.run(resume=True)
     assert weights_of(run.model).tolist() == weights_of(expected.model).tolist()
     np.testing.assert_array_equal(run.scores.scores, expected.scores.scores)
+    assert layouts(run.model) == layouts(expected.model)
     return run
+
+
+def assert_saved_as_it_is(run: Any, folder: Path) -> None:
+    """Saves the methods of a run that is over and loads them: what they have learnt has the layout that it had."""
+    for method in run.rehearsal.new_methods():
+        before = layouts({**vars(method), **NOT_LEARNT})
+        method.save(folder / method.name)
+        method.load(folder / method.name)
+        assert layouts({**vars(method), **NOT_LEARNT}) == before
+
+
+# What RanPAC computes of its sums when it is asked, and what CLSER copies into its models when the run goes on.
+NOT_LEARNT = {"_weights": None, "_loaded": None}

@@ -40,5 +40,5 @@ class MultipliedSchedule(ScheduleWithOptions):
         # size set by hand), continue from the actual one: otherwise the request would wind up far beyond the bound.
         if abs(self._size - observation.batch_size) > self.limits.granularity / 2:
             self._size = float(observation.batch_size)
-        self._size = self.limits.clamp(self._size * factor)
+        self._size = float(self.limits.clamp(self._size * factor))  # a bound is an integer
         return BatchDecision(self._size)

@@ -16,6 +16,7 @@ from mixer.policies.contract import weights_array
 from mixer.run.config import OF_TRAINER, MixingConfig
 from mixer.tools.recipe.data.splits import check_disjoint
 from mixer.tools.recipe.streams import StreamRecipe
+from mixer.utils.random_state import drawn_places
 
 logger = logging.get_logger(__name__)
 
@@ -150,7 +151,7 @@ def check_evaluation(
 
 
 def check_lengths(dataset: Any, called: str) -> None:
-    """Refuses rows of different lengths without a tokenizer, which would pad them; checks the first rows.
+    """Refuses rows of different lengths without a tokenizer, which would pad them; checks some rows.
 
     Args:
         dataset: Rows of tokens; only a `datasets.Dataset` is checked.
@@ -159,8 +160,10 @@ def check_lengths(dataset: Any, called: str) -> None:
     Raises:
         ValueError: If the lengths differ.
     """
-    first = dataset[:_NUM_CHECKED_ROWS]["input_ids"] if isinstance(dataset, datasets.Dataset) else []
-    lengths = sorted({len(tokens) for tokens in first if isinstance(tokens, list)})
+    if not isinstance(dataset, datasets.Dataset):
+        return
+    some = dataset[drawn_places(len(dataset), _NUM_CHECKED_ROWS, 0)]["input_ids"]
+    lengths = sorted({len(tokens) for tokens in some if isinstance(tokens, list)})
     if len(lengths) > 1:
         raise ValueError(
             f"{called}: its rows have from {lengths[0]} to {lengths[-1]} tokens, and batches cannot be padded: give "

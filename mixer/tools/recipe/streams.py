@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import datasets
-import numpy as np
 
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.stream import Stream, selected
@@ -17,9 +16,11 @@ from mixer.tools.recipe.data.formatting import column_names, content_of, fitted,
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.validation import Validation
 from mixer.utils.hidden_names import hidden
+from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_range
 from mixer.utils.storage_options import hidden_values, without_values
 
+_SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
 # Fields of the data; all others are passed on to `Stream`.
 _OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
 
@@ -43,8 +44,7 @@ def _part_of(dataset: Any, share: float, called: str) -> Any:
         return dataset
     if not isinstance(dataset, Sized):
         raise ValueError(f"{called}={share}: the data have no number of rows; leave it at 1.")
-    rows = np.linspace(0, len(dataset), max(1, round(share * len(dataset))), endpoint=False).astype(np.int64)
-    return selected(dataset, rows)
+    return selected(dataset, drawn_places(len(dataset), max(1, round(share * len(dataset))), _SHARE_SEED))
 
 
 def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any], *positional: Any) -> Any:
@@ -108,7 +108,8 @@ class StreamRecipe:
         format: Turns rows into samples: `Text`, `Prompt`, `Chat` or `Labelled` with their arguments, or a class of your
             own. Needs the recipe's tokenizer; leave it out for tokenized data.
         validation: Rows to hold out for evaluation: a share, a number of rows, or `Validation`.
-        rows_share: Share of the rows to train on, spread evenly: a short run then repeats a stream as a long one does.
+        rows_share: Share of the rows to train on, drawn alike in every run: a short run then repeats a stream as a long
+            one does.
         weight: See `Stream`, as for all that follow.
         max_epochs: See `Stream`.
         max_samples: See `Stream`.

@@ -15,6 +15,7 @@ from mixer.run.loading import goes_by_first
 from mixer.run.plan import RunPlan
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
 from mixer.trainer.streams_that_differ import StreamDifferences, try_user_code
+from mixer.utils.random_state import drawn_places
 
 _MOST_TRIED = 32  # samples of a data set
 
@@ -92,7 +93,7 @@ def _keeps_numbers(
     if _is_stock(trainer, stream) and dataset.format["type"] != "custom":
         return True
     preprocess = None if stream is None else stream.preprocess
-    places = np.unique(np.linspace(0, len(dataset) - 1, _MOST_TRIED).astype(np.int64)).tolist()
+    places = drawn_places(len(dataset), _MOST_TRIED, 0).tolist()
     numbers = dataset.with_format(None).select_columns([column])[places][column]
     samples, labels = preprocessed(dataset, preprocess), None
     for place, own in zip(places, numbers, strict=True):

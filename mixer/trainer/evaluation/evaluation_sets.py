@@ -15,6 +15,7 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import is_dataset
 from mixer.models.labels import find_lack_of_labels
 from mixer.trainer.streams_that_differ import StreamDifferences, try_user_code
+from mixer.utils.random_state import drawn_places
 
 _MOST_LOOKED_AT = 100  # samples of a set in search of a label
 
@@ -84,7 +85,7 @@ def lack_of_labels(
     if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
         return None
     samples, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
-    places = range(0, num_samples, max(num_samples // _MOST_LOOKED_AT, 1))[:_MOST_LOOKED_AT]
+    places = drawn_places(num_samples, _MOST_LOOKED_AT, 0).tolist()
     for place in places:  # the first one with a label is enough
         inputs = None
         with try_user_code(f"Sample {place} of {called} cannot be read."):

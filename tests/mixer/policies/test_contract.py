@@ -26,6 +26,7 @@ from mixer.policies import (
 )
 from mixer.policies.loss_change import LossChange
 from mixer.policies.registry import built_in_policies
+from tests.helpers import layouts
 from tests.mixer.policies.observed import measured, observe
 
 NAMES = ("a", "b", "c", "d")
@@ -162,6 +163,7 @@ def test_whatever_is_observed_weights_lie_on_the_simplex_and_a_saved_run_goes_on
     resumed.start(mixture())
     resumed.load_state_dict(json.loads(saved))
     assert json.dumps(resumed.state_dict()) == saved
+    assert layouts(resumed) == layouts(policy)
     later = [*course[cut:], *usual(6)]
     after = follow(policy, later, before[-1], cut + 1)
     assert plain(follow(resumed, later, before[-1], cut + 1)) == plain(after)

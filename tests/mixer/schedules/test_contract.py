@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from mixer import schedules
 from mixer.measurements import GradientNoise, GradientNorm, LearningRate, MeanLoss, Noise, Rates, names_of
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
+from tests.helpers import layouts
 from tests.mixer.kinds import parted
 
 INITIAL, NUM_STEPS = 16, 24
@@ -106,6 +107,10 @@ class Run:
         return other
 
 
+def laid_out(schedule: Schedule) -> Any:
+    return layouts({name: getattr(schedule, name) for name in schedule._remembered_names()})
+
+
 def test_every_schedule_stands_under_the_contract() -> None:
     assert {name.partition(",")[0] for name in MAKERS} == set(schedules.schedule_classes())
 
@@ -118,6 +123,7 @@ def test_whatever_is_shown_sizes_are_within_the_bounds_and_a_saved_run_goes_on_a
     run = Run(make(**BOUNDS)).follow(whole[:cut])
     resumed = run.resumed_by(make(**BOUNDS), initial=INITIAL * (1 + cut % 2))  # also with another default size
     assert resumed.schedule.state_dict() == run.schedule.state_dict()
+    assert laid_out(resumed.schedule) == laid_out(run.schedule)
     assert resumed.follow(whole[cut:]).decisions == run.follow(whole[cut:]).decisions
     assert resumed.sizes == run.sizes
     assert all(4 <= size <= 200 and size % 4 == 0 for size in run.sizes)

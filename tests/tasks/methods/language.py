@@ -48,10 +48,11 @@ def llama(seed: int = 0) -> Any:
 
 def adapted(seed: int = 0, **changes: Any) -> Any:
     """A model with an adapter; another seed gives another adapter on the same model."""
-    model = llama()
+    model, is_half = llama(), changes.pop("is_half", False)
+    model = model.bfloat16() if is_half else model
     torch.manual_seed(seed)
     options = {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", **changes}
-    return get_peft_model(model, LoraConfig(**options))
+    return get_peft_model(model, LoraConfig(**options), autocast_adapter_dtype=not is_half)
 
 
 def run_of(folder: Path, model: Any, methods: Any, instants: Instants | None = None, **changes: Any) -> Any:

@@ -10,14 +10,15 @@ import torch
 from replay import ReplayBuffer, ReplayRatio
 from tasks.continual.continual import ContinualRun
 from tasks.methods import ERACE, SI, SLCA, ICaRL, LwF, Merging, OnlineEWC, RanPAC, nearest_mean, slow_encoder
+from tasks.methods.shared import load_tensors, save_tensors
 from tasks.metrics import all_metrics
 from tasks.mlp import mlp
 from tasks.sequences import by_class, permuted
 from tasks.sources import digits
-from tests.helpers import arguments
+from tests.helpers import arguments, layouts
 from tests.mixer.trainer.runs import make
 from tests.ranks.warm import some
-from tests.tasks.killed import assert_goes_on, whole_runs
+from tests.tasks.killed import assert_goes_on, assert_saved_as_it_is, whole_runs
 from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
 
 FEW = ("OnlineEWC", "ICaRL", "RanPAC", "SLCA")
@@ -27,6 +28,29 @@ whole = whole_runs(build)
 @pytest.mark.parametrize("name", some(CASES, FEW))
 def test_a_run_killed_in_the_middle_of_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
     assert_goes_on(build, name, whole, tmp_path, seed=7)
+
+
+@pytest.mark.parametrize("name", some(CASES, FEW))
+def test_what_a_method_has_learnt_is_laid_out_after_a_save_as_before(name: str, whole: Any, tmp_path: Path) -> None:
+    assert_saved_as_it_is(whole(name)[0], tmp_path)
+
+
+def test_tensors_of_any_layout_are_saved_as_they_are(tmp_path: Path) -> None:
+    picture, table = torch.randn(2, 3, 4, 4), torch.randn(6, 5)
+    made = {
+        "channels last": picture.to(memory_format=torch.channels_last),
+        "transposed": table.T,
+        "part": table[1:, :3].clone().as_strided((5, 2), (3, 1)),
+        "half": table.bfloat16(),
+        "flags": table > 0,
+        "number": torch.tensor(3),
+        "nothing": torch.zeros(4, 0),
+    }
+    save_tensors(tmp_path, own=made)
+    found = load_tensors(tmp_path, "cpu")
+    assert found is not None
+    assert layouts(found["own"]) == layouts(dict(sorted(made.items())))
+    assert all(torch.equal(found["own"][name], made[name]) for name in made)
 
 
 @pytest.mark.parametrize("method", [OnlineEWC(), SI(), LwF(), ICaRL(), RanPAC()])

@@ -1,6 +1,7 @@
 """Methods for language models: their formulas by hand, and runs that are killed and resumed."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from tasks.methods.shared import load_tensors
 from tests.helpers import arguments, weights_of
 from tests.mixer.checkpoint.test_resume import Instants
 from tests.ranks.warm import some
-from tests.tasks.killed import assert_goes_on, whole_runs
+from tests.tasks.killed import assert_goes_on, assert_saved_as_it_is, whole_runs
 from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, run_of
 
 
@@ -34,6 +35,7 @@ def osf(seed: int) -> Any:
 
 RUNS: dict[str, tuple[Callable[[int], Any], Callable[[], list[Any]], dict[str, Any]]] = {
     "o-lora": (adapted, lambda: [OLoRA(weight=2.0)], {}),
+    "o-lora, half": (partial(adapted, is_half=True), lambda: [OLoRA()], {}),
     "inf-lora": (adapted, lambda: [InfLoRA(threshold=0.9, num_samples=12)], {}),
     "adapter": (adapted, list, {"optimizer": "kept"}),
     "osf": (osf, list, {}),  # of PEFT, without a method
@@ -49,12 +51,18 @@ def build_named(folder: Path, name: str, instants: Instants | None = None, seed:
     return run_of(folder, model(seed), methods(), instants, **{**options, **changes})
 
 
+FEW = ("o-lora", "o-lora, half", "ties")
 whole = whole_runs(build_named)
 
 
-@pytest.mark.parametrize("name", some(RUNS, ("o-lora", "ties")))
+@pytest.mark.parametrize("name", some(RUNS, FEW))
 def test_a_run_killed_in_a_task_ends_as_one_that_was_not(name: str, whole: Any, tmp_path: Path) -> None:
     assert_goes_on(build_named, name, whole, tmp_path, seed=7)
+
+
+@pytest.mark.parametrize("name", some(RUNS, FEW))
+def test_what_a_method_has_learnt_is_laid_out_after_a_save_as_before(name: str, whole: Any, tmp_path: Path) -> None:
+    assert_saved_as_it_is(whole(name)[0], tmp_path)
 
 
 # ---- Formulas ----

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from mixer.recipe.data.validation import hold_out
 from tasks.continual.continual import ContinualRun
 from tasks.continual.cost import read_cost
 from tasks.methods import RanPAC
@@ -52,20 +53,34 @@ def test_weights_are_those_of_a_ridge_regression_on_all_tasks_at_once() -> None:
     )
 
 
-def test_the_strength_does_best_on_every_fifth_row_with_the_sums_of_earlier_tasks() -> None:
+def test_the_strength_has_the_least_squared_error_on_a_fifth_of_each_class_with_the_sums_of_earlier_tasks() -> None:
     strengths, (features, labels) = [1e-1, 1e1, 1e3, 1e5], samples(60, 2)
     method, first, rows = RanPAC(SIZE, strengths=strengths), labels < 2, labels >= 2
     features += np.random.default_rng(1).normal(size=features.shape).astype(np.float32) * 2.0
-    method.learn(features[first], labels[first])
-    method.learn(features[rows], labels[rows])
+    method.learn(features[first], labels[first], seed=3)
+    method.learn(features[rows], labels[rows], seed=3)
     own, own_labels = features[rows], labels[rows]
-    held = np.arange(len(own)) % 5 == 0
-    inputs = hidden(np.concatenate([features[first], own[~held]]), 0)
-    known = np.concatenate([labels[first], own_labels[~held]])
-    right = [(hidden(own[held], 0) @ ridge(inputs, known, one)).argmax(axis=1) == own_labels[held] for one in strengths]
-    accuracies = [part.mean() for part in right]
-    assert len(set(accuracies)) > 1
-    assert float(method._state["strength"]) == strengths[int(np.argmax(accuracies))]
+    kept, held = hold_out(30, 6, 3, own_labels)
+    assert np.bincount(own_labels[held]).tolist() == [0, 0, 3, 3]
+    inputs = hidden(np.concatenate([features[first], own[kept]]), 3)
+    known = np.concatenate([labels[first], own_labels[kept]])
+    found = [hidden(own[held], 3) @ ridge(inputs, known, one) for one in strengths]
+    errors = [np.square(logits - np.eye(4)[own_labels[held]]).sum() for logits in found]
+    assert 0 < int(np.argmin(errors)) < 3
+    assert float(method._state["strength"]) == strengths[int(np.argmin(errors))]
+
+
+def test_classes_that_take_turns_are_told_apart_as_well_as_those_in_a_row() -> None:
+    accuracies = []
+    for in_a_row in (False, True):
+        random, labels = np.random.default_rng(0), np.arange(400) % 5  # as often as a fixed share would be taken
+        labels = np.sort(labels) if in_a_row else labels
+        means = random.normal(size=(5, 64)) * 0.25
+        learnt, judged = (random.normal(size=(400, 64)) + means[labels] for _ in range(2))
+        method = RanPAC(200)
+        method.learn(learnt.astype(np.float32), labels)
+        accuracies.append((method.classify(judged.astype(np.float32)) == labels).mean())
+    assert accuracies == pytest.approx([max(accuracies)] * 2, abs=0.1)
 
 
 def test_tasks_of_one_row_and_classes_that_come_again_are_added_up() -> None:

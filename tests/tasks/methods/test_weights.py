@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mixer.utils.random_state import drawn_places
 from tasks.continual.continual import ContinualRun
 from tasks.methods import SI, OnlineEWC
 from tasks.methods.shared import WeightAnchor
@@ -87,9 +88,8 @@ def test_a_part_of_a_task_has_the_fisher_information_of_that_part(tmp_path: Path
     method = OnlineEWC(samples=4)
     made = run(tmp_path, method, num_tasks=1)
     task, weight = made.sequence[0], made.model.layer.weight.detach()
-    part = Arrays(samples().inputs[::3], samples().labels[::3])
-    inputs, labels = (tensors(task)[number][::3] for number in range(2))
-    assert len(part) == len(inputs) == 4
+    places = drawn_places(len(task.train), 4, made.args.seed, 0)  # by the run's seed and the number of the task
+    inputs, labels = (tensors(task)[number][places] for number in range(2))
     errors = (inputs @ weight.T).softmax(dim=-1) - nn.functional.one_hot(labels, 3)
     expected = (errors[:, :, None] * inputs[:, None, :]).square().mean(dim=0)
     torch.testing.assert_close(method._anchor.importances["layer.weight"], expected, rtol=0, atol=1e-9)

@@ -21,7 +21,7 @@ from mixer.models.row_losses import has_labels, items_per_row, tokens_per_row
 from mixer.run.hf_compat import loss_shifts_labels
 from mixer.tools.recipe.recipe import Recipe
 from mixer.utils.arrays import Int64Array
-from mixer.utils.random_state import seeded
+from mixer.utils.random_state import drawn_places, seeded
 
 _NUM_SAMPLED = 256  # samples that give a mean
 _MAX_READ = 50_000  # samples that are read one by one for a figure that no rule goes by
@@ -66,8 +66,8 @@ class PlannedTokens:
         self.estimated.append(stream.name)
         if stream.is_iterable:
             return _MeanLength([tokens_of(row) for row in islice(dataset, _NUM_SAMPLED)])
-        places = np.linspace(0, len(dataset) - 1, _NUM_SAMPLED).astype(np.int64)
-        return _MeanLength([tokens_of(dataset[int(place)]) for place in places])
+        places = drawn_places(len(dataset), _NUM_SAMPLED, 0).tolist()
+        return _MeanLength([tokens_of(dataset[place]) for place in places])
 
 
 class PlannedLabels:
