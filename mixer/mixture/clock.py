@@ -10,20 +10,14 @@ from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
 
+from mixer.mixture.apportion import as_fraction
 from mixer.policies.contract import no_decay
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
 _COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch", "num_labels")
 _NO_END = 10**100  # samples of an epoch of unknown length: more than any run has
-_LARGEST_DENOMINATOR = 10**6
 _BEFORE_END = math.nextafter(1.0, 0.0)
-
-
-def as_fraction(number: float) -> Fraction:
-    """Returns the simple fraction that a number stands for: 5/3 for 1.6666666666666667, 11/10 for 1.1."""
-    simple = Fraction(float(number)).limit_denominator(_LARGEST_DENOMINATOR)
-    return simple if math.isclose(simple, number, rel_tol=1e-14) else Fraction(float(number))
 
 
 @names_arguments

@@ -390,11 +390,12 @@ class Mixing:
         self.clock.tick(num_samples, num_tokens, num_labels)
         if self.clock.is_step_based and self._dropped and self.clock.at_epoch_end:
             self.planner.skip(self._dropped)
-        if self.left_in_pass == 0:
-            self.clock.end_epoch()
 
     def drop_rest(self) -> bool:
-        """Ends an epoch if its rest is to be dropped; a single stream skips those samples. Returns whether it did."""
+        """Ends an epoch after its pass, or if its rest is to be dropped and skipped. Returns whether it did."""
+        if self.left_in_pass == 0 and self.clock.step_in_epoch:
+            self.clock.end_epoch()
+            return True
         rest = self.clock.drop_rest()
         if rest and len(self.names) == 1:
             self.planner.skip(rest)

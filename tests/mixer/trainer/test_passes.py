@@ -89,7 +89,7 @@ def test_a_run_goes_on_from_every_step_and_its_passes_end_where_they_would(
     for step in range(1, whole.state.global_step + 1, 2):
         checkpoint = tmp_path / "whole" / f"checkpoint-{step}"
         resumed, found = run(MixingTrainer, tmp_path / str(step), checkpoint, **AFTER_STEPS, **options)
-        after = [event for event in expected.seen if event[1] > step or event[0] == "epoch_end" and event[1] == step]
+        after = [event for event in expected.seen if event[1] > step or (event[0] == "epoch_end" and event[1] == step)]
         kinds = ("step_end", "epoch_end")
         assert [event for event in found.seen if event[0] in kinds] == [one for one in after if one[0] in kinds]
         weights = zip(resumed.model.parameters(), whole.model.parameters(), strict=True)
