@@ -203,10 +203,8 @@ def check_loss(loss: Any, micro: MicroBatch, names: Sequence[str]) -> None:
     found = f"shape {list(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else repr(loss)
     is_single = len(names) > 1 and bool((micro.stream_ids == micro.first_stream).all())
     stream = names[micro.first_stream] if is_single else None
-    expected, hint = (
-        "a scalar tensor of floating-point numbers",
-        "Return the mean of the losses, as loss.mean() gives it.",
-    )
+    expected = "a scalar tensor of floating-point numbers"
+    hint = "Return the mean of the losses, as loss.mean() gives it."
     raise InvalidTypeError(option="loss", stream=stream, expected=expected, found=found, hint=hint)
 
 
