@@ -10,6 +10,7 @@ from mixer.measurements import Alignment, EvaluationLoss, GradientNoise, asked, 
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
+from mixer.run.argument_support import REFUSED
 from mixer.schedules.base import Schedule
 from mixer.utils.errors import InvalidValueError
 
@@ -95,13 +96,7 @@ def check_strategies(args: TrainingArguments, streams: Sequence[Stream], has_len
         return
     for option in ("eval_strategy", "save_strategy", "logging_strategy"):
         if getattr(args, option) == "epoch":
-            iterable = [stream.name for stream in streams if stream.is_iterable]
-            raise InvalidValueError(
-                option=option,
-                expected=f"another than 'epoch': {iterable} have no length, so the whole run is one epoch",
-                found="epoch",
-                hint="Set it to 'steps', or epoch_size to the samples of an epoch.",
-            )
+            raise InvalidValueError(f"{option}={REFUSED[option]}", option=option, found="epoch")
 
 
 def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
