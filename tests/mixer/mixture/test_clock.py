@@ -64,7 +64,7 @@ def test_the_steps_of_a_run_are_those_of_the_trainer(tmp_path: Path) -> None:
             plain = TrainingArguments(
                 str(tmp_path), num_train_epochs=epochs, gradient_accumulation_steps=accumulated, use_cpu=True
             )
-            trainer = SimpleNamespace(
+            trainer: Any = SimpleNamespace(
                 get_total_train_batch_size=lambda _: 1, get_sp_size=lambda: 1, num_examples=lambda _: 1
             )
             *_, expected = Trainer.set_initial_training_values(trainer, plain, loader)

@@ -37,7 +37,11 @@ class Events(TrainerCallback):
 def run(kind: Any, folder: Path, resume: Any = None, callbacks: Any = (), **changes: Any) -> tuple[Trainer, Events]:
     options = {"max_steps": 8, "per_device_train_batch_size": 8, "use_cpu": True, **changes}
     data = datasets.IterableDataset.from_generator(_rows)
-    given = {"train_dataset": data, "eval_dataset": Tokens(4, 9), "callbacks": [*callbacks, events := Events()]}
+    given: dict[str, Any] = {
+        "train_dataset": data,
+        "eval_dataset": Tokens(4, 9),
+        "callbacks": [*callbacks, events := Events()],
+    }
     if kind is MixingTrainer:
         trainer: Trainer = make(folder, **given, **options)
     else:
