@@ -12,12 +12,12 @@ AS_BY_THE_TRAINER = frozenset(
         *("bf16", "fp16", "bf16_full_eval", "fp16_full_eval", "tf32", "use_cache", "neftune_noise_alpha"),
         *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
         *("gradient_checkpointing_kwargs", "torch_compile_backend", "torch_compile_mode", "liger_kernel_config"),
-        *("torch_empty_cache_steps", "skip_memory_metrics", "logging_strategy", "logging_first_step"),
+        *("torch_empty_cache_steps", "skip_memory_metrics", "logging_first_step"),
         *("log_on_each_node", "include_num_input_tokens_seen", "log_level", "log_level_replica"),
-        *("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "eval_strategy"),
+        *("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
         *("eval_delay", "eval_do_concat_batches", "eval_use_gather_object", "eval_accumulation_steps"),
         *("batch_eval_metrics", "per_device_eval_batch_size", "prediction_loss_only", "include_for_metrics"),
-        *("load_best_model_at_end", "greater_is_better", "save_strategy", "save_only_model"),
+        *("load_best_model_at_end", "greater_is_better", "save_only_model"),
         *("restore_callback_states_from_checkpoint", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy"),
         *("hub_always_push", "hub_revision", "dataloader_pin_memory", "dataloader_persistent_workers"),
         *("dataloader_multiprocessing_context", "remove_unused_columns", "label_names", "length_column_name"),
@@ -37,8 +37,8 @@ DIFFERENCES = {
     "gradient_accumulation_steps": "Multiplies the batch size of a step if there is no `batch_size=`. Micro-batches "
     "are formed automatically, and callbacks see one step per optimizer step, without substeps.",
     "num_train_epochs": "An epoch has as many samples as all streams together, or `epoch_size=`; if one has no "
-    "length, set `max_steps` (or a budget) instead: the run is one epoch then. `budget=` takes "
-    "precedence.",
+    "length, set `max_steps` (or a budget) instead. Then each pass over a single data set is an epoch, as in the "
+    "Trainer, and the run of several is one. `budget=` takes precedence.",
     "max_steps": "Counts optimizer steps of any batch size, and ends a run that also has a `budget=`.",
     "lr_scheduler_type": "Follows the data trained on, not the steps, once the batch size changes or `budget=` is in "
     "samples or tokens. A batch-size schedule can scale it.",
@@ -60,8 +60,8 @@ DIFFERENCES = {
     "eval_on_start": "Not repeated when a run resumes from a checkpoint.",
     "metric_for_best_model": 'With a dict of evaluation sets, `"loss"` is their mean (weighted by `eval_weights` if '
     'set), `"worst_loss"` the largest and `"NAME_loss"` the loss of one set; `"mean_METRIC"` is the mean of a metric, '
-    '`"objective"` the declared objective. A name that nothing computes is refused at construction; a value that is '
-    "not finite chooses no model.",
+    '`"objective"` the declared objective. A loss of no set is refused at construction, a name that '
+    "`compute_metrics` does not return at the first evaluation; a value that is not finite chooses no model.",
     "save_on_each_node": "For nodes with separate disks: each node keeps complete checkpoints, and a run resumes from "
     "the newest one that is complete on all nodes. Only the first node has the ledger. When training begins, True is "
     "refused if the nodes share the folder, and False if they do not.",

@@ -23,7 +23,7 @@ _HEAD = """\
 
 `TrainingArguments` (transformers {version}) has {total} options. With a `MixingTrainer`, {same} of them behave
 as in the Trainer, {different} behave with the difference given here, and {refused} refuse some values at construction
-(some do both).
+(some do both; `optim` and `ddp_static_graph` also where a step turns out to have several micro-batches).
 
 ## Options of a mixture
 

@@ -50,7 +50,7 @@ def describe_run(
         "batch_size": as_data(mixing.schedule),
         "initial_batch_size": mixing.initial_batch_size,
         "budget": clock.budget.limits,
-        "epoch_size": None if clock.spans_run else clock.epoch_size,
+        "epoch_size": clock.epoch_size if clock.has_length else None,
         "planned_steps": clock.planned_steps,
         "drawing": options.drawing,
         "groupings": [as_data(vars(grouping)) for grouping in options.groupings],

@@ -11,6 +11,7 @@ import mixer.measurements as measurements
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.arrays import FloatArray
+from mixer.utils.text import safe_names
 
 # By name, in order, or one number for a single stream.
 StreamValues = Mapping[str, SupportsFloat] | Sequence[SupportsFloat] | FloatArray | SupportsFloat
@@ -75,7 +76,7 @@ def as_numbers(argument: str, values: StreamValues | None, names: Sequence[str])
     if isinstance(values, torch.Tensor):
         values = values.tolist()
     if isinstance(values, Mapping | None):
-        by_name = values or {}
+        by_name = safe_names(values or {}, argument)
         unknown = sorted(set(by_name) - set(names))
         if unknown:
             raise ValueError(f"observe: {argument} has {unknown}, but the streams are {list(names)}.")

@@ -87,7 +87,8 @@ def assemble(
     budget = resolve_budget(args, options.budget, streams)
     check_amounts(streams, budget, size.initial if size.is_constant else None)
     epoch_size = resolve_epoch_size(budget, streams, options.epoch_size)
-    check_epochs(options.schedule, epoch_size)
+    has_passes = epoch_size is None and len(streams) == 1
+    check_epochs(options.schedule, has_epochs=epoch_size is not None or has_passes)
     can_drop = not any(stream.is_iterable for stream in streams)
     clock = Clock(
         batch_size=size.initial,
@@ -100,6 +101,7 @@ def assemble(
         tokens_per_sample=guess_tokens(streams, budget),
         is_constant=size.is_constant,
         decay_step=partial(decay_step, args, scheduler),
+        has_passes=has_passes,
     )
     planner = Planner(streams, options.seed, options.groupings, options.drawing, decay_begins=clock.decay_begins)
     return planner, clock, size

@@ -114,8 +114,9 @@ class MixingLoader:
 
     def __iter__(self) -> Iterator[StepBatch]:
         try:
-            epoch = self.mixing.clock.num_epochs_done
-            while self.mixing.clock.num_epochs_done == epoch:
+            clock = self.mixing.clock
+            epoch = clock.num_epochs_done
+            while clock.num_epochs_done == epoch and (clock.has_length or clock.progress < 1.0):
                 batch = self.next_batch()
                 if batch is None:
                     return

@@ -1,6 +1,5 @@
 """Mixtures in your own training loop: the base class of the batch sampler and the data loader."""
 
-import copy
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.counted_units import check_counted
 from mixer.mixture.planner import Planner
-from mixer.mixture.resolve import amounts_of, check_amounts, check_epochs, resolve_epoch_size
+from mixer.mixture.resolve import amounts_of, check_amounts, resolve_epoch_size
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.streams import combine, total_samples
 from mixer.policies.contract import Policy, Weights
@@ -101,9 +100,8 @@ class Standalone:
                 options.check_no_progress(self.streams, size.schedule, policy)
         check_amounts(self.streams, budget, None)
         num_samples = resolve_epoch_size(budget, self.streams, epoch_size)
-        check_epochs(size.schedule, num_samples)
-        if num_samples is not None:
-            self._check_epoch(num_samples, size.value)
+        assert num_samples is not None, "no stream is iterable"  # noqa: S101
+        self._check_epoch(num_samples, size.value)
         return Clock(size.value, num_samples, budget, int(self._drop_last), max_samples, is_constant=False)
 
     def _check_epoch(self, num_samples: int, batch_size: int) -> None:
@@ -123,9 +121,7 @@ class Standalone:
         """Refuses streams that the class does not support."""
 
     def __len__(self) -> int:
-        if self.mixing.clock.spans_run:
-            return self.mixing.clock.steps_per_epoch
-        size, epoch_size = self.mixing.batch_size, int(self.mixing.clock.epoch_size)
+        size, epoch_size = self.mixing.batch_size, self.mixing.clock.epoch_size
         return max(1, epoch_size // size) if self._drop_last else -(-epoch_size // size)
 
     # ---- Progress ----
@@ -142,10 +138,6 @@ class Standalone:
             return self.mixing.clock.epoch_coverage
         uncounted = self._uncounted.clocked(self._uncounted.counts)
         clock = self.mixing.clock
-        if clock.spans_run:
-            ahead = copy.copy(clock)
-            ahead.tick(uncounted)
-            return ahead.progress
         return min(1.0, (clock.samples_in_epoch + uncounted) / clock.whole_epoch)
 
     @property

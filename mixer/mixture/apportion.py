@@ -1,11 +1,21 @@
 """Apportionment: converts weights to whole samples without letting any stream drift from its share."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
 
 # Shares are sums of rounded numbers: bounds may be missed by this much.
 _TOLERANCE = 1e-9
+_LARGEST_DENOMINATOR = 10**6
+
+
+def as_fraction(number: float) -> Fraction:
+    """Returns the simple fraction that a number stands for: 5/3 for 1.6666666666666667, 11/10 for 1.1."""
+    simple = Fraction(float(number)).limit_denominator(_LARGEST_DENOMINATOR)
+    return simple if math.isclose(simple, number, rel_tol=1e-14) else Fraction(float(number))
 
 
 def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int64Array, FloatArray]:

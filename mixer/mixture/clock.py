@@ -3,16 +3,21 @@
 import copy
 import functools
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
 
+from mixer.mixture.apportion import as_fraction
 from mixer.policies.contract import no_decay
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
 _COUNTS = ("step", "step_in_epoch", "num_epochs_done", "num_samples", "num_tokens", "samples_in_epoch", "num_labels")
+_NO_END = 10**100  # samples of an epoch of unknown length: more than any run has
+_BEFORE_END = math.nextafter(1.0, 0.0)
 
 
 @names_arguments
@@ -69,12 +74,13 @@ class Clock:
 
     With a constant batch size and a budget in epochs or steps, the clock matches the Trainer's own step count.
     Otherwise, progress is the completed fraction of the budget (epochs, samples, tokens, steps: the furthest), and an
-    epoch ends after its samples. Both agree at each epoch's end if the last batch is kept. Without an epoch size the
-    whole run is one epoch, as in the Trainer on data of unknown length.
+    epoch ends after its samples. Both agree at each epoch's end if the last batch is kept. All amounts are compared as
+    integers. Without an epoch size, each pass over a single stream is an epoch, and with several streams the whole run;
+    `epoch` then counts as in the Trainer on data of unknown length: an epoch is as long as the run.
 
     Args:
         batch_size: Samples of the first step, over all ranks.
-        epoch_size: Samples of an epoch of the mixture; `None` makes the run one epoch, which cuts no step.
+        epoch_size: Samples of an epoch of the mixture; `None` if it is unknown: `end_epoch` alone ends one then.
         budget: Length of the run.
         drop_unit: With `drop_last`, an epoch is truncated to a multiple of this number of samples; 0 keeps the rest as
             a smaller step. Once the batch size varies, any rest smaller than a batch is dropped; an epoch smaller than
@@ -87,6 +93,7 @@ class Clock:
         is_constant: Whether the batch size is constant until further notice.
         decay_step: Gives the step at which the learning rate begins to fall in a run of so many steps; `None` if no
             learning-rate schedule is known.
+        has_passes: Whether a single stream of unknown length ends the epochs.
 
     Raises:
         ValueError: If a number is too small, or dropping the rest leaves nothing of an epoch.
@@ -104,13 +111,15 @@ class Clock:
         tokens_per_sample: float = 1.0,
         is_constant: bool = True,
         decay_step: Callable[[int], int] | None = None,
+        has_passes: bool = False,
     ):
         if epoch_size is not None and epoch_size < 1:
             raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
         self.budget, self.batch_size, self.initial = budget, batch_size, batch_size
-        self._drops, self.spans_run = drop_unit > 0 and epoch_size is not None, epoch_size is None
+        self._drops, self.has_length = drop_unit > 0 and epoch_size is not None, epoch_size is not None
+        self.has_passes = has_passes
         self.is_step_based = is_constant and budget.is_in_steps  # whether it is the Trainer's own count of steps
-        whole: float = math.inf if epoch_size is None else epoch_size
+        whole = _NO_END if epoch_size is None else epoch_size
         self.epoch_size = whole - (whole % drop_unit if self._drops and self.is_step_based else 0)
         if self.epoch_size < 1 or (self._drops and whole < batch_size and not self.is_step_based):
             raise ValueError(
@@ -118,26 +127,28 @@ class Clock:
                 f"{max(drop_unit, batch_size)} of a batch over all ranks. Reduce the batch size or keep the last batch."
             )
         self._pass_size = batch_size if pass_size is None else pass_size
-        self.dropped_samples = 0 if self.spans_run else int(whole - self.epoch_size)
+        self.dropped_samples = whole - self.epoch_size
         self.whole_epoch, self._laid_out = whole, self.epoch_size  # with and without dropped samples
         self._max_samples, self._num_warmup_steps = max_samples, num_warmup_steps
-        self._guessed_tokens = tokens_per_sample
+        self._guessed_tokens = as_fraction(tokens_per_sample)
+        self._epochs = None if budget.epochs is None else as_fraction(budget.epochs)
         self._decay_step = None if decay_step is None else functools.cache(decay_step)
         self.step = self.step_in_epoch = self.num_epochs_done = 0
         self.num_samples = self.num_tokens = self.num_labels = self.samples_in_epoch = 0
         self._warmup_share = self._least_progress = self._last_coverage = 0.0
         self.planned_steps = self._plan_steps()  # of the whole run at the initial batch size, including a warm-up
-        by_steps = -(-self.planned_steps // self.steps_per_epoch)
+        by_steps = -(-self.planned_steps // self.steps_per_epoch) if self.has_length else sys.maxsize
         self.planned_epochs = by_steps if budget.epochs is None else math.ceil(budget.epochs)
 
     # ---- Progress ----
 
     @property
     def progress(self) -> float:
-        """Completed fraction of the run's budget, in [0, 1]."""
-        if self.is_step_based:
-            return min(1.0, self.step / self.planned_steps)
-        return min(1.0, max(self._least_progress, *(done / budget for done, budget in self._budgets())))
+        """Completed fraction of the run's budget, in [0, 1]; 1 at its end and never before."""
+        pairs = [(self.step, self.planned_steps)] if self.is_step_based else [*self._budgets()]
+        if any(done >= limit for done, limit in pairs):
+            return 1.0
+        return max(self._least_progress, *(min(done / limit, _BEFORE_END) for done, limit in pairs))
 
     @property
     def done(self) -> dict[str, float]:
@@ -160,12 +171,20 @@ class Clock:
     @property
     def epoch(self) -> float:
         """Completed epochs; while the clock counts steps, as the Trainer counts them."""
-        if self.spans_run:
-            return self.num_epochs_done + self.progress * (self.step_in_epoch / max(1, self.step))
+        if not self.has_length:
+            return self.num_epochs_done - self.at_epoch_end + self._share_of_run
         if not self.is_step_based:
             return self.num_epochs_done + self.samples_in_epoch / self.epoch_size
         num_samples = min(self.step_in_epoch * self.batch_size, self.epoch_size)
         return self.num_epochs_done + -(-num_samples // self._pass_size) / -(-self.epoch_size // self._pass_size)
+
+    @property
+    def _share_of_run(self) -> float:
+        """Share of the run that the current epoch has taken; at an epoch's end, that epoch."""
+        if self.at_epoch_end:
+            return self._last_coverage
+        by_steps = self.step_in_epoch / self.planned_steps
+        return by_steps if self.is_step_based else self.progress * (self.step_in_epoch / max(1, self.step))
 
     @property
     def epoch_coverage(self) -> float:
@@ -173,7 +192,7 @@ class Clock:
 
         At an epoch's end it refers to that epoch: less than 1 if its rest was dropped.
         """
-        if self.spans_run:
+        if not self.has_length:
             return self.progress
         return self._last_coverage if self.at_epoch_end else self.samples_in_epoch / self.whole_epoch
 
@@ -201,30 +220,26 @@ class Clock:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of a whole epoch at the current batch size."""
-        return self.max_steps if self.spans_run else max(1, self._steps_of(self.epoch_size))
+        return max(1, self._steps_of(self.epoch_size)) if self.has_length else self.max_steps
 
     @property
     def steps_left_in_epoch(self) -> int:
         """Steps left in the current epoch at the current batch size."""
-        return self.max_steps - self.step if self.spans_run else self._steps_of(self._left_in_epoch())
+        return self._steps_of(self._left_in_epoch()) if self.has_length else self.max_steps - self.step
 
     @property
     def max_steps(self) -> int:
         """Steps of the whole run: exact while the clock counts steps, else assuming the current batch size."""
         if self.is_step_based:
             return self.planned_steps
-        return self.step if self.progress >= 1.0 else self.step + max(1, math.ceil(min(self._steps_left())))
+        return self.step if self.progress >= 1.0 else self.step + max(1, min(self._steps_left()))
 
     def next_total(self) -> int:
         """Returns the samples of the next step: the batch size, limited by the rest of the epoch and of the budget."""
-        total = int(min(self.batch_size, self._left_in_epoch()))
+        total = min(self.batch_size, self._left_in_epoch())
         if self.is_step_based:
             return total
-        if self.budget.epochs is not None:
-            total = min(total, math.ceil((self.budget.epochs - self.epoch) * self.epoch_size - 1e-6))
-        if self.budget.samples is not None:
-            total = min(total, self.budget.samples - self.num_samples)
-        return max(total, 1)
+        return max(1, min([total, *(limit - done for done, limit in self._budgets("epochs", "samples"))]))
 
     # ---- Counting ----
 
@@ -258,8 +273,8 @@ class Clock:
             self._warmup_share = self.progress
 
     def _has_ended_epoch(self) -> bool:
-        if self.spans_run:
-            return self.progress >= 1.0
+        if not self.has_length:
+            return False
         by_steps, by_samples = self.step_in_epoch == self.steps_per_epoch, self.samples_in_epoch >= self.epoch_size
         return by_steps if self.is_step_based else by_samples
 
@@ -271,20 +286,22 @@ class Clock:
         rest = self.epoch_size - self.samples_in_epoch
         if self.is_step_based or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
             return 0
-        self.dropped_samples = max(self.dropped_samples, int(rest))
+        self.dropped_samples = max(self.dropped_samples, rest)
         self.end_epoch()
-        return int(rest)
+        return rest
 
     def zeroed_copy(self) -> "Clock":
         """Returns a copy with all counts at 0."""
         clock = copy.copy(self)
         for name in _COUNTS:
             setattr(clock, name, 0)
+        clock._least_progress = 0.0  # noqa: SLF001  # its own
         return clock
 
     def end_epoch(self) -> None:
         """Ends the current epoch, complete or not."""
-        self._last_coverage = self.samples_in_epoch / self.whole_epoch
+        by_samples = self.samples_in_epoch / self.whole_epoch
+        self._last_coverage = by_samples if self.has_length else self._share_of_run
         self.num_epochs_done += 1
         self.step_in_epoch = self.samples_in_epoch = 0
 
@@ -296,7 +313,7 @@ class Clock:
             **{name: getattr(self, name) for name in _COUNTS},
             "batch_size": self.batch_size,
             "initial_batch_size": self.initial,
-            "epoch_size": None if self.spans_run else int(self._laid_out),
+            "epoch_size": self._laid_out if self.has_length else None,
             "counts_steps": self.is_step_based,
             "dropped_samples": self.dropped_samples,
             "warmup_share": self._warmup_share,
@@ -330,15 +347,13 @@ class Clock:
         if not changed:
             self.is_step_based = self.is_step_based and bool(state["counts_steps"])
             self.batch_size = whole_number(state["batch_size"], "batch_size", 1, MAX_SAMPLES_PER_STEP)
-            most = MOST_COUNT if self.spans_run else int(self.epoch_size)
+            most = min(MOST_COUNT, self.epoch_size)
             self.dropped_samples = whole_number(state["dropped_samples"], "dropped_samples", most=most)
             self.epoch_size = self._laid_out if self.is_step_based else self.whole_epoch
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
-        if self.spans_run:
-            self._reopen()
-        else:
+        if self.has_length:
             self._check_position()
 
     def _check_position(self) -> None:
@@ -350,47 +365,47 @@ class Clock:
                 f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples"
             )
 
-    def _reopen(self) -> None:
-        """Continues the only epoch of a finished run that has been made longer."""
-        if self.num_epochs_done and not self.step_in_epoch and self.progress < 1.0:
-            self.num_epochs_done -= 1
-            self.step_in_epoch, self.samples_in_epoch = self.step, self.num_samples
-
     # ---- Arithmetic ----
 
-    def _left_in_epoch(self) -> float:
+    def _left_in_epoch(self) -> int:
         done = self.step_in_epoch * self.batch_size if self.is_step_based else self.samples_in_epoch
         return self.epoch_size - done
 
-    def _budgets(self) -> list[tuple[float, float]]:
-        """Returns pairs of completed and total amounts."""
-        counts, limits = self._counts, self.budget.limits
-        # Without an epoch size `epoch` goes by the progress; no budget is in epochs then.
-        pairs = [(self.epoch if name == "epochs" else counts[name], limit) for name, limit in limits.items()]
-        return pairs if self._max_samples is None else [*pairs, (self.num_samples, self._max_samples)]
+    def _budgets(self, *units: str) -> Iterator[tuple[int, int]]:
+        """Yields pairs of completed and total amounts, of all limits or of some; epochs count in samples."""
+        for name, done in self._counts.items():
+            if (limit := getattr(self.budget, name)) is not None and (not units or name in units):
+                yield done, limit
+        if self._epochs is not None and (not units or "epochs" in units):
+            whole = -(-self._epochs.numerator * self.epoch_size // self._epochs.denominator)
+            yield self.num_epochs_done * self.epoch_size + self.samples_in_epoch, whole
+        if self._max_samples is not None and not units:
+            yield self.num_samples, self._max_samples
 
-    def _steps_of(self, num_samples: float) -> int:
-        whole, rest = divmod(int(num_samples), self.batch_size)
+    def _steps_of(self, num_samples: int) -> int:
+        whole, rest = divmod(num_samples, self.batch_size)
         return whole + (rest > 0 and (self.is_step_based or not self._drops))
 
-    def _steps_left(self) -> list[float]:
+    def _steps_left(self) -> Iterator[int]:
         budget = self.budget
-        left: list[float] = [] if budget.epochs is None else [(budget.epochs - self.epoch) * self.epoch_size]
-        left += [limit - self.num_samples for limit in (budget.samples, self._max_samples) if limit is not None]
+        for done, limit in self._budgets("epochs", "samples"):
+            yield self._steps_for(limit - done)
+        if self._max_samples is not None:
+            yield self._steps_for(self._max_samples - self.num_samples)
         for limit, done in ((budget.tokens, self.num_tokens), (budget.labels, self.num_labels)):
             if limit is not None:
-                per_sample = done / self.num_samples if done else self._guessed_tokens
-                left.append((limit - done) / per_sample)
-        steps: list[float] = [self._steps_for(num_samples) for num_samples in left]
-        return steps if budget.steps is None else [*steps, budget.steps - self.step]
+                per_sample = Fraction(done, self.num_samples) if done else self._guessed_tokens
+                yield self._steps_for(math.ceil((limit - done) / per_sample))
+        if budget.steps is not None:
+            yield budget.steps - self.step
 
-    def _steps_for(self, num_samples: float) -> float:
+    def _steps_for(self, num_samples: int) -> int:
         """Counts the steps at the current batch size for a number of samples; an epoch's last one may be smaller."""
         beyond = num_samples - self._left_in_epoch()
         if beyond <= 0:
-            return math.ceil(num_samples / self.batch_size - 1e-9)
+            return -(-num_samples // self.batch_size)
         epochs, rest = divmod(beyond, self.epoch_size)
-        return self.steps_left_in_epoch + epochs * self.steps_per_epoch + math.ceil(rest / self.batch_size - 1e-9)
+        return self.steps_left_in_epoch + epochs * self.steps_per_epoch + -(-rest // self.batch_size)
 
     def _plan_steps(self) -> int:
         if not self.is_step_based:
@@ -404,6 +419,6 @@ class Clock:
             limits.append(math.ceil(budget.epochs * self.steps_per_epoch))
         if self._max_samples is not None:
             epochs, rest = divmod(self._max_samples, self.epoch_size + self.dropped_samples)
-            whole = int(epochs) * self.steps_per_epoch if epochs else 0
+            whole = epochs * self.steps_per_epoch if epochs else 0
             limits.append(whole + self._steps_of(min(rest, self.epoch_size)))
         return min(limits)

@@ -224,7 +224,7 @@ class Mixing:
         if not np.count_nonzero(shares):
             return None
         clock, weights, additional = self.clock, self._weights, self._weights.additional
-        counts, starts = self.planner.draw(shares, available, clock.next_total(), clock.step, additional)
+        counts, starts = self.planner.draw(shares, available, self._next_total, clock.step, additional)
         return StepPlan(
             step=clock.step + 1,
             counts=counts,
@@ -238,9 +238,21 @@ class Mixing:
         )
 
     @property
+    def left_in_pass(self) -> int | None:
+        """Rows left of a pass that is an epoch, or `None`: no pass is one, or its end is not known yet."""
+        cursors = self.planner.row_drawers.values() if self.clock.has_passes else ()
+        return next((cursor.left_in_pass for cursor in cursors), None)
+
+    @property
+    def _next_total(self) -> int:
+        """Samples of the next step; no step has rows of two passes that are epochs."""
+        total = self.clock.next_total()
+        return min(total, self.left_in_pass or total)
+
+    @property
     def most_of_a_stream(self) -> int:
         """Maximum samples of one stream in the next step: the batch size, or its additional samples if larger."""
-        total, additional = self.clock.next_total(), self._weights.additional
+        total, additional = self._next_total, self._weights.additional
         return total if additional is None else max(total, math.ceil(total * float(additional.max())) + 1)
 
     def forecast(self) -> Iterator[StepPlan]:
@@ -394,7 +406,10 @@ class Mixing:
             self.planner.skip(self._dropped)
 
     def drop_rest(self) -> bool:
-        """Ends an epoch if its rest is to be dropped; a single stream skips those samples. Returns whether it did."""
+        """Ends an epoch after its pass, or if its rest is to be dropped and skipped. Returns whether it did."""
+        if self.left_in_pass == 0 and self.clock.step_in_epoch:
+            self.clock.end_epoch()
+            return True
         rest = self.clock.drop_rest()
         if rest and len(self.names) == 1:
             self.planner.skip(rest)

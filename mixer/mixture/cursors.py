@@ -44,6 +44,11 @@ class IterableCursor:
         return to_end if self.left is None else min(self.left, to_end)
 
     @property
+    def left_in_pass(self) -> int | None:
+        """Rows left of a pass whose end is known, or `None`; 0 between two passes."""
+        return self.pass_start - self.position if self.pass_start >= self.position else None
+
+    @property
     def num_unique(self) -> int:
         """Distinct rows drawn: those of the longest pass."""
         return min(self.position, max(self.longest_pass, self.position - self.pass_start))

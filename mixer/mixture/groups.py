@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mixer.mixture.apportion import as_fraction
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.recorded_arguments import names_arguments
@@ -129,7 +130,9 @@ class _GroupTable:
         if endless:
             raise grouping.error(f"max_epochs needs sizes, but these streams are iterable: {endless}.")
         sizes = np.bincount(self.ids, weights=[stream.num_samples for stream in streams])
-        self._max_samples = np.array([grouping.max_epochs.get(name, np.inf) for name in names]) * sizes
+        passes = {name: as_fraction(number) for name, number in grouping.max_epochs.items()}
+        limits = zip(names, sizes.tolist(), strict=True)
+        self._max_samples = np.array([int(passes[name] * int(n)) if name in passes else np.inf for name, n in limits])
 
     def fit(self, shares: FloatArray) -> FloatArray:
         totals = np.bincount(self.ids, weights=shares, minlength=self._num_groups).astype(np.float64)

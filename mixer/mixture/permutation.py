@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mixer.utils.arrays import Int64Array, UInt64Array
+from mixer.utils.errors import InvalidValueError
 
 _ROUNDS = 8  # even: the halves swap in each round and must end in place
+_LONGEST = 2**62 - 1
 _SMALL = 4_096  # small grids mix slowly: streams below this length get twice the rounds
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -42,7 +44,7 @@ class Permutation:
         shuffle: `False` keeps the dataset's own order; one value, or `[num_streams]`.
 
     Raises:
-        ValueError: If a length is below 1 or too large, or the arguments differ in length.
+        ValueError: If a length is below 1 or above 2**62 - 1, or the arguments differ in length.
 
     Example:
         >>> Permutation(length=5, seed=7).indices(start=0, count=5).tolist()
@@ -50,12 +52,12 @@ class Permutation:
     """
 
     def __init__(self, length: int | Sequence[int], seed: int | Sequence[int], shuffle: bool | Sequence[bool] = True):
+        if wrong := [n for n in np.atleast_1d(np.asarray(length)).tolist() if not 1 <= n <= _LONGEST]:
+            raise InvalidValueError(option="length", expected=f"from 1 to {_LONGEST:,}", found=wrong[0])
         lengths = np.atleast_1d(np.asarray(length, dtype=np.int64))
         seeds = np.atleast_1d(np.asarray(seed)).astype(np.int64, casting="unsafe").view(np.uint64)
         if lengths.shape != seeds.shape:
             raise ValueError(f"length and seed must have one entry per stream, got {len(lengths)} and {len(seeds)}.")
-        if lengths.size and not (lengths.min() >= 1 and lengths.max() < 2**62):
-            raise ValueError(f"length must be between 1 and 2**62, got {lengths.min()} to {lengths.max()}.")
         self._lengths = lengths
         self._keys = mix_bits(seeds + _GOLDEN)
         self._rows = np.array([isqrt(int(n) - 1) + 1 for n in lengths], dtype=np.uint64)  # rounded up

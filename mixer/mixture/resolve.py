@@ -38,8 +38,9 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], epoch_size: in
         epoch_size: The user's setting, or `None`.
 
     Returns:
-        The user's setting, else the samples of all streams. If the length of one is unknown, the run is the epoch
-        (`None`); a run in epochs then counts an iterable stream by its `max_samples`.
+        The user's setting, else the samples of all streams. If the length of one is unknown, `None`: each pass over a
+        single stream is an epoch, or the run of several. A run in epochs counts an iterable stream by its
+        `max_samples`.
 
     Raises:
         ValueError: If nothing determines the length of an epoch.
@@ -64,13 +65,17 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], epoch_size: in
     return known + sum(stream.max_samples or 0 for stream in iterable)
 
 
-def check_epochs(schedule: Schedule, epoch_size: int | None) -> None:
+def check_epochs(schedule: Schedule, has_epochs: bool) -> None:
     """Refuses a batch-size schedule that counts epochs if the run is one.
+
+    Args:
+        schedule: The schedule.
+        has_epochs: Whether an epoch has a length, or a single stream's passes are epochs.
 
     Raises:
         ValueError: With the alternatives.
     """
-    if schedule.unit == "epochs" and epoch_size is None:
+    if schedule.unit == "epochs" and not has_epochs:
         raise ValueError(
             f"batch_size={schedule.name} counts epochs, but the length of an iterable stream is unknown, so the whole "
             "run is one epoch: set epoch_size, or give the schedule another unit."

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
+from mixer.mixture.apportion import as_fraction
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import Int64Array
@@ -278,7 +279,7 @@ class Stream:
     def end(self) -> int | None:
         """Samples after which the stream is exhausted, or `None`; an iterable one may end before."""
         has_passes = self.max_epochs is not None and not self.is_iterable
-        by_epochs = max(0, round((self.max_epochs or 0.0) * self.num_samples)) if has_passes else None
+        by_epochs = max(0, round(as_fraction(self.max_epochs or 0.0) * self.num_samples)) if has_passes else None
         limits = [limit for limit in (by_epochs, self.max_samples) if limit is not None]
         return min(limits, default=None)
 

@@ -10,7 +10,7 @@ import numpy as np
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
 from mixer.utils.recorded_arguments import names_arguments
-from mixer.utils.text import did_you_mean, first_of, listed
+from mixer.utils.text import did_you_mean, first_of, listed, safe_names
 
 _LEAST_BOUND = 0.5  # of the first loss: less is no bound but a mistake, such as 0.05 for 5 %
 Kind = Literal["average", "worst"]
@@ -58,6 +58,8 @@ class Objective:
     def __post_init__(self) -> None:
         if self.kind not in ("average", "worst"):
             raise ValueError(f"objective: kind must be 'average' or 'worst', got {self.kind!r}.")
+        for name in ("targets", "bounds", "development_sets"):
+            object.__setattr__(self, name, safe_names(getattr(self, name), f"objective: {name}"))
         _check_targets(self.targets)
         share = self.development_share
         if share is not None and not (isinstance(share, int | float) and 0.0 <= share < 1.0):

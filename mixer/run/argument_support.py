@@ -1,6 +1,7 @@
 """Options of `TrainingArguments` that a mixture refuses: texts for the checks and for the documentation."""
 
-# Refused at construction, always or for some values: the value, the reason and the way out.
+# Refused at construction, always or for some values: the value, the reason and the way out. Where a step turns out to
+# have several micro-batches, `check_one_pass` refuses `optim` and `ddp_static_graph` there.
 REFUSED = {
     "max_steps": "max_steps=0 trains nothing: set -1 to train for num_train_epochs (or a budget), or 1 or more.",
     "optim": "optim: an optimizer that updates weights during the backward pass (LOMO, AdaLomo, layer-wise ones) would "
@@ -28,6 +29,11 @@ REFUSED = {
     "train_sampling_strategy": "train_sampling_strategy='batch_rebalance' is not supported by mixing, which assigns "
     "samples to ranks itself. Use 'group_by_length', which groups the samples of each step (over ranks too if "
     "the data has a column of lengths), 'random' or 'sequential'.",
+    **dict.fromkeys(
+        ("eval_strategy", "save_strategy", "logging_strategy"),
+        "'epoch' with several streams, one of unknown length, would act once: the whole run is one epoch. Set 'steps', "
+        "or epoch_size to the samples of an epoch.",
+    ),
     "ddp_static_graph": "ddp_static_graph=True needs a first step of one micro-batch: torch fails if gradients "
     "are synchronised after several. Leave it out, or start with a batch_size of at most per_device_train_batch_size "
     "times the ranks, without max_tokens_per_micro_batch.",

@@ -61,7 +61,7 @@ class CoverageCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """Shows epoch and coverage."""
         clock = self._mixing.clock
-        state.epoch = clock.epoch if clock.spans_run else clock.num_samples / clock.whole_epoch
+        state.epoch = clock.num_samples / clock.whole_epoch if clock.has_length else clock.epoch
         self._show_coverage(state)
 
     on_epoch_end = on_step_end  # after the rest of an epoch may have been dropped
@@ -69,7 +69,7 @@ class CoverageCallback(TrainerCallback):
     def _show_coverage(self, state: TrainerState) -> None:
         clock, shown = self._mixing.clock, vars(state)
         shown["train_coverage"] = round(clock.epoch_coverage, _DIGITS_OF_COVERAGE)
-        num_examples = clock.max_steps * clock.batch_size if clock.spans_run else clock.whole_epoch
+        num_examples = clock.whole_epoch if clock.has_length else clock.max_steps * clock.batch_size
         shown.update(num_train_examples=num_examples, num_seen_train_examples=clock.num_samples)
 
 

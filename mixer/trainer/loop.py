@@ -80,7 +80,7 @@ class LoopControl:
         else:
             num_samples = clock.epoch_size * clock.budget.epochs
         total = self._trainer.get_total_train_batch_size(args)
-        num_examples = int(num_samples) if clock.spans_run else self._trainer.num_examples(dataloader)
+        num_examples = self._trainer.num_examples(dataloader) if clock.has_length else int(num_samples)
         return self._num_epochs_bound, steps, num_examples, num_samples, total, steps, max_steps
 
     def first_epoch(self, begin: Callable[..., tuple[int, int]], *args: Any, **kwargs: Any) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from mixer.losses.stream_losses import StreamLosses, factor_of
 from mixer.run.hf_compat import prepare_inputs
 from mixer.run.state import Run
 from mixer.trainer.replaced_methods import OwnStep
+from mixer.utils.errors import InvalidTypeError
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -90,7 +91,8 @@ class MicroBatchTraining:
         first, total = micro.first_stream, self._losses.divisor_of_sum
         normalization, counting = losses.normalization_of(first), factor_of(losses.item_factors, first)
         divisor = normalization.divisor(total, own_items, world_size)
-        weigh = partial(_weighted, add_terms, weight * factor_of(losses.factors, first) if own_items else 0.0)
+        factor = weight * factor_of(losses.factors, first) if own_items else 0.0
+        weigh = partial(self._weighted, micro, add_terms, factor)
         count = num_items if normalization.counts_items else None
         losses.reader.listen(micro.inputs)
         with losses.function_of(first), losses.naming_streams(micro):
@@ -133,6 +135,20 @@ class MicroBatchTraining:
             trainer.accelerator.backward(weigh(loss), **self._options)
             return loss.detach()
 
+    def _weighted(
+        self,
+        micro: MicroBatch,
+        add_terms: Term | None,
+        factor: float,
+        divisor: float,
+        loss: Tensor,
+        is_first: bool = True,
+    ) -> Tensor:
+        """Weights a loss for its backward; the first of a micro-batch gets the methods' terms."""
+        check_loss(loss, micro, self._run.mixing.names)
+        loss = _divided(loss, divisor / factor if factor else float("inf"))
+        return add_terms(loss) if add_terms is not None and is_first else loss
+
     def _inputs(self, micro: MicroBatch) -> Any:
         """Returns inputs that a training step may change."""
         args: Any = self._trainer.args
@@ -171,10 +187,25 @@ class MicroBatchTraining:
         return loss
 
 
-def _weighted(add_terms: Term | None, factor: float, divisor: float, loss: Tensor, is_first: bool = True) -> Tensor:
-    """Weights a loss for its backward; the first of a micro-batch gets the methods' terms."""
-    loss = _divided(loss, divisor / factor if factor else float("inf"))
-    return add_terms(loss) if add_terms is not None and is_first else loss
+def check_loss(loss: Any, micro: MicroBatch, names: Sequence[str]) -> None:
+    """Refuses what is no loss to train on; torch's own errors name neither the loss nor what was found.
+
+    Args:
+        loss: What the model, the trainer or a loss function has returned.
+        micro: The micro-batch.
+        names: Names of the streams.
+
+    Raises:
+        InvalidTypeError: Unless it is a scalar tensor of floating-point numbers.
+    """
+    if isinstance(loss, Tensor) and loss.ndim == 0 and loss.is_floating_point():
+        return
+    found = f"shape {list(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else repr(loss)
+    is_single = len(names) > 1 and bool((micro.stream_ids == micro.first_stream).all())
+    stream = names[micro.first_stream] if is_single else None
+    expected = "a scalar tensor of floating-point numbers"
+    hint = "Return the mean of the losses, as loss.mean() gives it."
+    raise InvalidTypeError(option="loss", stream=stream, expected=expected, found=found, hint=hint)
 
 
 def _divided(loss: Tensor, divisor: float) -> Tensor:

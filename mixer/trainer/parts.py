@@ -21,7 +21,7 @@ from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements.hooks.stream_gradients import RunProbe
 from mixer.measurements.hooks.table import check_measured, new_hooks
 from mixer.mixture.controller import Mixing
-from mixer.mixture.resolve import check_own_weights, check_samples
+from mixer.mixture.resolve import check_own_weights, check_samples, resolve_epoch_size
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import describe
 from mixer.models.trl_metrics import keeps_metrics
@@ -31,7 +31,7 @@ from mixer.run.plan import Facts, Options, RunPlan, plan_run
 from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.checks.classes import check_classes
 from mixer.trainer.checks.engines import check_engine
-from mixer.trainer.checks.requirements import check_gradient_noise, check_needs, warn_of_forwards
+from mixer.trainer.checks.requirements import check_gradient_noise, check_needs, check_strategies, warn_of_forwards
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.evaluation.best_model import check_best_metric, check_best_of_each
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
@@ -159,7 +159,10 @@ def check_options(
     """
     args, schedule, policy = trainer.args, options.mixture.schedule, options.policy
     check_arguments(trainer, streams, schedule, cap, options.config.max_tokens_per_micro_batch)
-    check_budget(args, resolve_budget(args, options.mixture.budget, streams))
+    budget = resolve_budget(args, options.mixture.budget, streams)
+    check_budget(args, budget)
+    epoch_size = resolve_epoch_size(budget, streams, options.mixture.epoch_size)
+    check_strategies(args, streams, has_length=epoch_size is not None)
     check_needs(policy, streams, args, trainer.eval_dataset, options.mixture.objective)
     check_schedule(schedule, trainer.lr_scheduler)
     check_gradient_noise(trainer, schedule)

@@ -35,7 +35,7 @@ from mixer.run.plan import Options
 from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
 from mixer.trainer.checks.overrides import check_class, check_trainer_keywords
-from mixer.trainer.evaluation.best_model import is_best
+from mixer.trainer.evaluation.best_model import check_found, is_best, with_safe_name
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
 from mixer.trainer.evaluation.evaluation_sets import check_sets
 from mixer.trainer.failures import reports_errors_to_all_ranks
@@ -140,6 +140,8 @@ class MixingMixin(Trainer):
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order
             super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
+        metric = with_safe_name(self.args.metric_for_best_model, self.eval_dataset)
+        self.args.metric_for_best_model = metric
         evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)
         overlap = trained_on({stream.name: stream.dataset for stream in streams}, evaluated)
         if overlap is not None and self.is_world_process_zero():
@@ -460,6 +462,7 @@ class MixingMixin(Trainer):
         if self._built is None:
             report(trial, step, metrics)
         else:
+            check_found(self, metrics)  # the first that sees all metrics of an evaluation
             self._built.search.report(report, trial, step, metrics)
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:

@@ -11,6 +11,7 @@ from mixer.measurements import EvaluationLoss
 from mixer.policies import Mixture, Observation, Policy
 from mixer.utils.arrays import FloatArray
 from mixer.utils.ranges import check_range
+from mixer.utils.text import safe_names
 from replay.policies.base import Replay, ReplayPolicy
 
 _RATE = 75.0  # change of a logarithm of odds, over what is left, by a rise of 1 above the bound
@@ -80,7 +81,7 @@ class ReplayBound(ReplayPolicy):
                 f"0 < minimum <= first_ratio <= maximum < 1 must hold, got {minimum}, {first_ratio} and {maximum}: "
                 "they are parts of the whole mix that are replayed."
             )
-        self.max_rise, self.old, self.first_ratio = max_rise, None if old is None else list(old), first_ratio
+        self.max_rise, self.old, self.first_ratio = max_rise, safe_names(old, "old"), first_ratio
         self.minimum, self.maximum = minimum, maximum
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.text import safe_name
 
 
 def as_names(option: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -18,7 +19,7 @@ def as_names(option: str, names: Sequence[str] | None) -> tuple[str, ...] | None
         names: The names, or `None`.
 
     Returns:
-        The names, each once.
+        The names as logs have them, each once.
 
     Raises:
         ValueError: If there are none of them.
@@ -31,7 +32,7 @@ def as_names(option: str, names: Sequence[str] | None) -> tuple[str, ...] | None
         raise TypeError(f"{option} must be a list of names, such as {example}, got {names!r}.")
     if not names:
         raise ValueError(f"{option} must name a stream, got {names!r}; None takes all, and is_online=False takes none.")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(map(safe_name, names)))
 
 
 def as_whole_numbers(option: str, values: Iterable[int]) -> Int64Array:

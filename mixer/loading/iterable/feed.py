@@ -46,7 +46,7 @@ class Feed:
         self._last: tuple[StepPlan | None, dict[int, list[Any]]] = (None, {})
 
     def prepare(self, num_rows: int) -> None:
-        """Reads ahead, and ends passes until there are rows for the next step.
+        """Reads ahead, and ends passes until there are rows for the next step; one pass only where each is an epoch.
 
         Args:
             num_rows: Maximum rows per stream that this rank may need in the next step.
@@ -61,6 +61,7 @@ class Feed:
             self._rows[stream_id].advance(cursor.position)
             if self._rows[stream_id].has_left:  # after a resume
                 self._share_left(stream_id)
+        num_rows += self._mixing.clock.has_passes  # shows whether the step is the last of its pass
         active = list(cursors)
         while active := [stream_id for stream_id in active if self._needs_more(stream_id, num_rows)]:
             numbers, error = self._fill(active, num_rows)
@@ -75,7 +76,7 @@ class Feed:
             cursor.left = self._rows[stream_id].num_in_tail if cursor.is_over else None
 
     def _needs_more(self, stream_id: int, num_rows: int) -> bool:
-        is_over = self._mixing.planner.row_drawers[stream_id].is_over
+        is_over = self._mixing.planner.row_drawers[stream_id].is_over or self._mixing.left_in_pass
         return not is_over and self._rows[stream_id].num_in_tail < num_rows * self._world_size
 
     def _end_pass(self, stream_id: int, num_equal: int) -> None:

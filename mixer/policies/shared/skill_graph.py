@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.text import safe_names
 
 SkillGraph = Mapping[str, Mapping[str, float]] | Sequence[Sequence[float]] | FloatArray
 
@@ -35,6 +36,7 @@ def graph_array(graph: SkillGraph | None, names: Sequence[str]) -> FloatArray:
 def _by_name(graph: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> FloatArray:
     if not all(isinstance(row, Mapping) for row in graph.values()):
         raise ValueError(f"SkillIt: the graph must have a mapping for each helper, got {graph!r}; {_HINT}.")
+    graph = {name: safe_names(row, "SkillIt: graph") for name, row in safe_names(graph, "SkillIt: graph").items()}
     named = set(graph).union(*graph.values())
     unknown = sorted(named - set(names))
     if unknown:

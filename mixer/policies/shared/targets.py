@@ -8,6 +8,7 @@ import numpy as np
 from mixer.policies.contract import weights_array
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
+from mixer.utils.text import safe_names
 
 
 def check_targets(name: str, targets: object) -> None:
@@ -44,6 +45,7 @@ def target_weights(targets: Targets, names: Sequence[str], without: FloatArray, 
     """
     if targets is None:
         return shares(without)
+    targets = safe_names(targets, f"{where}, targets")
     unknown = [name for name in targets if name not in names]
     if unknown:
         raise ValueError(f"{where}: targets must be names of streams, {list(names)}; unknown: {unknown}.")

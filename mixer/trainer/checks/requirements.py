@@ -10,7 +10,9 @@ from mixer.measurements import check_requests, required
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
+from mixer.run.argument_support import REFUSED
 from mixer.schedules.base import Schedule
+from mixer.utils.errors import InvalidValueError
 
 logger = logging.get_logger(__name__)
 
@@ -77,6 +79,24 @@ def _warn_of_unmeasured(policy: Policy, streams: Sequence[Stream], args: Trainin
             "replay buffer cannot be read outside of the steps. Make them map-style to have them measured.",
             *(policy.name, unread),
         )
+
+
+def check_strategies(args: TrainingArguments, streams: Sequence[Stream], has_length: bool) -> None:
+    """Refuses to act at each epoch's end where the run is one epoch: several streams, one of unknown length.
+
+    Args:
+        args: Training arguments.
+        streams: Streams.
+        has_length: Whether an epoch has a length.
+
+    Raises:
+        InvalidValueError: With the option and the alternatives.
+    """
+    if has_length or len(streams) == 1:
+        return
+    for option in ("eval_strategy", "save_strategy", "logging_strategy"):
+        if getattr(args, option) == "epoch":
+            raise InvalidValueError(f"{option}={REFUSED[option]}", option=option, found="epoch")
 
 
 def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:

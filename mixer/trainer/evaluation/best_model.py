@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from transformers.utils import logging
 
 from mixer.policies.objective import Objective
 from mixer.utils.attributes import attributes_held
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import folder_name, make_folder, write_json
-from mixer.utils.text import did_you_mean
+from mixer.utils.text import did_you_mean, safe_name
 from mixer.utils.user_code import library_of
 
 _PREFIX, _SUFFIX, _OBJECTIVE = "eval_", "_loss", "objective"
@@ -26,7 +27,7 @@ logger = logging.get_logger(__name__)
 def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective | None = None) -> None:
     """Refuses a metric of the best model or of the objective that no evaluation returns, before training.
 
-    Other metrics may come from `compute_metrics`: a wrong one ends the run at its first evaluation.
+    Other metrics may come from `compute_metrics`: `check_found` refuses a wrong one at the first evaluation.
 
     Args:
         trainer: The trainer.
@@ -52,18 +53,46 @@ def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective 
     known = [_PREFIX + "loss", *(f"{_PREFIX}{name}{_SUFFIX}" for name in (("worst", *sets) if sets else ()))]
     if key in known or key.endswith(_TIMINGS):
         return
-    hint = did_you_mean(key, known)
-    if _may_be_computed(key, trainer, has_metrics):
-        if hint and trainer.is_world_process_zero():
-            logger.warning(
-                "metric_for_best_model=%r is none of the losses %s: unless compute_metrics returns it, the run ends.%s",
-                *(metric, known, hint),
-            )
-        return
-    raise ValueError(
-        f"metric_for_best_model={metric!r} names the loss of no evaluation set; the losses are {known}.{hint} Name one "
-        f"of them, pass eval_dataset as a dict that contains the set, or return the metric from compute_metrics."
-    )
+    if not _may_be_computed(key, trainer, has_metrics):
+        way = "Name one, pass eval_dataset as a dict that contains the set, or return the metric from compute_metrics."
+        raise _no_metric(metric, key, known, way)
+
+
+def check_found(trainer: Trainer, metrics: Mapping[str, float]) -> None:
+    """Refuses a metric of the best model that an evaluation of a run has not returned.
+
+    Args:
+        trainer: The trainer.
+        metrics: What the evaluation has returned.
+
+    Raises:
+        InvalidValueError: With the metrics that there are.
+    """
+    metric = trainer.args.metric_for_best_model
+    if metric is not None and (key := _key_of(metric)) not in metrics:
+        way = "Name one of these, or return the metric from compute_metrics."
+        raise _no_metric(metric, key, [name for name in metrics if not name.endswith(_TIMINGS)], way)
+
+
+def _no_metric(metric: str, key: str, known: Sequence[str], way: str) -> InvalidValueError:
+    expected = f"a metric of the evaluation, {', '.join(known)}"
+    hint = f"{did_you_mean(key, known)} {way}".strip()
+    return InvalidValueError(option="metric_for_best_model", expected=expected, found=metric, hint=hint)
+
+
+def with_safe_name(metric: str | None, sets: Any) -> str | None:
+    """Returns `metric_for_best_model` with the name of an evaluation set as logs have it: `org--name_loss`.
+
+    Args:
+        metric: The option as it was given, such as `org/name_loss`.
+        sets: The evaluation data, with safe names.
+    """
+    parts = (metric or "").removeprefix(_PREFIX).split("_")
+    for number in range(1, len(parts)) if isinstance(sets, Mapping) else ():
+        given, rest = "_".join(parts[:number]), "_".join(parts[number:])
+        if (name := safe_name(given)) in sets and name != given:
+            return f"{name}_{rest}"
+    return metric
 
 
 def _check_objective_metric(args: TrainingArguments, objective: Objective | None) -> None:

@@ -25,6 +25,7 @@ from mixer.trainer.evaluation.best_model import early_stopping_by_its_metric, sa
 from mixer.trainer.evaluation.evaluation_sets import checking_metrics, lack_of_labels
 from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.utils.attributes import attributes_held
+from mixer.utils.text import safe_name, safe_names
 
 _PREFIX = "eval_"
 logger = logging.get_logger(__name__)
@@ -116,6 +117,8 @@ class StreamEvaluation:
     ) -> dict[str, float]:
         """Evaluates a set, or a dict of sets; see `MixingMixin.evaluate`."""
         trainer: Any = self._trainer
+        if isinstance(eval_dataset, Mapping | str):
+            eval_dataset = safe_names(eval_dataset, "eval_dataset")
         sets = trainer.eval_dataset if eval_dataset is None else eval_dataset
         options = {**self._options, **options}
         name = eval_dataset if isinstance(eval_dataset, str) else self._set_name(metric_key_prefix)
@@ -188,7 +191,7 @@ class StreamEvaluation:
         options = {**dict(zip(("ignore_keys", "metric_key_prefix"), args, strict=False)), **kwargs}
         with self._evaluating_sets(prefix, {}):
             return {
-                name: trainer.predict(dataset, **{**options, "metric_key_prefix": f"{prefix}_{name}"})
+                name: trainer.predict(dataset, **{**options, "metric_key_prefix": f"{prefix}_{safe_name(name)}"})
                 for name, dataset in test_dataset.items()
             }
 

@@ -84,9 +84,10 @@ def make_loader(
     rendezvous: Rendezvous,
     policy: Any = None,
     batch_size: int = 6,
-    epoch_size: int = 60,
+    epoch_size: int | None = 60,
 ) -> MixingLoader:
-    clock = Clock(batch_size, epoch_size=epoch_size, budget=Budget(epochs=50))
+    budget = Budget(epochs=50) if epoch_size else Budget(steps=500)
+    clock = Clock(batch_size, epoch_size, budget, has_passes=epoch_size is None and len(streams) == 1)
     mixing = Mixing(Planner(streams, seed=1), policy or Uniform(), clock)
     sources = {
         number: RowSource(stream.name, stream.dataset, number, rank, world_size)

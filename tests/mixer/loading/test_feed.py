@@ -124,6 +124,17 @@ def test_a_pass_may_be_shorter_than_a_step() -> None:
     assert loader.mixing.unique.tolist() == [5]
 
 
+@pytest.mark.parametrize("sizes", [[9, 40], [24], [7, 0, 11], [1, 1, 1], [6, 6]])
+def test_where_a_pass_is_an_epoch_its_steps_have_all_of_its_rows_and_no_others(sizes: list[int]) -> None:
+    ranks = run_ranks(lambda: [Stream("rows", shards(sizes))], len(sizes), 30, epoch_size=None)
+    rows = [1000 * shard + number for shard, size in enumerate(sizes) for number in range(size)]
+    steps_of_pass = -(-len(rows) // 6)
+    assert [loader.mixing.clock.num_epochs_done for loader, _ in ranks] == [30 // steps_of_pass] * len(sizes)
+    for start in range(0, 30 - steps_of_pass + 1, steps_of_pass):
+        given = [row for _, batches in ranks for row in rows_of(batches[start : start + steps_of_pass])]
+        assert sorted(given) == rows
+
+
 def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
     ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(8)), Stream("map", places(50, 1))], 1, 2)
     loader.mixing.next_plan()

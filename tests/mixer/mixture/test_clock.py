@@ -1,8 +1,13 @@
+import itertools
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
 
 from mixer.mixture.clock import Budget, Clock
 
@@ -49,6 +54,22 @@ class TestBudget:
     )
     def test_steps_of_a_run(self, budget: Budget, max_samples: int | None, drop_unit: int, expected: int) -> None:
         assert Clock(4, 10, budget, drop_unit=drop_unit, max_samples=max_samples).max_steps == expected
+
+
+def test_the_steps_of_a_run_are_those_of_the_trainer(tmp_path: Path) -> None:
+    """Of whole epochs, of parts, and of parts whose product with an epoch is rounded."""
+    for num_samples, batch_size, accumulated in itertools.product((5, 30, 301), (1, 4), (1, 3)):
+        loader, pass_size = DataLoader(range(num_samples), batch_size), batch_size
+        for epochs in (0.1, 1.1, 5 / 3, 2, 2.5, 7 / 3, 0.1 + 0.2):
+            plain = TrainingArguments(
+                str(tmp_path), num_train_epochs=epochs, gradient_accumulation_steps=accumulated, use_cpu=True
+            )
+            trainer: Any = SimpleNamespace(
+                get_total_train_batch_size=lambda _: 1, get_sp_size=lambda: 1, num_examples=lambda _: 1
+            )
+            *_, expected = Trainer.set_initial_training_values(trainer, plain, loader)
+            clock = Clock(batch_size * accumulated, num_samples, Budget(epochs=epochs), pass_size=pass_size)
+            assert clock.planned_steps == expected, (num_samples, batch_size, accumulated, epochs)
 
 
 class TestEpoch:

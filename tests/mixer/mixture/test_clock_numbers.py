@@ -139,22 +139,24 @@ class TestState:
 
 
 class TestOneEpochOfTheWholeRun:
-    """Streams of unknown length: the run is one epoch."""
+    """Streams of unknown length: the run is one epoch, unless something ends one."""
 
-    @pytest.mark.parametrize(
-        ("steps", "expected"),
-        [(2, (1, 0, 0)), (4, (0, 2, 8))],  # as long as before, and made longer: the epoch goes on
-    )
-    def test_a_finished_run_that_is_made_longer_goes_on_in_its_epoch(
-        self, steps: int, expected: tuple[int, ...]
-    ) -> None:
-        done = Clock(4, None, Budget(steps=2))
+    def test_a_finished_run_that_is_made_longer_goes_on_in_its_epoch(self) -> None:
+        done, longer = (Clock(4, None, Budget(steps=steps)) for steps in (2, 4))
         done.tick()
         done.tick()
-        assert (done.num_epochs_done, done.step_in_epoch, done.samples_in_epoch) == (1, 0, 0)
-        longer = Clock(4, None, Budget(steps=steps))
+        assert (done.epoch, done.progress) == (1.0, 1.0)
         longer.load_state_dict(done.state_dict())
-        assert (longer.num_epochs_done, longer.step_in_epoch, longer.samples_in_epoch) == expected
+        assert (longer.num_epochs_done, longer.step_in_epoch, longer.samples_in_epoch) == (0, 2, 8)
+
+    def test_an_epoch_that_is_ended_is_as_long_as_the_run_as_in_the_trainer(self) -> None:
+        clock, epochs = Clock(4, None, Budget(steps=10)), []
+        for step in range(7):
+            clock.tick()
+            if step in (2, 4):
+                clock.end_epoch()
+            epochs.append(clock.epoch)
+        assert epochs == [0.1, 0.2, 0.3, 1.1, 1.2, 2.1, 2.2]
 
     def test_one_that_was_stopped_within_it_stays_where_it_is(self) -> None:
         begun, again = (Clock(4, None, Budget(steps=3)) for _ in range(2))

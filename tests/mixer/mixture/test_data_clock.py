@@ -1,8 +1,10 @@
 """The clock once it counts data: a batch size that changes, or a budget in samples or tokens."""
 
 import copy
+import itertools
 import json
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, strategies as st
@@ -70,6 +72,33 @@ class TestEpochs:
         assert run(copy.deepcopy(clock), [size]) == expected
 
 
+class TestSamplesAreIntegers:
+    def test_a_run_of_any_share_of_an_epoch_ends_to_the_sample(self) -> None:
+        for numerator, denominator in itertools.product(range(1, 25), (1, 3, 6, 7, 10, 49)):
+            for epoch_size, batch_size in itertools.product((10, 49, 300), (16, 64)):
+                clock = data_clock(epoch_size, batch_size, epochs=numerator / denominator)
+                exact = math.ceil(Fraction(numerator, denominator) * epoch_size)
+                whole, rest = divmod(exact, epoch_size)
+                assert clock.max_steps == whole * -(-epoch_size // batch_size) + -(-rest // batch_size)
+                totals = run(clock, [batch_size])
+                assert (sum(totals), len(totals)) == (exact, clock.planned_steps), (numerator, denominator, epoch_size)
+
+    @pytest.mark.parametrize("limit", [2**53 + 1, 2**60 + 1, 10**18])
+    def test_the_last_sample_of_a_long_run_is_trained(self, limit: int) -> None:
+        clock = Clock(2**20, 2**62, Budget(samples=limit), is_constant=False)
+        clock.tick(limit - 1)
+        assert (clock.progress < 1.0, clock.next_total(), clock.max_steps) == (True, 1, 2)
+        clock.tick()
+        assert (clock.progress, clock.max_steps) == (1.0, 2)
+
+    def test_tokens_per_sample_that_are_no_whole_number_are_exact(self) -> None:
+        for tokens, samples in itertools.product(range(1, 40), (3, 7, 11)):
+            clock = Clock(1, 10**6, Budget(tokens=10 * tokens), tokens_per_sample=tokens / samples, is_constant=False)
+            assert clock.planned_steps == 10 * samples
+            clock.tick(samples, tokens)
+            assert clock.max_steps == 1 + 9 * samples
+
+
 class TestBudgets:
     @given(BUDGETS, SIZES)
     def test_the_run_ends_with_the_first_of_them(self, budget: Budget, sizes: list[int]) -> None:
@@ -79,7 +108,7 @@ class TestBudgets:
             "steps": clock.step >= (budget.steps or math.inf),
             "samples": clock.num_samples >= (budget.samples or math.inf),
             "tokens": clock.num_tokens >= (budget.tokens or math.inf),
-            "epochs": clock.epoch >= (budget.epochs or math.inf) - 1e-9,
+            "epochs": clock.epoch >= (budget.epochs or math.inf),
         }
         assert any(ends.values())
         before = sum(totals[:-1])

@@ -117,6 +117,7 @@ class TestEpochs:
             ("xxy", 1, [np.inf] * 3, [1, 0, 1], [10, 5, 0], [5.0, 0.0, np.inf]),
             ("xx", 1, [0.0, np.inf], [1, 1], [10, 5], [0.0, 5.0]),
             ("xx", 1, [2.0, np.inf], [1, 1], [5, 5], [2.0, 8.0]),
+            ("xxx", 4.1, [np.inf] * 3, [1, 1, 1], [0, 0, 0], [41.0] * 3),  # 4.1 * 30 is 122.99999999999999
         ],
     )
     def test_what_is_left_is_split_by_shares(self, groups, epochs, available, shares, seen, expected) -> None:

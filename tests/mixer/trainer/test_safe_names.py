@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mixer import Mixture, Objective, Stream, policies
+from replay import ReplayBound, ReplayBuffer
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import logged, make, train
 
@@ -20,6 +23,32 @@ def test_options_by_name_take_the_given_names_and_logs_have_the_safe_ones(tmp_pa
     assert set(trainer.ledger.to_pandas()["stream"]) == {"org--a", "7", "naïve b"}
     trainer.mixing.set_weights({"org/a": 1, "7": 1, "naïve b": 2})
     assert trainer.mixing.weights["org--a"] == 0.25
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        policies.TargetLoss({"a/x": 1.0, "b": 2.0}),
+        policies.RegularizedBalance(targets=["a/x"]),
+        policies.SkillIt(graph={"a/x": {"b": 0.5, "a/x": 1.0}}),
+        policies.Scheduled([(0.0, {"a/x": 1, "b": 3}), (1.0, {"a/x": 3, "b": 1})]),
+        ReplayBound(old=["a/x"]),
+    ],
+)
+def test_options_of_policies_take_the_given_names(policy: Any) -> None:
+    policy.start(Mixture(("a--x", "b"), np.array([50, 50]), np.array([0.5, 0.5])))
+
+
+def test_other_options_and_calls_take_the_given_names(tmp_path: Path) -> None:
+    objective = Objective({"a/x": 2.0}, bounds={"a/x": 1.5})
+    assert (objective.names, [*objective.of_sets(["a--x"]).bounds]) == (("a--x",), ["a--x"])
+    assert ReplayBuffer(4, streams=["a/x"]).stream_names == ("a--x",)
+    own = {"a/x": Stream("a/x", Tokens(6, 1), label_names=["labels"]), "b": Tokens(6, 3)}
+    trainer = make(tmp_path, train_dataset=own, eval_dataset={"a/x": Tokens(4, 5)})
+    assert "eval_a--x_loss" in trainer.evaluate({"a/x": Tokens(4, 5)})
+    assert trainer.evaluate("a/x").keys() == trainer.evaluate("a--x").keys()
+    (name, output), *_ = trainer.predict({"a/x": Tokens(4, 5)}).items()
+    assert (name, "test_a--x_loss" in output.metrics) == ("a/x", True)
 
 
 @pytest.mark.parametrize("names", [("a/b", "a--b"), (1, "1")])

@@ -11,6 +11,7 @@ from transformers import Trainer
 
 from mixer import Budget, MixingTrainer, Stream
 from mixer.schedules import AdaBatch, LossChange
+from mixer.utils.errors import InvalidValueError
 from tests.helpers import On, Tokens, build_model
 from tests.mixer.trainer.runs import make
 
@@ -62,7 +63,7 @@ def sizes_of(trainer: MixingTrainer) -> list[int]:
     ],
 )
 def test_the_run_is_the_epoch_as_in_the_trainer_on_interleaved_data(tmp_path: Path, options: dict[str, Any]) -> None:
-    options |= {"max_steps": 7, "save_strategy": "epoch"}
+    options |= {"max_steps": 7, "save_strategy": "steps", "save_steps": 7}
     ours, recorded = trained(tmp_path / "ours", **options)
     small = datasets.Dataset.from_list(SMALL).to_iterable_dataset()
     parts = [part.cast(small.features) for part in (streams()["web"], small)]
@@ -106,6 +107,16 @@ def test_a_budget_in_tokens_needs_no_length(tmp_path: Path) -> None:
 def test_epochs_of_unknown_length_are_refused_with_what_to_set(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\['web'\] are iterable.* max_steps .* epoch_size"):
         make(tmp_path, train_dataset=streams(), mixing=WEIGHTS, **{"max_steps": -1, **options})
+
+
+@pytest.mark.parametrize("option", ["eval_strategy", "save_strategy", "logging_strategy"])
+def test_acting_at_the_end_of_an_epoch_that_is_the_run_is_refused(tmp_path: Path, option: str) -> None:
+    options = {"train_dataset": streams(), "mixing": WEIGHTS, "max_steps": 7, "eval_dataset": Tokens(4, 9)}
+    options |= {option: "epoch"}
+    with pytest.raises(InvalidValueError) as refused:
+        make(tmp_path, **options)
+    assert (refused.value.option, refused.value.found) == (option, "epoch")
+    make(tmp_path, **options, epoch_size=12)
 
 
 def test_a_schedule_by_epochs_is_refused_where_the_run_is_one(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import EarlyStoppingCallback
 
+from mixer.utils.errors import InvalidValueError
 from tests.helpers import On, Tokens
 from tests.mixer.trainer.runs import logged, make
 
@@ -64,23 +65,50 @@ def test_a_run_stops_once_it_does_not_improve(metric, tmp_path, caplog, monkeypa
     assert "early stopping" not in caplog.text  # "is disabled"
 
 
+LOSSES = ["eval_loss", "eval_worst_loss", "eval_math_loss", "eval_code_loss"]
+
+
 @pytest.mark.parametrize(
-    ("metric", "changes", "hint"),
+    ("metric", "changes", "known"),
     [
-        ("eval_mth_loss", {}, "Did you mean 'eval_math_loss'"),
-        ("mth_loss", {}, "'eval_worst_loss', 'eval_math_loss', 'eval_code_loss'"),
-        ("eval_math_aux_loss", {"compute_metrics": None}, "names the loss of no evaluation set"),
-        ("eval_math_loss", {"compute_metrics": None, "eval_dataset": Tokens(7, 8, KIND)}, r"are \['eval_loss'\]"),
+        ("eval_mth_loss", {}, LOSSES),
+        ("mth_loss", {}, LOSSES),
+        ("eval_math_aux_loss", {"compute_metrics": None}, LOSSES),
+        ("eval_math_loss", {"compute_metrics": None, "eval_dataset": Tokens(7, 8, KIND)}, ["eval_loss"]),
     ],
 )
-def test_a_loss_of_no_set_is_refused_early(metric: str, changes: dict[str, Any], hint: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"metric_for_best_model='{metric}' .*{hint}"):
+def test_a_loss_of_no_set_is_refused_early(metric: str, changes: Any, known: list[str], tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError) as refused:
         _trainer(tmp_path, metric, **changes)
+    assert (refused.value.option, refused.value.found) == ("metric_for_best_model", metric)
+    assert refused.value.expected.endswith(", ".join(known))
 
 
-@pytest.mark.parametrize("metric", ["eval_mth_accuracy", "eval_math_aux_loss"])
-def test_another_metric_that_there_is_not_ends_the_first_evaluation(metric: str, tmp_path: Path) -> None:
-    trainer = _trainer(tmp_path, metric)
-    with pytest.raises(KeyError, match=f"{metric}.*eval_math_loss.*eval_math_accuracy.*eval_code_accuracy"):
+@pytest.mark.parametrize(
+    ("metric", "changes"),
+    [
+        ("eval_mth_accuracy", {}),
+        ("eval_math_aux_loss", {}),
+        ("acuracy", {"lr_scheduler_type": "reduce_lr_on_plateau"}),  # which looks for it before
+        ("acuracy", {"callbacks": [EarlyStoppingCallback()]}),
+    ],
+)
+def test_another_metric_that_there_is_not_ends_the_first_evaluation(metric, changes, tmp_path, caplog) -> None:
+    trainer = _trainer(tmp_path, metric, **changes)
+    assert "metric_for_best_model" not in caplog.text  # what compute_metrics returns is not known yet
+    with pytest.raises(InvalidValueError) as refused:
         trainer.train()
+    assert (refused.value.option, refused.value.found) == ("metric_for_best_model", metric)
+    assert {"eval_math_accuracy", "eval_code_accuracy", *LOSSES} <= set(refused.value.expected.split(", "))
     assert trainer.state.global_step == 1
+
+
+@pytest.mark.parametrize("metric", ["eval_org/a_loss", "org/a_f1/macro", "org--a_loss"])
+def test_a_set_may_be_named_as_it_was_given(metric: str, tmp_path: Path) -> None:
+    sets = {"org/a": Tokens(7, 8, KIND), "b_c": Tokens(6, 9, KIND)}
+    options = {"compute_metrics": lambda prediction: {"f1/macro": _share_right(prediction)["accuracy"]}}
+    trainer = _trainer(tmp_path, metric, eval_dataset=sets, max_steps=2, **options)
+    trainer.train()
+    key = f"eval_{metric.removeprefix('eval_').replace('org/a', 'org--a')}"
+    values = logged(trainer, key)
+    assert trainer.state.best_metric == (min if key.endswith("loss") else max)(values)
