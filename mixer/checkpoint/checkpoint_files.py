@@ -35,8 +35,8 @@ MARKER_FILE = "complete.json"
 CAP_ENTRY = "micro_batch_cap"
 METHODS_ENTRY = "methods"
 FORMAT_VERSION = 1
-_NAME = re.compile(r"checkpoint-(\d+)")
 _ASIDE = "previous-"
+_NAME = re.compile(rf"({_ASIDE})?checkpoint-(\d+)")
 _SENTINEL = "checkpoint-is-incomplete.txt"
 
 
@@ -276,22 +276,27 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 def list_checkpoints(output_dir: Path) -> list[Path]:
-    """Lists the checkpoint folders of a run, the latest step first."""
+    """Lists the checkpoint folders of a run, the latest step first; after each the one that it is to replace."""
     folders = output_dir.iterdir() if output_dir.is_dir() else ()
     checkpoints = [path for path in folders if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(checkpoints, key=step_of, reverse=True)
+    return sorted(checkpoints, key=lambda path: (step_of(path), path == lasting(path)), reverse=True)
 
 
 def step_of(checkpoint: Path) -> int:
     """Returns the step in a checkpoint's name; -1 if the name has another form."""
     match = _NAME.fullmatch(checkpoint.name)
-    return int(match[1]) if match else -1
+    return int(match[2]) if match else -1
+
+
+def lasting(checkpoint: Path) -> Path:
+    """Returns the folder that a checkpoint has, or will have if it was set aside and is put back."""
+    return checkpoint.with_name(checkpoint.name.removeprefix(_ASIDE))
 
 
 def put_back(output_dir: Path) -> None:
-    """Restores checkpoints that were set aside for ones that were never completed."""
+    """Restores checkpoints that were set aside for ones that were never completed; for the holder of the lock alone."""
     for aside in output_dir.glob(f"{_ASIDE}checkpoint-*"):
-        checkpoint = aside.with_name(aside.name.removeprefix(_ASIDE))
+        checkpoint = lasting(aside)
         if (checkpoint / MARKER_FILE).is_file():
             _remove(aside)
         else:
@@ -308,14 +313,17 @@ def supersede(output_dir: Path, begins_from: Path | None) -> None:
         output_dir: The run's output folder.
         begins_from: The checkpoint that the run resumes from, or `None` for a new run.
     """
-    put_back(output_dir)
-    is_inside = begins_from is not None and begins_from.resolve().parent == output_dir.resolve()
-    last_step = step_of(begins_from) if begins_from is not None and is_inside else -1
+    last_step = step_of(begins_from) if begins_from is not None and is_inside(begins_from, output_dir) else -1
     for checkpoint in reversed(list_checkpoints(output_dir)):
         if step_of(checkpoint) > last_step:
             annotate(checkpoint, superseded=True)
         elif step_of(checkpoint) == last_step:
             annotate(checkpoint, superseded=False)
+
+
+def is_inside(checkpoint: Path, output_dir: Path) -> bool:
+    """Whether a checkpoint is one of a run's own, which may write to it."""
+    return checkpoint.resolve().parent == output_dir.resolve()
 
 
 def rotate(newest: Path, limit: int | None, best: str | None) -> None:

@@ -115,7 +115,7 @@ class StartingPoint:
 
     @contextlib.contextmanager
     def holding_output(self, trial: Any = None) -> Iterator[None]:
-        """Locks the output folder against other runs; all ranks have to call it.
+        """Locks the output folder against other runs, and cleans up after an interrupted one; for all ranks to call.
 
         Args:
             trial: The trial of a hyperparameter search, which has a folder of its own.
@@ -131,6 +131,7 @@ class StartingPoint:
         try:
             self._ranks.run_on_all(lambda: lock.acquire() if trainer.is_world_process_zero() else None)
             self._is_held = True
+            self._ranks.run_on_all(lambda: checkpoint_files.put_back(lock.folder) if trainer.args.should_save else None)
             yield
         finally:
             self._is_held = False
@@ -138,7 +139,7 @@ class StartingPoint:
 
     def newest_checkpoint(self) -> str | None:
         """Returns the folder of the newest complete and intact checkpoint, or `None`; all ranks have to call it."""
-        with self.holding_output():  # it also cleans up after an interrupted run
+        with self.holding_output():
             self._check_ranks("looks for a checkpoint", uses_folder=True)
             return self._choose(None).checkpoint
 
@@ -187,7 +188,6 @@ class StartingPoint:
         saves, allow_inexact = self._trainer.args.should_save, self._plan.config.allow_inexact
 
         def usable() -> list[str]:
-            checkpoint_files.put_back(folder)
             found = checkpoint_files.list_checkpoints(folder)
             return [checkpoint.name for checkpoint in found if _why_not(checkpoint, allow_inexact) is None]
 
@@ -213,7 +213,6 @@ def newest_complete(output_dir: Path, among: Collection[str] | None = None, allo
         among: Names of the checkpoints that the other nodes can use too; `None` if nodes have no disks of their own.
         allow_inexact: See `find_problem`.
     """
-    checkpoint_files.put_back(output_dir)
     passed_over: dict[str, str] = {}
     for checkpoint in checkpoint_files.list_checkpoints(output_dir):
         problem = _why_not(checkpoint, allow_inexact)
@@ -242,7 +241,7 @@ def checkpoint_at(run: Path, step: int) -> Path:
         ValueError: If there is none that is complete and intact; with the steps that have one.
     """
     found = [checkpoint for checkpoint in checkpoint_files.list_checkpoints(run) if _why_not(checkpoint, False) is None]
-    usable = {checkpoint_files.step_of(checkpoint): checkpoint for checkpoint in found}
+    usable = {checkpoint_files.step_of(checkpoint): checkpoint for checkpoint in reversed(found)}
     if step not in usable:
         there = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
         raise ValueError(f"at must be a step with a complete checkpoint: {run} has them {there}, got {step}.")
@@ -281,7 +280,6 @@ def choose(
             "without resume_from_checkpoint; `mixer train --resume auto` does so if there is no checkpoint."
             + "".join(checkpoint_files.from_weights(Path(path)) for path in list(choice.passed_over)[:1])
         )
-    checkpoint_files.put_back(Path(requested).parent)
     if (problem := checkpoint_files.find_problem(Path(requested), allow_inexact)) is None:
         return _chosen(requested, {}, allow_inexact)
     other = newest_complete(Path(requested).parent, among, allow_inexact).checkpoint

@@ -4,6 +4,7 @@ import errno
 import shutil
 from pathlib import Path
 
+from mixer.checkpoint.checkpoint_files import lasting
 from mixer.checkpoint.starting_point import newest_complete
 from mixer.utils.files import WriteError
 
@@ -24,7 +25,7 @@ def write_error(what: str, error: Exception, folder: Path) -> WriteError:
     safe = (
         "There is no complete checkpoint, so the run has to start over."
         if checkpoint is None
-        else f"Earlier files are intact: the run resumes from {checkpoint} with --resume auto or "
+        else f"Earlier files are intact: the run resumes from {lasting(Path(checkpoint))} with --resume auto or "
         "train(resume_from_checkpoint=True) and repeats the steps after it."
     )
     number = getattr(error, "errno", None) or errno.EIO

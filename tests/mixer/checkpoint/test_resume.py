@@ -342,7 +342,10 @@ def test_a_checkpoint_that_is_written_again_is_kept_until_it_is_whole(tmp_path: 
     whole = (checkpoint / STATE_FILE).read_text()
     checkpoint_files.begin_writing(checkpoint)
     (checkpoint / STATE_FILE).write_text("{to")
-    assert newest_complete(tmp_path).checkpoint == str(checkpoint)  # put back
+    aside = Path(str(newest_complete(tmp_path).checkpoint))  # for those who do not hold the folder
+    assert (aside / STATE_FILE).read_text() == whole
+    checkpoint_files.put_back(tmp_path)
+    assert newest_complete(tmp_path).checkpoint == str(checkpoint)
     assert (checkpoint / STATE_FILE).read_text() == whole
     checkpoint_files.begin_writing(checkpoint)
     (checkpoint / STATE_FILE).write_text('{"new": 1}')
