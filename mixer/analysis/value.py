@@ -12,8 +12,8 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging
 
 from mixer.analysis.short_runs import without_warnings
+from mixer.checkpoint.choosing import checkpoint_at
 from mixer.checkpoint.lock import FolderLock
-from mixer.checkpoint.starting_point import checkpoint_at
 from mixer.ledger.folder import open_ledger, read_description
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.policies import Fixed

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from mixer.checkpoint.checkpoint_files import lasting
-from mixer.checkpoint.starting_point import newest_complete
+from mixer.checkpoint.choosing import newest_complete
 from mixer.utils.files import WriteError
 
 

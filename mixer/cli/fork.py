@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.checkpoint.starting_point import checkpoint_at
+from mixer.checkpoint.choosing import checkpoint_at
 from mixer.cli.command import Command, build_recipe, recipe_command
 from mixer.cli.train import run_recipe, show_result
 from mixer.distributed.launch import build_together

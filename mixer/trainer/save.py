@@ -76,6 +76,26 @@ class Progress:
         return {name: _to_json(value) for name, value in asdict(self).items()}
 
     @classmethod
+    def begun(cls, step: int, world_size: int) -> "Progress":
+        """Returns the position of a loop that begins after a step, with nothing from before."""
+        return cls(
+            seconds=0.0,
+            running_losses=[0.0] * world_size,
+            logged_loss=0.0,
+            last_logged_step=step,
+            gradient_norm=None,
+            learning_rate=None,
+            learning_rate_factor=1.0,
+            epoch_end_is_left=False,
+            epoch_stops=False,
+            training_stops=False,
+            num_evaluations=0,
+            recorder={},
+            methods={},
+            num_metrics=0,
+        )
+
+    @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Progress":
         """Restores a saved state.
 
