@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from mixer.cli.command import Command, add_json, build_recipe, recipe_command
-from mixer.cli.train import TINY
+from mixer.cli.train import OVERWRITE, TINY, resume_of
 from mixer.distributed.launch import build_together
 from mixer.report.judging import Measured
 from mixer.utils.console import console, only_json, print_json
@@ -33,7 +33,7 @@ def continual() -> Command:
         _train,
         description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
-        usage="[--tiny] [--seeds N] [--resume auto|must|never] [--json]",
+        usage="[--tiny] [--seeds N] [--resume auto|must|never] [--overwrite] [--json]",
         example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
         options={
             "--tiny": {"action": "store_true", "help": TINY},
@@ -43,11 +43,12 @@ def continual() -> Command:
                 "help": "Run with N seeds, training.seed and those that follow, or with a list of seeds, each in its "
                 "own folder training.output_dir/seed-SEED. With --resume auto, finished ones are not run again.",
             },
+            "--overwrite": OVERWRITE,
             "--resume": {
                 "choices": ("auto", "must", "never"),
                 "help": "Resume the run in training.output_dir; if there is none, start a new one (auto) or fail "
-                "(must). never: start a new one in any case, which removes the state of the old one. Default: start a "
-                "new one, and fail if there is a run already.",
+                "(must). never, or --overwrite: start a new one in any case, which removes the state of the old one. "
+                "Default: start a new one, and fail if there is a run already.",
             },
         },
     )
@@ -68,7 +69,7 @@ def continual_compare() -> Command:
 
 
 def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
-    folder, resume = Path(config.training.output_dir), own.resume
+    folder, resume = Path(config.training.output_dir), resume_of(own)
     page: Path | None
     with only_json(own.json):
         if own.seeds is None:
@@ -123,7 +124,7 @@ def _settle(folder: Path, resume: str | None) -> None:
     if resume is None and is_active:
         raise ValueError(
             f"training.output_dir: {folder} holds a continual run already: resume it (--resume auto), start a new "
-            "one in its place (--resume never), or use another folder."
+            "one in its place (--overwrite), or use another folder."
         )
     if resume == "must" and not is_active:
         raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")
