@@ -15,6 +15,7 @@ from mixer.report.judging import Measured
 from mixer.utils.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.text import print_lines
+from mixer.utils.way_on import resumed_with
 from tasks.continual.continual import ContinualRun
 from tasks.continual.seeds import seed_folders
 from tasks.continual.task_checkpoints import checkpoints_in, read_pace, remove_run
@@ -101,7 +102,8 @@ def _train_one(parser: ArgumentParser, config: Namespace, resume: str | None) ->
     run = build_together(parser, config, resume, build)
     run.hold_output()
     try:
-        _train_run(run, resume, parser.dump(config, skip_validation=True))
+        with resumed_with("--resume auto"):
+            _train_run(run, resume, parser.dump(config, skip_validation=True))
     finally:
         run.release_output()
     return run.args.should_save, run.scores

@@ -226,6 +226,13 @@ def lasting(checkpoint: Path) -> Path:
     return checkpoint.with_name(checkpoint.name.removeprefix(_ASIDE))
 
 
+def whole(checkpoint: Path) -> Path:
+    """Returns where a checkpoint is complete: aside, as long as it is being written again."""
+    aside = _aside(checkpoint)
+    is_aside = (aside / MARKER_FILE).is_file() and not (checkpoint / MARKER_FILE).is_file()
+    return aside if is_aside else checkpoint
+
+
 def put_back(output_dir: Path) -> None:
     """Restores checkpoints that were set aside for ones that were never completed; for the holder of the lock alone."""
     for aside in output_dir.glob(f"{_ASIDE}checkpoint-*"):

@@ -47,7 +47,7 @@ class Origin(NamedTuple):
 
     def write(self, output_dir: Path) -> None:
         """Notes it in the folder of the run."""
-        content = {"format": _ORIGIN_FORMAT, "checkpoint": str(self.checkpoint.resolve()), "is_fork": self.is_fork}
+        content = {"format": _ORIGIN_FORMAT, "checkpoint": str(self.checkpoint), "is_fork": self.is_fork}
         write_json(output_dir / _ORIGIN_FILE, content, sealed=True)
 
     @staticmethod
@@ -155,7 +155,7 @@ def choose(
         return _named(output_dir, requested, among, allow_inexact)
     choice = newest_complete(output_dir, among, allow_inexact)
     if choice.checkpoint is None:
-        choice = _of_origin(output_dir, choice) or _of_trainer(output_dir, choice)
+        choice = _of_origin(output_dir, choice, allow_inexact) or _of_trainer(output_dir, choice)
     if choice.checkpoint is not None or choice.error is not None or requested is None:
         return choice
     wrong = "; ".join(f"{path}: {problem}" for path, problem in choice.passed_over.items())
@@ -166,12 +166,12 @@ def choose(
     )
 
 
-def _of_origin(output_dir: Path, choice: Choice) -> Choice | None:
+def _of_origin(output_dir: Path, choice: Choice, allow_inexact: bool) -> Choice | None:
     """Goes back to where the run began, which has no complete checkpoint of its own; `None` if it began anew."""
     origin = Origin.read(output_dir)
     if origin is None:
         return None
-    found = _named(output_dir, str(origin.checkpoint), None, False)
+    found = _named(output_dir, str(checkpoint_files.whole(origin.checkpoint)), None, allow_inexact)
     if found.error is not None:
         said = f"The run in {output_dir} began at {origin.checkpoint} and has no complete checkpoint of its own"
         return Choice(error=f"{said}. {found.error}")
@@ -198,7 +198,11 @@ def _named(output_dir: Path, requested: str, among: Collection[str] | None, allo
     else:
         problem = checkpoint_files.find_problem(checkpoint, allow_inexact)
     if problem is None:
-        goes_back = origin is not None and origin.is_fork and checkpoint.resolve() == origin.checkpoint
+        goes_back = (
+            origin is not None
+            and origin.is_fork
+            and checkpoint_files.lasting(checkpoint.resolve()) == origin.checkpoint
+        )
         choice = Choice(requested) if is_of_trainer else _chosen(requested, {}, allow_inexact)
         return replace(choice, parent=str(checkpoint.parent) if goes_back else None)
     others = [newest_complete(folder, among, allow_inexact).checkpoint for folder in (checkpoint.parent, output_dir)]

@@ -101,7 +101,7 @@ class StartingPoint:
         if checkpoint is None:
             Origin.remove(folder)
         elif not is_own or checkpoint_files.is_of_trainer(checkpoint):
-            Origin(checkpoint, self.parent is not None).write(folder)
+            Origin(checkpoint_files.lasting(checkpoint.resolve()), self.parent is not None).write(folder)
 
     @contextlib.contextmanager
     def _naming_unreadable(self) -> Iterator[None]:
@@ -177,6 +177,11 @@ class StartingPoint:
         for rank, other in made.items():
             if other.error is not None:
                 raise ValueError(other.error if rank == 0 else f"Rank {rank}: {other.error}")
+        steps = {
+            rank: other.checkpoint and checkpoint_files.step_of(Path(other.checkpoint)) for rank, other in made.items()
+        }
+        if len(set(steps.values())) > 1:
+            raise ValueError(f"output_dir: the nodes would begin after different steps, by rank {steps}. {_UNSEEN}")
         choice = own or made[0]
         if self._trainer.is_world_process_zero():
             _warn(choice)

@@ -11,6 +11,7 @@ from mixer.distributed.launch import build_together
 from mixer.recipe.recipe import Recipe
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.console import only_json
+from mixer.utils.way_on import resumed_with
 
 
 def fork() -> Command:
@@ -35,15 +36,17 @@ def _fork(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
         config.training.output_dir = f"{run}-fork-{own.at}"
     config.training.resume_from_checkpoint = None
     folder = Path(config.training.output_dir)
+    goes_on = f"mixer train {folder} --resume auto"
 
     def build() -> MixingTrainer:
-        check_free(folder, "never" if own.overwrite else None, f"mixer train {folder} --resume auto")
+        check_free(folder, "never" if own.overwrite else None, goes_on)
         return build_recipe(Recipe, parser, config).build()
 
     with only_json(own.json):
         trainer = build_together(parser, config, None, build)
         recipe = parser.dump(config, skip_validation=True)
-        run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))
+        with resumed_with(goes_on):
+            run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))
     show_result(trainer, own.json)
 
 

@@ -23,6 +23,7 @@ from mixer.utils.console import console, only_json, show
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
 from mixer.utils.text import print_lines
+from mixer.utils.way_on import resumed_with
 
 _RESUME = (
     "Resume from the newest complete checkpoint in training.output_dir; without one, start anew (auto) or stop with an "
@@ -68,7 +69,8 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
             _show(trainer, config.model.task)
             return
         recipe = parser.dump(config, skip_validation=True)
-        run_recipe(trainer, recipe, lambda: trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume)))
+        with resumed_with("--resume auto"):
+            run_recipe(trainer, recipe, lambda: trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume)))
     show_result(trainer, own.json)
 
 

@@ -169,7 +169,7 @@ def sync_descriptor(descriptor: int, path: Path) -> None:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in _NO_SYNC:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+            raise
         is_folder = path.is_dir()
         warn_of_no_sync("folders" if is_folder else "files", error.strerror or str(error), path.parent)
 

@@ -50,7 +50,9 @@ def test_a_checkpoint_without_room_ends_the_run_losing_nothing(owner, name, part
             build(tmp_path).train()
     assert f"checkpoint-8, {part}" in str(error.value)
     assert "No space left on device" in str(error.value)
-    assert f"the run resumes from {tmp_path / 'checkpoint-4'} with --resume auto" in str(error.value)
+    assert f"the run resumes from {tmp_path / 'checkpoint-4'} with train(resume_from_checkpoint=True)" in str(
+        error.value
+    )
     assert _names(tmp_path) == ["checkpoint-4"]
     assert find_problem(tmp_path / "checkpoint-4") is None
     assert_same(go_on(build(tmp_path)), expected)
