@@ -18,8 +18,8 @@ TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 # Files that take long come first, so that none is left for one worker at the end.
 ALL_TESTS := -m "" tests/full tests/ranks tests/commands tests/tasks tests/replay tests/mixer
 TWO_RANKS := $(VENV)/bin/torchrun --standalone --nproc_per_node 2 -m mixer
-LAUNCH := $(TWO_RANKS) train recipes/demo.yaml
-CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --resume never
+LAUNCH := $(TWO_RANKS) train recipes/demo.yaml --overwrite
+CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --overwrite
 
 # One thread a rank: two ranks on two cores.
 # Tests start many processes: each would compile the source anew.

@@ -1,30 +1,15 @@
 """Checkpoints on disk: written whole or not at all, what is wrong with one, and rotation."""
 
-import json
 import re
 import shutil
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import safe_open
-from transformers import TrainerState
-from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_pt_utils import safe_globals
+from transformers.trainer import TRAINER_STATE_NAME
 
 from mixer.utils.files import at_once, digests_of, find_damaged, other_version, read_json, sync_to_disk, write_json
-from mixer.utils.text import printable, shortened
-from mixer.utils.validation import (
-    DAMAGE,
-    MOST_JSON_BYTES,
-    check_plain,
-    finite_number,
-    load_json,
-    whole_number,
-    with_unique_keys,
-)
+from mixer.utils.validation import DAMAGE, load_json
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _INDICES = tuple(f"{name}.index.json" for name in _WHOLE)
@@ -35,8 +20,8 @@ MARKER_FILE = "complete.json"
 CAP_ENTRY = "micro_batch_cap"
 METHODS_ENTRY = "methods"
 FORMAT_VERSION = 1
-_NAME = re.compile(r"checkpoint-(\d+)")
 _ASIDE = "previous-"
+_NAME = re.compile(rf"({_ASIDE})?checkpoint-(\d+)")
 _SENTINEL = "checkpoint-is-incomplete.txt"
 
 
@@ -81,7 +66,8 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(
             f"{checkpoint} has no {STATE_FILE}: it was saved with save_only_model=True or by another trainer. Start "
-            f"from its weights instead (load them into the model and call train() without resume_from_checkpoint)."
+            f"from its weights instead (load them into the model and call train() without resume_from_checkpoint, with "
+            f"another output_dir)."
         )
     return read_json(path)
 
@@ -151,6 +137,12 @@ def read_marker(checkpoint: Path) -> dict[str, Any] | None:
     return marker if are_mappings else None
 
 
+def is_of_trainer(checkpoint: Path) -> bool:
+    """Whether a checkpoint was written by another trainer, such as transformers' own, which writes its state last."""
+    has_own = any((checkpoint / name).exists() for name in (STATE_FILE, MARKER_FILE))
+    return (checkpoint / TRAINER_STATE_NAME).is_file() and not has_own
+
+
 def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     """Returns the reason why a run cannot resume from a checkpoint, with the name of the file; `None` if it can.
 
@@ -161,8 +153,7 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     if not checkpoint.is_dir():
         return "the folder does not exist"
     if (marker := read_marker(checkpoint)) is None:
-        is_of_trainer = (checkpoint / TRAINER_STATE_NAME).is_file() and not (checkpoint / STATE_FILE).exists()
-        if is_of_trainer and not (checkpoint / MARKER_FILE).exists():
+        if is_of_trainer(checkpoint):
             return f"it was written by another trainer, such as transformers' own: it has no {STATE_FILE}"
         state = "is torn" if (checkpoint / MARKER_FILE).is_file() else "is missing"
         return f"{MARKER_FILE} {state}, so it is incomplete or was written by another trainer"
@@ -180,14 +171,19 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     return None
 
 
+def has_weights(checkpoint: Path) -> bool:
+    """Whether a checkpoint has weights, those of a model or of an adapter."""
+    names = (*_WHOLE, *_INDICES, "adapter_model.safetensors", "adapter_model.bin")
+    return any((checkpoint / name).is_file() for name in names)
+
+
 def from_weights(checkpoint: Path) -> str:
     """Says how to begin a run with the weights of a checkpoint; empty if it has none."""
-    names = (*_WHOLE, *_INDICES, "adapter_model.safetensors")
-    if not any((checkpoint / name).is_file() for name in names):
+    if not has_weights(checkpoint):
         return ""
     return (
         f" To begin a new run with the weights in {checkpoint}, load them (from_pretrained, or model.name in a recipe) "
-        f"and call train() without resume_from_checkpoint."
+        f"and call train() without resume_from_checkpoint, with another output_dir."
     )
 
 
@@ -212,86 +208,35 @@ def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: boo
     return None
 
 
-def check_trainer_state(checkpoint: Path) -> None:
-    """Refuses a `trainer_state.json` that is unreadable, has impossible numbers, or is not of the mixture's step.
-
-    Raises:
-        ValueError: With the name of the file.
-    """
-    path = checkpoint / TRAINER_STATE_NAME
-    try:
-        check_plain(path, MOST_JSON_BYTES)
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=with_unique_keys)
-        state = TrainerState(**content)  # as `load_from_json` does, which takes the last of equal keys
-        _check_numbers(state)
-        step = state.global_step
-        clock = read_state(checkpoint)["clock"] if (checkpoint / STATE_FILE).is_file() else {"step": step}
-        if clock["step"] != step:
-            raise ValueError(f"global_step is {step}, but {STATE_FILE} is of step {clock['step']}")
-    except (OSError, ValueError, *DAMAGE) as error:
-        raise _unreadable(path, error) from error
-
-
-def _check_numbers(state: TrainerState) -> None:
-    for name in ("global_step", "max_steps", "num_train_epochs", "num_input_tokens_seen"):
-        whole_number(getattr(state, name), name)
-    for name in ("epoch", "logging_steps", "eval_steps", "save_steps", "total_flos"):
-        finite_number(getattr(state, name), name, least=0)
-    for name in ("train_batch_size", "best_global_step"):
-        if getattr(state, name) is not None:
-            whole_number(getattr(state, name), name)
-    if state.best_metric is not None and not isinstance(state.best_metric, int | float):
-        raise ValueError(f"best_metric must be a number, but {state.best_metric!r} was saved")
-    if not all(isinstance(entry, dict) for entry in state.log_history):
-        raise ValueError("log_history must be a list of entries")
-
-
-def find_unreadable(checkpoint: Path) -> ValueError | None:
-    """Returns the error for the smallest file that cannot be read, or `None`; called after a failure."""
-    paths = [path for path in checkpoint.iterdir() if path.is_file() and path.name != TRAINING_ARGS_NAME]
-    for path in sorted(paths, key=lambda path: (path.stat().st_size, path.name)):
-        try:
-            _read(path)
-        except Exception as error:  # libraries raise any kind of error
-            return _unreadable(path, error)
-    return None
-
-
-def _read(path: Path) -> None:
-    """Reads a file as the Trainer does, without loading the tensors."""
-    if path.suffix in (".pt", ".pth", ".bin"):
-        with safe_globals():  # type: ignore[no-untyped-call]  # the types in random states
-            torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
-    elif path.suffix == ".safetensors":
-        with safe_open(path, "pt"):
-            pass
-    elif path.suffix == ".json":
-        json.loads(path.read_text(encoding="utf-8"))
-
-
-def _unreadable(path: Path, error: Exception) -> ValueError:
-    # Only the first sentence: torch's message goes on with advice to load the file anyway.
-    reason = shortened(printable(f"{type(error).__name__}: {str(error).partition('. ')[0]}"))
-    return ValueError(f"Cannot resume: {path} cannot be read ({reason}). Use an earlier checkpoint.")
-
-
 def list_checkpoints(output_dir: Path) -> list[Path]:
-    """Lists the checkpoint folders of a run, the latest step first."""
+    """Lists the checkpoint folders of a run, the latest step first; after each the one that it is to replace."""
     folders = output_dir.iterdir() if output_dir.is_dir() else ()
     checkpoints = [path for path in folders if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(checkpoints, key=step_of, reverse=True)
+    return sorted(checkpoints, key=lambda path: (step_of(path), path == lasting(path)), reverse=True)
 
 
 def step_of(checkpoint: Path) -> int:
     """Returns the step in a checkpoint's name; -1 if the name has another form."""
     match = _NAME.fullmatch(checkpoint.name)
-    return int(match[1]) if match else -1
+    return int(match[2]) if match else -1
+
+
+def lasting(checkpoint: Path) -> Path:
+    """Returns the folder that a checkpoint has, or will have if it was set aside and is put back."""
+    return checkpoint.with_name(checkpoint.name.removeprefix(_ASIDE))
+
+
+def whole(checkpoint: Path) -> Path:
+    """Returns where a checkpoint is complete: aside, as long as it is being written again."""
+    aside = _aside(checkpoint)
+    is_aside = (aside / MARKER_FILE).is_file() and not (checkpoint / MARKER_FILE).is_file()
+    return aside if is_aside else checkpoint
 
 
 def put_back(output_dir: Path) -> None:
-    """Restores checkpoints that were set aside for ones that were never completed."""
+    """Restores checkpoints that were set aside for ones that were never completed; for the holder of the lock alone."""
     for aside in output_dir.glob(f"{_ASIDE}checkpoint-*"):
-        checkpoint = aside.with_name(aside.name.removeprefix(_ASIDE))
+        checkpoint = lasting(aside)
         if (checkpoint / MARKER_FILE).is_file():
             _remove(aside)
         else:
@@ -308,14 +253,17 @@ def supersede(output_dir: Path, begins_from: Path | None) -> None:
         output_dir: The run's output folder.
         begins_from: The checkpoint that the run resumes from, or `None` for a new run.
     """
-    put_back(output_dir)
-    is_inside = begins_from is not None and begins_from.resolve().parent == output_dir.resolve()
-    last_step = step_of(begins_from) if begins_from is not None and is_inside else -1
+    last_step = step_of(begins_from) if begins_from is not None and is_inside(begins_from, output_dir) else -1
     for checkpoint in reversed(list_checkpoints(output_dir)):
         if step_of(checkpoint) > last_step:
             annotate(checkpoint, superseded=True)
         elif step_of(checkpoint) == last_step:
             annotate(checkpoint, superseded=False)
+
+
+def is_inside(checkpoint: Path, output_dir: Path) -> bool:
+    """Whether a checkpoint is one of a run's own, which may write to it."""
+    return checkpoint.resolve().parent == output_dir.resolve()
 
 
 def rotate(newest: Path, limit: int | None, best: str | None) -> None:

@@ -5,11 +5,15 @@ import errno
 import json
 import os
 import socket
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from transformers.utils import logging
+
+from mixer.utils.errors import InvalidValueError
 
 logger = logging.get_logger(__name__)
 
@@ -28,14 +32,17 @@ class FolderLock:
 
     Args:
         folder: The folder; created if missing.
+        option: What the user named it by, for messages.
+        file: Name of the file that is locked.
     """
 
     _own: ClassVar[set[Path]] = set()  # locks of this process: record locks do not guard against the process itself
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self._path = folder.resolve() / LOCK_FILE
+    def __init__(self, folder: Path, option: str = "output_dir", file: str = LOCK_FILE):
+        self.folder, self._option = folder, option
+        self._path = folder.resolve() / file
         self._descriptor: int | None = None
+        self._process = 0  # that holds it
 
     def acquire(self) -> None:
         """Takes the lock.
@@ -45,21 +52,22 @@ class FolderLock:
             OSError: If the folder is not writable.
         """
         if self._path in self._own:
-            raise ValueError(_in_use(self.folder, f"process {os.getpid()}, this one"))
+            raise self._in_use(f"process {os.getpid()}, this one")
         try:
             self._descriptor = self._opened()
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"output_dir: the run cannot write to its folder ({_reason(error)}). Make it writable, make room on "
-                "its disk, or set another output_dir",
+                f"{self._option}: the run cannot write to its folder ({self._reason(error)}). Make it writable, make "
+                f"room on its disk, or set another {self._option}",
                 str(self.folder),
             ) from error
         self._own.add(self._path)
+        self._process = os.getpid()
 
     def release(self) -> None:
-        """Releases the lock, if held, and removes its file."""
-        if self._descriptor is None:
+        """Releases the lock, if held by this process, and removes its file."""
+        if self._descriptor is None or self._process != os.getpid():
             return
         with contextlib.suppress(OSError):
             self._path.unlink()
@@ -91,7 +99,7 @@ class FolderLock:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _HELD:
-                raise ValueError(_in_use(self.folder, _owner(descriptor))) from None
+                raise self._in_use(_owner(descriptor)) from None
             if error.errno not in _NOT_SUPPORTED:
                 raise
             logger.warning(
@@ -99,9 +107,50 @@ class FolderLock:
                 *(self.folder, error.strerror),
             )
 
+    def _reason(self, error: OSError) -> str:
+        return f"{self._path.name} is a link, which no run makes" if error.errno == errno.ELOOP else str(error.strerror)
 
-def _reason(error: OSError) -> str:
-    return f"{LOCK_FILE} is a link, which no run makes" if error.errno == errno.ELOOP else str(error.strerror)
+    def _in_use(self, owner: str) -> ValueError:
+        hint = (
+            f"Wait for it or end it, or set another {self._option}. There is nothing to clean up: the lock "
+            f"({self._path.name}) ends with that process."
+        )
+        return InvalidValueError(
+            f"{self._option}: {self.folder} is in use by another run ({owner}). {hint}",
+            option=self._option,
+            expected="a folder that no other run uses",
+            found=str(self.folder),
+            hint=hint,
+        )
+
+
+class SharedLock:
+    """The lock on a folder that many parts of a process use, one after the other, until none of them is left.
+
+    Args:
+        lock: The lock, which is held.
+    """
+
+    _held: ClassVar[WeakValueDictionary[Path, "SharedLock"]] = WeakValueDictionary()
+
+    def __init__(self, lock: FolderLock):
+        weakref.finalize(self, lock.release)
+
+    @classmethod
+    def of(cls, folder: Path, option: str, file: str) -> "SharedLock":
+        """Takes the lock on a folder, or shares that of this process; see `FolderLock`.
+
+        Raises:
+            ValueError: If another process holds it, with that process.
+            OSError: If the folder is not writable.
+        """
+        path = folder.resolve() / file
+        shared = cls._held.get(path)
+        if shared is None:
+            lock = FolderLock(folder, option, file)
+            lock.acquire()
+            shared = cls._held[path] = cls(lock)
+        return shared
 
 
 def _owner(descriptor: int) -> str:
@@ -110,10 +159,3 @@ def _owner(descriptor: int) -> str:
         return f"process {owner['pid']} on {owner['host']}, since {owner['since']}"
     except (ValueError, TypeError, KeyError):
         return "a process that has just started"
-
-
-def _in_use(folder: Path, owner: str) -> str:
-    return (
-        f"output_dir: {folder} is in use by another run ({owner}): wait for it or end it, or set another output_dir. "
-        f"There is nothing to clean up: the lock ({LOCK_FILE}) ends with that process."
-    )

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import mixer.ledger.table_files as table_files
 from mixer.utils.arrays import Int64Array
-from mixer.utils.files import WriteError, make_folder, new_file, writing
+from mixer.utils.files import WriteError, make_folder, new_file, sync_descriptor, writing
 
 _TAILS = "tail-*.arrow"
 _ROWS_IN_MEMORY = 16_384  # with many streams, or without a model, seconds can bring millions
@@ -119,7 +119,7 @@ class Table:
         """Flushes and syncs to disk, so that rows survive a machine failure."""
         self.flush()
         if self._file is not None:
-            os.fsync(self._file.fileno())
+            sync_descriptor(self._file.fileno(), Path(self._file.name))
 
     def seal(self) -> None:
         """Converts the tail and the rows in memory to a Parquet part."""
@@ -155,7 +155,7 @@ class Table:
         self.flush()
         if self._writer is not None:
             if is_synced:
-                os.fsync(self._file.fileno())
+                sync_descriptor(self._file.fileno(), Path(self._file.name))
             self._writer.close()
             self._file.close()
             self._writer = self._file = None

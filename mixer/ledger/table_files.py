@@ -1,7 +1,6 @@
 """Files of a table: sealed parts in Parquet, and a growing tail of Arrow record batches, both with digests."""
 
 import contextlib
-import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mixer.utils.files import new_file
+from mixer.utils.files import new_file, sync_descriptor
 from mixer.utils.validation import check_plain, read_bytes
 
 _FILE = re.compile(r"(part|tail)-(\d{1,12})\.(parquet|arrow)")
@@ -56,7 +55,7 @@ def write_part(path: Path, rows: pa.Table) -> None:
     with new_file(temporary) as file:
         file.write(before + _SIGNATURE % zlib.crc32(content) + after)
         file.flush()
-        os.fsync(file.fileno())
+        sync_descriptor(file.fileno(), temporary)
     temporary.replace(path)
 
 

@@ -287,6 +287,17 @@ class Mixing:
         self.end_step(plan.clocked(plan.counts))
         self.drop_rest()
 
+    def pass_over(self, num_steps: int) -> None:
+        """Moves on by steps that were made elsewhere, with the present weights; policy and schedule begin after them.
+
+        Args:
+            num_steps: Their number; fewer if the streams are exhausted before.
+        """
+        while self.clock.step < num_steps and not self.is_exhausted:
+            if (plan := self.next_plan()) is not None:  # else the rest of an epoch was dropped
+                self.count_untrained(plan)
+        self._weights.num_observed = self.clock.step
+
     @property
     def is_exhausted(self) -> bool:
         """Whether no stream with a positive weight has samples left."""

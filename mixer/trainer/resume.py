@@ -2,6 +2,8 @@
 
 What is restored, in the order in which `Trainer.train` comes to it:
 
+A checkpoint of the plain Trainer has no `mixing.json`: `TakeOver` stands in for what would be read of it.
+
 | when | what | from | by |
 |---|---|---|---|
 | first | the folder's lock, the checkpoint | `complete.json` | `StartingPoint.chosen` |
@@ -34,9 +36,9 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint import saved_options
-from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, read_state
+from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, is_of_trainer, read_state, step_of
+from mixer.checkpoint.choosing import Origin
 from mixer.checkpoint.starting_point import StartingPoint
-from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.loader import MixingLoader
@@ -48,6 +50,7 @@ from mixer.run.state import Basis
 from mixer.trainer.loop import LoopControl
 from mixer.trainer.methods import MethodList
 from mixer.trainer.save import Checkpointing, Progress
+from mixer.trainer.take_over import take_over
 from mixer.utils.validation import refusing_damage
 
 logger = logging.get_logger(__name__)
@@ -74,6 +77,7 @@ class Resuming:
         checkpoints: Checkpointing,
         methods: MethodList,
     ):
+        self._basis = basis
         self._trainer, self._plan, self._run, self._ranks = basis
         self._start, self._loop, self._checkpoints, self._methods = start, loop, checkpoints, methods
         self._saved_cap: Mapping[str, Any] | None = None  # the checkpoint's limit of micro-batches
@@ -94,17 +98,17 @@ class Resuming:
         """
         run, progress = self._run, None
         checkpoint = None if self._start.checkpoint is None else Path(self._start.checkpoint)
+        has_records = checkpoint is not None and not is_of_trainer(checkpoint)
         self._saved_cap, self._saved_optimizer, self._begins_policy = None, None, False
-        if checkpoint is None:
+        if checkpoint is None or not has_records:
             run.mixing.restart(*new_parts(None))
-        else:
-            self._methods.load(checkpoint)
-            progress = self._restore_mixture(read_state(checkpoint), new_parts)
+        if checkpoint is not None:
+            progress = self._restore(checkpoint, new_parts) if has_records else take_over(self._basis, checkpoint)
             self._loop.resume(progress, self._start.has_ended)
         self._ranks.run_on_all(partial(self._checkpoints.begin_run, checkpoint))
-        self._ranks.run_on_all(partial(self._begin_ledger, progress, describe()))
+        self._ranks.run_on_all(partial(self._begin_ledger, progress if has_records else None, describe()))
         run.recorder = Recorder(run.mixing, run.ledger, self._plan.reads_losses_at_once)
-        if progress is None:
+        if not has_records:
             run.recorder.record_start()
         elif self._begins_policy:
             run.recorder.record_new_policy(run.mixing.clock.step)
@@ -125,8 +129,10 @@ class Resuming:
 
     # ---- The mixture ----
 
-    def _restore_mixture(self, state: Mapping[str, Any], new_parts: NewParts) -> Progress:
-        """Restores the mixture, but for what the user has set by hand since; returns the position of the loop."""
+    def _restore(self, checkpoint: Path, new_parts: NewParts) -> Progress:
+        """Restores all but what the user has set by hand since; returns the position of the loop."""
+        self._methods.load(checkpoint)
+        state = read_state(checkpoint)
         mixing = self._run.mixing
         manual, manual_size = mixing.manual_weights, mixing.manual_batch_size
         with self._naming_checkpoint():
@@ -188,7 +194,7 @@ class Resuming:
     def _begin_ledger(self, progress: Progress | None, described: dict[str, Any]) -> None:
         """Begins the ledger, at the step of the checkpoint if the run resumes."""
         ledger, mixing, plan = self._run.ledger, self._run.mixing, self._plan
-        described |= self._fork_of(ledger, progress is not None)
+        described |= self._fork_of(ledger)
         if self._start.parent is not None:
             ledger.copy_from(self._start.parent / "ledger")
         existed, step = ledger.folder.exists(), None if progress is None else mixing.clock.step
@@ -211,16 +217,12 @@ class Resuming:
                 ledger.folder,
             )
 
-    def _fork_of(self, ledger: Ledger, resumes: bool) -> dict[str, Any]:
+    def _fork_of(self, ledger: Ledger) -> dict[str, Any]:
         """Says of which run this one is a fork, also when it goes on after an interruption; empty if of none."""
-        if self._start.parent is not None:
-            return {"parent": str(self._start.parent), "forked_at": self._run.mixing.clock.step}
-        if not (resumes and ledger.is_writer and ledger.folder.exists()):
+        origin = Origin.read(ledger.folder.parent) if ledger.is_writer else None
+        if origin is None or not origin.is_fork:
             return {}
-        with contextlib.suppress(ValueError):  # of a damaged file, which is written anew
-            described = read_description(ledger.folder.parent)
-            return {name: described[name] for name in ("parent", "forked_at") if name in described}
-        return {}
+        return {"parent": str(origin.checkpoint.parent), "forked_at": step_of(origin.checkpoint)}
 
     def _check_ledger_rows(self, progress: Progress, resume_step: int | None) -> None:
         """Refuses a ledger that has lost rows since the checkpoint of this folder was written."""

@@ -76,6 +76,26 @@ class Progress:
         return {name: _to_json(value) for name, value in asdict(self).items()}
 
     @classmethod
+    def begun(cls, step: int, world_size: int) -> "Progress":
+        """Returns the position of a loop that begins after a step, with nothing from before."""
+        return cls(
+            seconds=0.0,
+            running_losses=[0.0] * world_size,
+            logged_loss=0.0,
+            last_logged_step=step,
+            gradient_norm=None,
+            learning_rate=None,
+            learning_rate_factor=1.0,
+            epoch_end_is_left=False,
+            epoch_stops=False,
+            training_stops=False,
+            num_evaluations=0,
+            recorder={},
+            methods={},
+            num_metrics=0,
+        )
+
+    @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Progress":
         """Restores a saved state.
 
@@ -143,6 +163,10 @@ class Checkpointing:
         return time.time() - (time.monotonic() - self.started)
 
     @property
+    def _folder(self) -> Path:
+        return output_folder(self._trainer, present_trial(self._trainer))
+
+    @property
     def is_on(self) -> bool:
         """Whether checkpoints are written at all."""
         return bool(self._trainer.args.save_strategy != SaveStrategy.NO)
@@ -156,7 +180,14 @@ class Checkpointing:
         """Begins a run, at its newest checkpoint if it resumes; later ones in the folder are of an earlier run."""
         self.last, self.last_step = last, (None, None, None)
         if self._trainer.args.should_save:
-            checkpoint_files.supersede(output_folder(self._trainer, present_trial(self._trainer)), last)
+            checkpoint_files.supersede(self._folder, last)
+
+    def note_end(self) -> None:
+        """Notes in the newest checkpoint that the run has ended, unless it is one of another run."""
+        is_own = self.last is not None and checkpoint_files.is_inside(self.last, self._folder)
+        if self._trainer.args.should_save and is_own:
+            with contextlib.suppress(FileNotFoundError):
+                checkpoint_files.annotate(Path(str(self.last)), ended=True)
 
     def note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         """Records the last step; called after every step, and once more at the end of an epoch."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from transformers.utils import logging
 
-from mixer.checkpoint.checkpoint_files import annotate
 from mixer.checkpoint.load_weights import adapters_checked, loaded_whole
 from mixer.checkpoint.write_errors import explain_write_error, write_error
 from mixer.ledger.progress.bar import replace_progress_bars
@@ -129,9 +128,7 @@ class Training:
             ledger.end("stopped", stopped_by.name)
             return
         ledger.end("finished")
-        if self._trainer.args.should_save and self._parts.checkpoints.last is not None:
-            with contextlib.suppress(FileNotFoundError):
-                annotate(self._parts.checkpoints.last, ended=True)
+        self._parts.checkpoints.note_end()
 
     # ---- The weights of a checkpoint ----
 

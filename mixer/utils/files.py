@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import os
@@ -25,8 +24,9 @@ _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _REFUSED = '<>:"/\\|?*%'
 _MOST_BYTES = 180
 _MOST_THREADS = 8
-_NO_FOLDERS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # of CIFS, and of some in user space
+_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # of CIFS for folders, and of some in user space
 _IS_SYNCED_LATER = ContextVar("is_synced_later", default=False)
+told_no_sync: set[str] = set()  # what a file system does not sync
 
 T = TypeVar("T")
 
@@ -155,24 +155,34 @@ def synced_later() -> Iterator[None]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Syncs a file's content, or a folder's entries, to disk; some file systems sync no folders, which is told once."""
+    """Syncs a file's content, or a folder's entries, to disk; some file systems cannot, which is told once."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_FOLDERS or not path.is_dir():
-            raise
-        warn_of_unsynced_folders(error.strerror or str(error))
+        sync_descriptor(descriptor, path)
     finally:
         os.close(descriptor)
 
 
-@functools.cache
-def warn_of_unsynced_folders(reason: str) -> None:
-    """Warns once that a file system does not sync folders."""
+def sync_descriptor(descriptor: int, path: Path) -> None:
+    """Syncs an open file or folder to disk, as `sync_to_disk` does."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+        is_folder = path.is_dir()
+        warn_of_no_sync("folders" if is_folder else "files", error.strerror or str(error), path.parent)
+
+
+def warn_of_no_sync(kind: str, reason: str, folder: Path) -> None:
+    """Warns once that a file system does not sync files, or folders."""
+    if kind in told_no_sync:
+        return
+    told_no_sync.add(kind)
+    lost = "missing" if kind == "folders" else "damaged, which its digests show: then resume from an earlier one"
     warnings.warn(
-        f"output_dir: its file system does not sync folders ({reason}). If the machine crashes, the last checkpoint "
-        "may be missing.",
+        f"{folder}: its file system does not sync {kind} ({reason}). If the machine crashes, the last checkpoint may "
+        f"be {lost}. A local disk, or another mount, syncs.",
         stacklevel=3,
     )
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from mixer.checkpoint.lock import SharedLock
 from mixer.utils.arrays import Int64Array
 from mixer.utils.files import other_version, read_json, sync_to_disk, write_json, writing
 from mixer.utils.validation import refusing_damage
 from replay.storage.row_file import TEMPORARY_SUFFIX, RowFile, link_or_copy, saved_rows, write_rows
 from replay.storage.rows import Rows
 
-_MANIFEST, _PENDING, _SEGMENTS = "rows.json", "pending.arrow", "rows-*.arrow"
+_MANIFEST, _PENDING, _SEGMENTS, _LOCK = "rows.json", "pending.arrow", "rows-*.arrow", "_rows.lock"
 _FORMAT = 3
 ROWS_PER_SEGMENT = 65_536
 _BYTES_PER_SEGMENT = 16 * 2**20
@@ -72,6 +73,9 @@ class DiskRows(Rows):
         folder: Folder of the files during the run; empty, unless a checkpoint is loaded next.
         is_writer: Whether this rank writes; other ranks read its files, and hold rows in memory until the files appear.
         rows_per_segment: Number of rows of a full segment; 16 MiB fill a segment too.
+
+    Raises:
+        ValueError: If another process writes there.
     """
 
     def __init__(self, folder: Path | str, is_writer: bool = True, rows_per_segment: int = ROWS_PER_SEGMENT):
@@ -87,7 +91,7 @@ class DiskRows(Rows):
         self._replaced: list[Path] = []
         self._doomed: list[Path] = []
         if is_writer:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = SharedLock.of(self._folder, "OnDisk(folder)", _LOCK)
             self._remove(self._folder.glob(f"{_SEGMENTS}.*{TEMPORARY_SUFFIX}"))
         self._holds_earlier_run = is_writer and any(self._folder.glob(_SEGMENTS))
 

@@ -47,8 +47,8 @@ class OnDisk(Storage):
     """Samples are copied into files; checkpoints link to them.
 
     Args:
-        folder: Folder of the files during the run: empty, visible to all ranks, not shared with another buffer, and
-            best on the disk of the checkpoints.
+        folder: Folder of the files during the run: empty, visible to all ranks, not shared with another buffer
+            or run, and best on the disk of the checkpoints.
         rows_per_segment: Number of samples in a file.
 
     Raises:

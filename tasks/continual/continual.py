@@ -16,6 +16,7 @@ from mixer.checkpoint.checkpoint_files import step_of
 from mixer.checkpoint.lock import FolderLock
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_shared
+from mixer.utils.way_on import resumed_with
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import (
@@ -240,7 +241,8 @@ class ContinualRun:
         try:
             self.hold_output()  # where an error ended it before, others were let in
             for number in range(begun, len(self.sequence)):
-                self._train_task(number, self._goes_on and number == begun)
+                with resumed_with("run(resume=True)"):
+                    self._train_task(number, self._goes_on and number == begun)
                 rank_sync.run_on_all(partial(self._save_end, number + 1))
             self._num_done = None
         finally:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
-from mixer.recipe.data.validation import hold_out
+from mixer.tools.recipe.data.validation import hold_out
 from mixer.trainer.method import TaskContext
 from mixer.utils.arrays import Float32Array, Int64Array
 from mixer.utils.random_state import seeded

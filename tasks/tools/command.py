@@ -10,11 +10,12 @@ from rich.table import Table
 
 from mixer.distributed.launch import build_together
 from mixer.tools.cli.command import Command, add_json, build_recipe, recipe_command
-from mixer.tools.cli.train import TINY
+from mixer.tools.cli.train import OVERWRITE, TINY, resume_of
 from mixer.tools.console import console, only_json, print_json
 from mixer.utils.files import write_text
 from mixer.utils.statistics import Measured
 from mixer.utils.text import print_lines
+from mixer.utils.way_on import resumed_with
 from tasks.continual.continual import ContinualRun
 from tasks.continual.seeds import seed_folders
 from tasks.continual.task_checkpoints import checkpoints_in, read_pace, remove_run
@@ -33,7 +34,7 @@ def continual() -> Command:
         _train,
         description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
-        usage="[--tiny] [--seeds N] [--resume auto|must|never] [--json]",
+        usage="[--tiny] [--seeds N] [--resume auto|must|never] [--overwrite] [--json]",
         example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
         options={
             "--tiny": {"action": "store_true", "help": TINY},
@@ -43,11 +44,12 @@ def continual() -> Command:
                 "help": "Run with N seeds, training.seed and those that follow, or with a list of seeds, each in its "
                 "own folder training.output_dir/seed-SEED. With --resume auto, finished ones are not run again.",
             },
+            "--overwrite": OVERWRITE,
             "--resume": {
                 "choices": ("auto", "must", "never"),
                 "help": "Resume the run in training.output_dir; if there is none, start a new one (auto) or fail "
-                "(must). never: start a new one in any case, which removes the state of the old one. Default: start a "
-                "new one, and fail if there is a run already.",
+                "(must). never, or --overwrite: start a new one in any case, which removes the state of the old one. "
+                "Default: start a new one, and fail if there is a run already.",
             },
         },
     )
@@ -68,7 +70,7 @@ def continual_compare() -> Command:
 
 
 def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
-    folder, resume = Path(config.training.output_dir), own.resume
+    folder, resume = Path(config.training.output_dir), resume_of(own)
     with only_json(own.json):
         if own.seeds is None:
             writes, matrix = _train_one(parser, config, resume)
@@ -98,7 +100,8 @@ def _train_one(parser: ArgumentParser, config: Namespace, resume: str | None) ->
     run = build_together(parser, config, resume, build)
     run.hold_output()
     try:
-        _train_run(run, resume, parser.dump(config, skip_validation=True))
+        with resumed_with("--resume auto"):
+            _train_run(run, resume, parser.dump(config, skip_validation=True))
     finally:
         run.release_output()
     return run.args.should_save, run.scores
@@ -121,7 +124,7 @@ def _settle(folder: Path, resume: str | None) -> None:
     if resume is None and is_active:
         raise ValueError(
             f"training.output_dir: {folder} holds a continual run already: resume it (--resume auto), start a new "
-            "one in its place (--resume never), or use another folder."
+            "one in its place (--overwrite), or use another folder."
         )
     if resume == "must" and not is_active:
         raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")

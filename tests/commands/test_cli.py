@@ -76,6 +76,31 @@ def test_resume_auto_starts_anew_and_then_goes_on(tmp_path, capsys, refused) -> 
     assert "give one of the two" in refused(*command, "auto", "--training.resume_from_checkpoint", "true")
 
 
+def test_a_run_that_is_there_is_replaced_only_if_told_to(tmp_path: Path, refused: Runs, printed: Runs) -> None:
+    run, command = tmp_path / "run", ["train", write_recipe(tmp_path)]
+    saving = [*command, *SAVING, "2", "--training.save_total_limit", "1"]
+    main(saving)
+
+    def kept() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    before = kept()
+    elsewhere = shutil.copytree(run / "checkpoint-4", tmp_path / "checkpoint-4")
+    fork = ["fork", run, "--at", "4", "--training.output_dir"]
+    for words in (saving, command, [*saving, "--resume", elsewhere]):
+        said = refused(*words)
+        assert all(part in said for part in (str(run), "checkpoint-4", "--resume auto", "--overwrite"))
+    assert "give one of the two" in refused(*saving, "--overwrite", "--resume", "auto")
+    assert kept() == before
+    main([str(word) for word in [*fork, tmp_path / "fork", *SAVING, "2"]])
+    assert f"mixer train {tmp_path / 'fork'} --resume auto" in refused(*fork, tmp_path / "fork")
+    main([str(word) for word in [*fork, tmp_path / "fork", "--overwrite"]])
+    main([*command, "--overwrite", "--training.max_steps", "1"])
+    assert Ledger(run / "ledger").clock()["step"].tolist() == [1]
+    assert "which has finished" in refused(*command)  # without a checkpoint of its own
+    printed(*command, "--dry_run")
+
+
 def test_a_recipe_has_a_schedule_and_a_budget_and_a_page_reports_its_run(tmp_path: Path, printed: Runs) -> None:
     ramp = {"initial": 4, "final": 12, "over": 24, "unit": "samples", "learning_rate": "sqrt"}
     rules = {"batch_size": {"class_path": "Ramp", "init_args": ramp}, "mixing": "Uniform"}

@@ -118,7 +118,7 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
     ],
 )
 def test_wrong_input_names_the_field(folder: Path, changes: list[str], message: str, refused: Runs) -> None:
-    assert message in refused("train", folder / "recipe.yaml", *changes)
+    assert message in refused("train", folder / "recipe.yaml", "--overwrite", *changes)
 
 
 PAGE = (ROOT / "docs" / "data.md").read_text()

@@ -25,7 +25,7 @@ def test_one_word_makes_a_mixture_go_by_gradients_and_a_recipe_says_how_they_are
     saved = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["probe"]
     assert (saved["interval_steps"], saved["layers"], saved["mode"]) == (2, ["*"], "sketch")
     recipe = write_recipe(tmp_path, NO_EVALUATION, mixing="Uniform")
-    main(["train", recipe, "--mixing", "PiKE", "--mixing.interval_steps", "2"])
+    main(["train", recipe, "--overwrite", "--mixing", "PiKE", "--mixing.interval_steps", "2"])
     assert gradients_in(tmp_path)["step"].unique().tolist() == [2, 4]
     weights = Ledger(tmp_path / "run" / "ledger").to_pandas()["weight"]
     assert (weights[:4] == 0.5).all()
@@ -46,7 +46,7 @@ def test_aggregation_is_a_name_or_a_class_and_the_written_recipe_trains_the_same
     assert norms_in(tmp_path / "again") == found
     given = {"class_path": "GradientAggregation", "init_args": {"aggregator": "upgrad"}}
     for value, is_same in ((json.dumps(given), True), ("mgda", False), ("null", False)):
-        main(["train", recipe, *SAVING, "4", "--conflict", value])
+        main(["train", recipe, "--overwrite", *SAVING, "4", "--conflict", value])
         assert (norms_in(tmp_path / "run") == found) is is_same
 
 
@@ -117,4 +117,4 @@ def test_two_heads_and_three_streams(tmp_path: Path, refused: Runs) -> None:
         "'topic': it has the label 4": {"heads": {**HEADS, "topic": {"num_labels": 4}}},
     }
     for message, changes in wrong.items():
-        assert message in refused("train", headed(tmp_path, **changes))
+        assert message in refused("train", headed(tmp_path, **changes), "--overwrite")

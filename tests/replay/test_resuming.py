@@ -147,7 +147,7 @@ def test_a_full_disk_ends_the_run_without_loss(tmp_path: Path, whole: Any, monke
             build(tmp_path, "disk").train()
     told = str(error.value)
     assert f"A file of the run could not be written (No space left on device: {tmp_path / 'rows' / 'rows-'}" in told
-    assert f"the run resumes from {tmp_path / 'checkpoint-3'} with --resume auto" in told
+    assert f"the run resumes from {tmp_path / 'checkpoint-3'} with train(resume_from_checkpoint=True)" in told
     again = build(tmp_path, "disk")
     again.train(resume_from_checkpoint=True)
     assert_same(end(again), whole("disk")[2])

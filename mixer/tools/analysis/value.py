@@ -9,17 +9,23 @@ from typing import Any
 
 import pandas as pd
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.utils import logging
 
+from mixer.checkpoint.choosing import checkpoint_at
+from mixer.checkpoint.lock import FolderLock
 from mixer.checkpoint.starting_point import checkpoint_at
 from mixer.ledger.folder import open_ledger, read_description
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.policies import Fixed
+from mixer.tools.analysis.short_runs import without_warnings
 from mixer.tools.report.values import write_values
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.quiet import without_warnings
 from mixer.utils.ranges import check_count
 from mixer.utils.statistics import over_seeds, paired_bound
 from mixer.utils.text import mixing_unit
+
+logger = logging.get_logger(__name__)
 
 _SHARE, _LEAST_STEPS = 0.1, 10  # of the run, for each fork
 
@@ -48,7 +54,7 @@ def source_values(
         (of the loss by them, below 0 if they lower it), low and high (95 % interval), by_thousand_samples and
         by_million_tokens (the change in proportion; NaN where tokens are not known), verdict (`"helps"`, `"harms"` or
         `"cannot tell"`), changes (that of each repeat). Of several ranks only the first has rows.
-        The run's folder keeps them for its report.
+        The run's folder keeps them for its report, unless the run still goes on there.
 
     Raises:
         ValueError: If there is no such checkpoint, the mixture has one source, a number is out of range, or a fork has
@@ -69,13 +75,25 @@ def source_values(
     amounts: list[pd.DataFrame] = []
     for repeat, (name, own) in product(range(repeats), without.items()):
         with without_warnings(is_quiet=bool(amounts)):  # all forks warn alike
-            trainer = new_trainer(Fixed(own, unit=unit), path / f"value-{at}")
+            trainer = new_trainer(Fixed(own, unit=unit), path.resolve().with_name(f"{path.resolve().name}-value-{at}"))
             losses[repeat][name], amount = _forked(trainer, path, at, steps, repeat)
         amounts += [amount] * (not name)
     values = _table(losses, pd.concat(amounts).groupby(level=0, sort=False).mean())
     if len(values):
-        write_values(path, at, values)
+        _keep(path, at, values)
     return values
+
+
+def _keep(run: Path, at: int, values: pd.DataFrame) -> None:
+    """Leaves what was measured in the folder of the run, while no run writes there."""
+    lock = FolderLock(run)
+    try:
+        lock.acquire()
+        write_values(run, at, values)
+    except (ValueError, OSError) as error:
+        logger.warning("What was measured is not kept for the report of %s: %s", run, error)
+    finally:
+        lock.release()
 
 
 def mixture_at(run: Path, step: int) -> tuple[dict[str, float], Any]:

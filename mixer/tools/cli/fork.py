@@ -4,12 +4,15 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from mixer.checkpoint.choosing import checkpoint_at
 from mixer.checkpoint.starting_point import checkpoint_at
 from mixer.distributed.launch import build_together
 from mixer.tools.cli.command import Command, build_recipe, recipe_command
-from mixer.tools.cli.train import run_recipe, show_result
+from mixer.tools.cli.train import OVERWRITE, check_free, run_recipe, show_result
 from mixer.tools.console import only_json
 from mixer.tools.recipe.recipe import Recipe
+from mixer.trainer.trainer import MixingTrainer
+from mixer.utils.way_on import resumed_with
 
 
 def fork() -> Command:
@@ -19,9 +22,12 @@ def fork() -> Command:
         _fork,
         description="Goes on from a checkpoint of a run, in a folder of its own, with the same order in every stream "
         "and the same random numbers: only what an option changes differs, such as --mixing.",
-        usage="--at N",
+        usage="--at N [--overwrite]",
         example="mixer fork runs/demo/uniform --at 120 --mixing Proportional --training.output_dir runs/demo/forked",
-        options={"--at": {"type": int, "metavar": "N", "help": "A step of the run that has a checkpoint."}},
+        options={
+            "--at": {"type": int, "metavar": "N", "help": "A step of the run that has a checkpoint."},
+            "--overwrite": OVERWRITE,
+        },
     )
 
 
@@ -30,10 +36,18 @@ def _fork(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     if Path(config.training.output_dir).resolve() == run.resolve():
         config.training.output_dir = f"{run}-fork-{own.at}"
     config.training.resume_from_checkpoint = None
+    folder = Path(config.training.output_dir)
+    goes_on = f"mixer train {folder} --resume auto"
+
+    def build() -> MixingTrainer:
+        check_free(folder, "never" if own.overwrite else None, goes_on)
+        return build_recipe(Recipe, parser, config).build()
+
     with only_json(own.json):
-        trainer = build_together(parser, config, None, lambda: build_recipe(Recipe, parser, config).build())
+        trainer = build_together(parser, config, None, build)
         recipe = parser.dump(config, skip_validation=True)
-        run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))
+        with resumed_with(goes_on):
+            run_recipe(trainer, recipe, lambda: trainer.fork(run, own.at))
     show_result(trainer, own.json)
 
 

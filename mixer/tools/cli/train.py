@@ -1,5 +1,6 @@
 """`mixer train RECIPE.yaml`: trains by a recipe, or previews its data."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,7 +8,10 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from mixer.checkpoint.checkpoint_files import is_inside, lasting
+from mixer.checkpoint.choosing import as_request, replaceable
 from mixer.distributed.launch import build_together
+from mixer.ledger.folder import read_note
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.inspect_view import preview
 from mixer.tools.cli.command import Command, build_recipe, recipe_command
@@ -16,15 +20,19 @@ from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.records.comparison import comparison
 from mixer.tools.records.summary import summarise
 from mixer.trainer.trainer import MixingTrainer
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
 from mixer.utils.text import print_lines
+from mixer.utils.way_on import resumed_with
 
 _RESUME = (
     "Resume from the newest complete checkpoint in training.output_dir; without one, start anew (auto) or stop with an "
-    "error (must). Always start anew (never). Or resume from the folder of a checkpoint (PATH). Default: "
-    "training.resume_from_checkpoint."
+    "error (must). Always start anew (never, or --overwrite). Or resume from the folder of a checkpoint (PATH). "
+    "Default: training.resume_from_checkpoint, else start anew, and stop with an error if there is a run already."
 )
 TINY = "Train the recipe in miniature: the file of its name in the folder tiny beside it changes it."
+_OVERWRITE = "Begin a new run in the place of the one that training.output_dir holds."
+OVERWRITE = {"action": "store_true", "help": _OVERWRITE}
 _DRY_RUN = "Build everything and show the streams with a sample of each; do not train."
 
 
@@ -34,10 +42,11 @@ def train() -> Command:
         Recipe,
         _run,
         description="Trains by a recipe. Override any field by an option: --training.learning_rate 1e-3.",
-        usage="[--dry_run] [--tiny] [--resume auto|must|never|PATH]",
+        usage="[--dry_run] [--tiny] [--resume auto|must|never|PATH] [--overwrite]",
         example="mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform",
         options={
             "--resume": {"type": str, "metavar": "auto|must|never|PATH", "help": _RESUME},
+            "--overwrite": OVERWRITE,
             "--tiny": {"action": "store_true", "help": TINY},
             "--dry_run": {"action": "store_true", "help": _DRY_RUN},
         },
@@ -47,14 +56,67 @@ def train() -> Command:
 def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     if own.json and own.dry_run:
         raise ValueError("--dry_run has no JSON output: use mixer inspect RECIPE.yaml --json in scripts.")
+    folder, resume = Path(config.training.output_dir), resume_of(own)
+
+    def build() -> MixingTrainer:
+        if not own.dry_run:
+            check_free(folder, as_request(config.training.resume_from_checkpoint) or resume, "--resume auto")
+        return build_recipe(Recipe, parser, config).build()
+
     with only_json(own.json):
-        trainer = build_together(parser, config, own.resume, lambda: build_recipe(Recipe, parser, config).build())
+        trainer = build_together(parser, config, resume, build)
         if own.dry_run:
             _show(trainer, config.model.task)
             return
         recipe = parser.dump(config, skip_validation=True)
-        run_recipe(trainer, recipe, lambda: trainer.train(resume_from_checkpoint=_checkpoint(trainer, own.resume)))
+        with resumed_with("--resume auto"):
+            run_recipe(trainer, recipe, lambda: trainer.train(resume_from_checkpoint=_checkpoint(trainer, resume)))
     show_result(trainer, own.json)
+
+
+def resume_of(own: Namespace) -> str | None:
+    """Returns what `--resume` says, or `--overwrite` in its place.
+
+    Raises:
+        ValueError: If both are given and do not mean the same.
+    """
+    resume: str | None = own.resume
+    if own.overwrite and resume not in (None, "never"):
+        raise ValueError(f"--overwrite begins a new run and --resume {resume} goes on with one: give one of the two.")
+    return "never" if own.overwrite else resume
+
+
+def check_free(folder: Path, resume: str | bool | None, goes_on: str) -> None:
+    """Refuses to begin a run in the place of another one.
+
+    Args:
+        folder: The output folder.
+        resume: A word of `--resume`, or what `train` resumes from.
+        goes_on: The option or the command that goes on with the run there.
+
+    Raises:
+        ValueError: If there is a run that was finished, or has checkpoints.
+    """
+    is_own = isinstance(resume, str) and is_inside(Path(resume), folder)
+    found = None if is_own or resume in (True, "auto", "must", "never") else _run_in(folder)
+    if found is None:
+        return
+    hint = f"Go on with it ({goes_on}), begin a new one in its place (--overwrite), or set another folder."
+    raise InvalidValueError(
+        f"training.output_dir: {folder} holds a run already, {found}. {hint}",
+        option="training.output_dir",
+        expected="a folder without a run",
+        found=found,
+        hint=hint,
+    )
+
+
+def _run_in(folder: Path) -> str | None:
+    if checkpoints := replaceable(folder):
+        return f"whose last checkpoint is {lasting(checkpoints[0]).name}"
+    with contextlib.suppress(ValueError):  # no run
+        return "which has finished" if read_note(folder).get("ended") == "finished" else None
+    return None
 
 
 def show_result(trainer: MixingTrainer, is_json: bool) -> None:
@@ -99,7 +161,7 @@ def _show(trainer: MixingTrainer, task: str) -> None:
 def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None:
     configured: str | None = trainer.args.resume_from_checkpoint
     if resume is None:
-        return True if configured in ("true", "True") else configured
+        return as_request(configured)
     if configured is not None:
         raise ValueError(
             f"--resume {resume} and training.resume_from_checkpoint={configured} both choose a checkpoint: give one of "

@@ -36,6 +36,8 @@ _WRITTEN = (
     (re.compile(r"\bObjective\(development_sets=\{(.+?): dataset\}\)"), r"targets: {\1: {data: {path: PATH}}}"),
     (re.compile(r"Load the model in float32\b"), "Set model.config.dtype: float32"),
     (re.compile(r"(?<![\w.])bf16=True\b"), "training.bf16: true"),
+    (re.compile(r"\bcall train\(\) without resume_from_checkpoint\b"), "run the command without --resume"),
+    (re.compile(r"\bcall train\(resume_from_checkpoint=True\)"), "give --resume auto"),
     (re.compile(r"(?<![\w.])args\.(?=\w)"), "training."),
 )
 

@@ -38,7 +38,13 @@ def tiny(arguments: Sequence[str]) -> Iterator[list[str]]:
         raise ValueError(
             f"{FLAG}: {path} has no miniature, which would be {small}. recipes/models has recipes with one."
         )
+    options = [word for word in options if word != FLAG]
+    own = {"training": {"output_dir": f"{recipe['training']['output_dir']}-tiny"}}  # not that of the whole run
+    named = {word.partition("=")[0] for word in options}
+    if not named & {"--training.output_dir", "--output_dir", "--resume"}:
+        options.append("--overwrite")
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / Path(path).name
-        written.write_text(yaml.safe_dump(merged(recipe, read_recipe_file(str(small))), sort_keys=False))
-        yield [str(written), *(word for word in options if word != FLAG)]
+        content = merged(merged(recipe, read_recipe_file(str(small))), own)
+        written.write_text(yaml.safe_dump(content, sort_keys=False))
+        yield [str(written), *options]

@@ -23,7 +23,7 @@ def train(world: Path) -> Train:
 
     def run(name: str, **options: object) -> pd.DataFrame:
         words = [word for option, value in options.items() for word in (f"--{option.replace('__', '.')}", str(value))]
-        main(["train", str(ROOT / "recipes" / f"{name}.yaml"), "--training.output_dir", "out", *words])
+        main(["train", str(ROOT / "recipes" / f"{name}.yaml"), "--training.output_dir", "out", "--overwrite", *words])
         return Ledger(world / "out/ledger").evaluations()
 
     return run

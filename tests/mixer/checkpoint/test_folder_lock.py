@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import Mock
@@ -20,13 +20,16 @@ from tests.mixer.trainer import runs
 
 
 @contextmanager
-def held_elsewhere(folder: Path) -> Iterator[int]:
+def held_elsewhere(
+    folder: Path, hold: Callable[[Path], object] = lambda path: FolderLock(path).acquire()
+) -> Iterator[int]:
     """Has another process hold the folder; gives its number, and kills it as suddenly as can be."""
     reading, writing = os.pipe()
     process = os.fork()
     if not process:
-        FolderLock(folder).acquire()
+        kept = hold(folder)
         os.write(writing, b"x")
+        assert kept is not writing, "it lasts as long as the process"
         signal.pause()
     os.read(reading, 1)
     try:

@@ -71,3 +71,20 @@ def test_weights_that_were_saved_again_in_shards_are_taken_if_told_to(checkpoint
     next(checkpoint.glob("model-00001-*")).unlink()
     with pytest.raises(ValueError, match=r"checkpoint-3: (config\.json is torn|model\.safetensors is missing)"):
         _train(checkpoint.parent, checkpoint, allow_inexact=True)
+
+
+def test_a_run_takes_up_another_batch_size_or_accumulation_as_the_trainer_does(tmp_path: Path) -> None:
+    """With `allow_inexact` alone; step and learning rate go on as the Trainer's do."""
+    sizes = {"batch_size": None, "epoch_size": None, "mixing": None, "train_dataset": Tokens(24, 1)}
+    sizes |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    whole = _train(tmp_path, **sizes)
+    others: list[dict[str, Any]] = [{"gradient_accumulation_steps": 3}, {"per_device_train_batch_size": 4}]
+    for number, changes in enumerate(others):
+        with pytest.raises(ValueError, match="allow_inexact=True"):
+            _train(tmp_path / str(number), tmp_path / "checkpoint-3", **{**sizes, **changes})
+        resumed = _train(tmp_path / str(number), tmp_path / "checkpoint-3", **{**sizes, **changes}, allow_inexact=True)
+        rows = resumed.ledger.to_pandas()
+        samples = 2 * 3 if number == 0 else 4 * 2
+        assert rows["count"].tolist()[-3:] == [samples] * 3
+        assert (rows["seen"] - rows["count"]).tolist()[-3] == 3 * 4
+        assert runs.logged(resumed, "learning_rate") == runs.logged(whole, "learning_rate")

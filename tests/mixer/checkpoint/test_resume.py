@@ -14,16 +14,18 @@ import pytest
 import torch
 from transformers import (
     BertForSequenceClassification,
+    HfArgumentParser,
     PreTrainedModel,
     TrainerCallback,
     TrainerState,
+    TrainingArguments,
     default_data_collator,
 )
 
 from mixer import LossChange, MixingTrainer, schedules
 from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem, list_checkpoints
-from mixer.checkpoint.starting_point import newest_complete
+from mixer.checkpoint.choosing import newest_complete
 from mixer.trainer import save
 from tests.helpers import On, Tokens, _bert_config, arguments, three_streams, weights_of
 
@@ -285,9 +287,9 @@ def test_what_cannot_be_resumed_from_says_which_file_is_wrong_and_what_to_do(tmp
     def resume(checkpoint: Any) -> None:
         build(tmp_path).train(resume_from_checkpoint=checkpoint)
 
-    with pytest.raises(ValueError, match=r"No valid checkpoint found in output directory \(.*\)\. To start over"):
+    with pytest.raises(ValueError, match=r"No valid checkpoint found in output directory \(.*\)\. To begin a new run"):
         resume(True)
-    with pytest.raises(ValueError, match=r"the folder does not exist.*Start over"):
+    with pytest.raises(ValueError, match=r"the folder does not exist.*To begin a new run"):
         resume(str(tmp_path / "checkpoint-3"))
     build(tmp_path).train()
     (tmp_path / "checkpoint-8" / "rng_state.pth").write_bytes(b"torn")
@@ -300,6 +302,39 @@ def test_what_cannot_be_resumed_from_says_which_file_is_wrong_and_what_to_do(tmp
     build(tmp_path, save_only_model=True).train()
     with pytest.raises(ValueError, match=r"no mixing.json, because it was saved with save_only_model=True"):
         resume(str(tmp_path / "checkpoint-8"))
+
+
+def test_no_message_advises_what_loses_a_run(tmp_path: Path) -> None:
+    """Whatever was asked for in vain: where there are checkpoints, a new run belongs elsewhere."""
+    build(tmp_path / "run").train()
+    with pytest.raises(ValueError, match=rf"resumed from is {tmp_path}/run/checkpoint-10\.$"):
+        build(tmp_path / "run").train(resume_from_checkpoint="no such folder")
+    for checkpoint in list_checkpoints(tmp_path / "run"):
+        (checkpoint / MARKER_FILE).unlink()
+    for resume in (True, str(tmp_path / "run" / "checkpoint-4"), str(tmp_path / "elsewhere")):
+        with pytest.raises(ValueError, match=r"with another output_dir\.$"):
+            build(tmp_path / "run").train(resume_from_checkpoint=resume)
+
+
+@pytest.mark.parametrize(("text", "resumes"), [("True", True), ("true", True), ("False", False)])
+def test_the_text_of_a_truth_value_is_one(text: str, resumes: bool, tmp_path: Path) -> None:
+    """`HfArgumentParser` gives text: `--resume_from_checkpoint True`."""
+    command = ["--output_dir", str(tmp_path), "--resume_from_checkpoint", text]
+    (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(command)
+    build(tmp_path, max_steps=4).train()
+    seen: list[int] = []
+    trainer = build(
+        tmp_path, max_steps=5, callbacks=[On(train_begin=lambda state, **_: seen.append(state.global_step))]
+    )
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    assert seen == [4 if resumes else 0]
+
+
+def test_a_new_run_in_the_same_folder_is_told_what_it_supersedes(tmp_path: Path, caplog: Any) -> None:
+    for is_second in (False, True):
+        with caplog.at_level("WARNING"):
+            build(tmp_path, max_steps=4).train()
+        assert ("checkpoint-4" in caplog.text) == is_second
 
 
 def test_a_new_run_in_the_same_folder_supersedes_the_old_checkpoints(tmp_path: Path, whole: Whole) -> None:
@@ -342,7 +377,10 @@ def test_a_checkpoint_that_is_written_again_is_kept_until_it_is_whole(tmp_path: 
     whole = (checkpoint / STATE_FILE).read_text()
     checkpoint_files.begin_writing(checkpoint)
     (checkpoint / STATE_FILE).write_text("{to")
-    assert newest_complete(tmp_path).checkpoint == str(checkpoint)  # put back
+    aside = Path(str(newest_complete(tmp_path).checkpoint))  # for those who do not hold the folder
+    assert (aside / STATE_FILE).read_text() == whole
+    checkpoint_files.put_back(tmp_path)
+    assert newest_complete(tmp_path).checkpoint == str(checkpoint)
     assert (checkpoint / STATE_FILE).read_text() == whole
     checkpoint_files.begin_writing(checkpoint)
     (checkpoint / STATE_FILE).write_text('{"new": 1}')

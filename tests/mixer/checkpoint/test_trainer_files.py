@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mixer.checkpoint.checkpoint_files import check_trainer_state, find_unreadable
+from mixer.checkpoint.trainer_files import check_trainer_state, find_unreadable
 
 
 @pytest.fixture

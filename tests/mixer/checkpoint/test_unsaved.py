@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from transformers import PreTrainedModel, Trainer, TrainerState
 
 from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import find_problem
+from mixer.checkpoint.write_errors import write_error
 from mixer.ledger.append_table import Table
 from mixer.ledger.ledger import Ledger
 from mixer.trainer import save
-from mixer.utils.files import WriteError, warn_of_unsynced_folders
+from mixer.utils.files import WriteError
 from tests.helpers import On
 from tests.mixer.checkpoint.test_resume import FULL, _names, assert_same, build, go_on
 
@@ -48,7 +50,9 @@ def test_a_checkpoint_without_room_ends_the_run_losing_nothing(owner, name, part
             build(tmp_path).train()
     assert f"checkpoint-8, {part}" in str(error.value)
     assert "No space left on device" in str(error.value)
-    assert f"the run resumes from {tmp_path / 'checkpoint-4'} with --resume auto" in str(error.value)
+    assert f"the run resumes from {tmp_path / 'checkpoint-4'} with train(resume_from_checkpoint=True)" in str(
+        error.value
+    )
     assert _names(tmp_path) == ["checkpoint-4"]
     assert find_problem(tmp_path / "checkpoint-4") is None
     assert_same(go_on(build(tmp_path)), expected)
@@ -108,14 +112,34 @@ def test_a_ledger_that_vanishes_ends_the_run_and_its_rows_are_saved(what: str, t
     assert set(range(5, 7)) <= set(Ledger(run / "ledger").to_pandas()["step"])  # since the last checkpoint
 
 
-def test_a_file_system_that_does_not_sync_folders_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse_folders(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+@pytest.mark.parametrize("kinds", [{"folders"}, {"folders", "files"}])
+def test_a_file_system_that_does_not_sync_is_told_once(kinds: set[str], tmp_path: Path, monkeypatch) -> None:
+    def refuse(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) or "files" in kinds:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    monkeypatch.setattr("mixer.utils.files.os.fsync", refuse_folders)
-    warn_of_unsynced_folders.cache_clear()
-    with pytest.warns(UserWarning, match="does not sync folders") as warned:
+    monkeypatch.setattr("mixer.utils.files.os.fsync", refuse)
+    monkeypatch.setattr("mixer.utils.files.told_no_sync", set())
+    with pytest.warns(UserWarning, match="does not sync") as warned:
         build(tmp_path).train()
-    assert len([one for one in warned if "sync folders" in str(one.message)]) == 1
+    said = [str(one.message) for one in warned if "does not sync" in str(one.message)]
+    assert sorted(next(kind for kind in kinds if f"sync {kind}" in text) for text in said) == sorted(kinds)
+    assert all(str(tmp_path) in text for text in said)
     assert find_problem(tmp_path / "checkpoint-4") is None
+
+
+def test_the_disk_that_is_full_is_the_one_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the file, and by what it lacks: space, or files."""
+    disks = {"run": (2, 5), "rows": (3, 0)}  # free MiB and files
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=disks[path.name][0] * 2**20))
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_files=9, f_favail=disks[path.name][1]))
+    full = (errno.ENOSPC, os.strerror(errno.ENOSPC))
+    own = write_error("A file", OSError(*full, str(tmp_path / "run" / "ledger" / "part")), tmp_path / "run")
+    nameless = write_error("A file", RuntimeError("torch's own"), tmp_path / "run")
+    other = write_error("A file", OSError(*full, str(tmp_path / "rows" / "one")), tmp_path / "run")
+    for error in (own, nameless):
+        assert f"2 MiB are free on the disk of {tmp_path / 'run'}" in str(error)
+    assert f"the disk of {tmp_path / 'rows'} has no room for another file: all 9 inodes are taken" in str(other)
+    assert "MiB" not in str(other)

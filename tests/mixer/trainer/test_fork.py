@@ -1,5 +1,6 @@
 """Forks of a run: the same to the bit with the same mixing, and the same order in every stream with another."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ from jsonargparse import Namespace
 
 from mixer import Exposure, LossChange, MixingTrainer
 from mixer.ledger.card import mixture_card
+from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
 from mixer.tools.cli.fork import recorded_run
 from mixer.tools.records.forks import paired_differences
-from tests.mixer.checkpoint.test_resume import assert_same, build, end_of
+from tests.helpers import On
+from tests.mixer.checkpoint.test_resume import Killed, assert_same, build, end_of
 
 AT = 4
 
@@ -66,6 +69,41 @@ def test_a_fork_with_another_mixing_keeps_the_order(parent: tuple[Path, dict[str
               (Ledger(parent[0]), Ledger(tmp_path))]  # fmt: skip
     expected = (losses[1] - losses[0]).groupby("stream").mean()
     assert difference["mean"] == pytest.approx(expected.to_dict())
+
+
+@pytest.mark.parametrize("instant", ["on_step_begin", "before the ledger"])
+def test_an_interrupted_fork_begins_again_at_its_parent(instant, parent, tmp_path, monkeypatch) -> None:
+    """Killed before its first checkpoint, whatever it had written by then."""
+    fork = build(tmp_path, callbacks=[On(step_begin=_kill_at_once)])
+    with monkeypatch.context() as patch:
+        if instant == "before the ledger":
+            patch.setattr(Ledger, "begin", _kill_at_once)
+        with pytest.raises(Killed):
+            fork.fork(parent[0], at=AT)
+    again = build(tmp_path)
+    assert again.newest_checkpoint() == str(parent[0] / f"checkpoint-{AT}")
+    again.train(resume_from_checkpoint=True)
+    assert_same(end_of(again), parent[1])
+    assert mixture_card(tmp_path)["parent"] == str(parent[0])
+    # A run that begins anew is no fork any longer.
+    with pytest.raises(Killed):
+        build(tmp_path, callbacks=[On(step_begin=_kill_at_once)]).train()
+    assert build(tmp_path).newest_checkpoint() is None
+    assert "parent" not in read_description(tmp_path)
+
+
+def test_a_fork_whose_parent_is_gone_does_not_begin_anew(parent: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(parent[0], tmp_path / "run"))
+    with pytest.raises(Killed):
+        build(tmp_path / "fork", callbacks=[On(step_begin=_kill_at_once)]).fork(run, at=AT)
+    shutil.rmtree(run)
+    for resume in (lambda one: one.newest_checkpoint(), lambda one: one.train(resume_from_checkpoint=True)):
+        with pytest.raises(ValueError, match=rf"began at {run}/checkpoint-{AT}"):
+            resume(build(tmp_path / "fork"))
+
+
+def _kill_at_once(*_: Any, **__: Any) -> None:
+    raise Killed
 
 
 def test_a_fork_is_refused_with_what_there_is(parent: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

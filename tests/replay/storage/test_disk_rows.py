@@ -1,4 +1,5 @@
 import errno
+import gc
 import os
 import random
 import signal
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mixer.loading.reader import SampleError
+from mixer.utils.errors import InvalidValueError
 from replay import OnDisk, ReplayBuffer
 from replay.storage import DiskRows
 from replay.storage.row_file import RowFile
+from tests.mixer.checkpoint.test_folder_lock import held_elsewhere
 from tests.replay.storage.test_rows import row, same
 
 
@@ -30,7 +33,8 @@ def check(rows: DiskRows, numbers: list[int]) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """Of the files, but for that of the lock."""
+    return sorted(path.name for path in folder.iterdir() if path.name != "_rows.lock")
 
 
 def test_a_folder_with_rows_of_an_earlier_run_is_refused_unless_a_checkpoint_is_loaded(tmp_path):
@@ -187,7 +191,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
         rows.load(tmp_path / f"saved-{saved}", _live(saved))
         assert rows.next_number == saved * 3
         check(rows, _live(saved))
-        assert len(list(tmp_path.glob("rows/*"))) == len(list(tmp_path.glob(f"saved-{saved}/rows-*.arrow")))
+        assert len(names(tmp_path / "rows")) == len(list(tmp_path.glob(f"saved-{saved}/rows-*.arrow")))
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
@@ -217,3 +221,17 @@ def test_no_flipped_byte_gives_another_row(kind: str, tmp_path: Path) -> None:
         path.write_bytes(whole)
     assert len(refused) > 10
     assert all(refused)
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path, DiskRows), pytest.raises(InvalidValueError) as error:
+        DiskRows(tmp_path)
+    assert (error.value.option, error.value.found) == ("OnDisk(folder)", str(tmp_path))
+    several = [DiskRows(tmp_path) for _ in range(2)]  # in turn in one process
+    lock = tmp_path / "_rows.lock"
+    several.pop()
+    gc.collect()
+    assert lock.exists()
+    several.clear()
+    gc.collect()
+    assert not lock.exists()
