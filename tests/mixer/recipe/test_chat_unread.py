@@ -1,11 +1,16 @@
 """What is said in a row of a chat is read, left unread by name, or refused by name."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import pytest
 
-from mixer.recipe.data import Chat, Dialogue, formatted
+from mixer.recipe.data import Chat, DataSource, Dialogue, formatted
+from mixer.recipe.data.validation import Validation
+from mixer.recipe.streams import StreamRecipe
 from mixer.utils.errors import InvalidValueError
 from tests.mixer.recipe.small_tokenizers import CHATML, byte_level
 from tests.mixer.recipe.test_chat import ASK, CALLED, LLAMA3, QWEN3, TALK, TOOLS, WEATHER, made
@@ -82,3 +87,15 @@ def test_conversations_of_another_name_are_offered(kind: Any, offered: str) -> N
     error = refused([{"topics": ["a"], "dialog": TALK}], CHATML, kind)
     assert error.hint is not None
     assert offered in error.hint
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_column_that_validation_is_stratified_by_is_named_already(kind: Any, tmp_path: Path) -> None:
+    rows = [{"messages": TALK, "topic": topic} for topic in "abab"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data, validation = DataSource(str(tmp_path / "rows.jsonl")), Validation(0.5, stratify_by="topic")
+    trained = {"trainer": "sft", "training": SimpleNamespace(dataset_text_field="text", assistant_only_loss=False)}
+    built = StreamRecipe(data=data, format=kind(), validation=validation).build(
+        "s", byte_level(), **({} if kind is Chat else trained)
+    )
+    assert len(built.evaluation) == 2

@@ -163,11 +163,8 @@ class Rendering:
         """Refuses arguments that the template does not read: tools, documents, and its variables."""
         variables = _variables_of(self._template.text(self.arguments))
         for name in self.arguments:
-            others = {other: value for other, value in self.arguments.items() if other != name}
             is_read = name in variables and (
-                name not in ("tools", "documents")
-                or self.text
-                != try_to_render(lambda turns, own=others: self._template.render(turns, own), self.messages)
+                name not in ("tools", "documents") or self.text != self._text_without(name)
             )
             if not is_read:
                 raise InvalidValueError(
@@ -176,6 +173,11 @@ class Rendering:
                     f"Chat(ignored_columns=[{name!r}]).",
                     option=name,
                 )
+
+    def _text_without(self, argument: str) -> str | None:
+        """Renders the conversation without an argument; gives `None` if the template refuses that."""
+        others = {name: value for name, value in self.arguments.items() if name != argument}
+        return try_to_render(lambda turns: self._template.render(turns, others), self.messages)
 
     def _check_keys(self) -> None:
         """Refuses keys of messages that the template does not read."""
