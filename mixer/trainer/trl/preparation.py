@@ -162,7 +162,7 @@ class StreamPreparation:
             yield
             return
         args, is_any = arguments["args"], trainer.completion_only_loss
-        template, tokenizer = getattr(trainer, "chat_template", None), arguments.get("processing_class")
+        template, tokenizer = getattr(trainer, "chat_template", None), arguments["processing_class"]
         render = partial(tokenizer.apply_chat_template, chat_template=template, tokenize=False)
         check_sft(stream, args, arguments.get("formatting_func") is not None, render)
         if args.completion_only_loss is None:
