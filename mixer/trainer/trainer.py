@@ -135,7 +135,8 @@ class MixingMixin(Trainer):
         self._preparation = StreamPreparation(self, streams, length)
         self._rules = self._new_rules(config.max_samples_per_micro_batch)
         self._evaluation = StreamEvaluation(self, by_set)
-        stand_in = self._preparation.stand_in(prepares=hasattr(super(), "_prepare_dataset"))
+        prepares, tokenizer = hasattr(super(), "_prepare_dataset"), kwargs.get("processing_class")
+        stand_in = self._preparation.stand_in(prepares, args, tokenizer)
         if positional or not takes_names:
             super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order

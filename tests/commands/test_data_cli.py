@@ -25,7 +25,7 @@ ONCE = {"max_steps": 3, "eval_steps": 3, "eval_on_start": False}
 
 def write_data(folder: Path) -> None:
     turns = [[{"role": "user", "content": f"hi {n}"}, {"role": "assistant", "content": f"yo {n}"}] for n in range(20)]
-    rows = [json.dumps({"messages": turn, "kind": "ab"[number % 2]}) for number, turn in enumerate(turns)]
+    rows = [json.dumps({"messages": turn, "source": "ab"[number % 2]}) for number, turn in enumerate(turns)]
     (folder / "chat.jsonl").write_text("\n".join(rows))
     sums = [{"question": f"{number}+{number}?", "answer": 2 * number} for number in range(30)]
     pd.DataFrame(sums[:20]).to_csv(folder / "sums-1.csv", index=False)
@@ -34,7 +34,7 @@ def write_data(folder: Path) -> None:
 
 
 def recipe_of(folder: Path) -> dict[str, Any]:
-    held_out = {"validation": {"size": 0.2, "stratify_by": "kind"}}
+    held_out = {"validation": {"size": 0.2, "stratify_by": "source"}}
     form = {"class_path": "Prompt", "init_args": {"prompt": "{question}\n", "completion": "{answer}"}}
     return {
         "model": {"config": LLAMA, "lora": {"r": 2, "target_modules": ["q_proj"]}},

@@ -1,6 +1,7 @@
 """`mixer recipe from`: configurations written after the documentation of their tools become recipes that build."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mixer.tools.cli.entry import main
 from mixer.tools.recipe.coming_from.convert import convert
 from tests.commands.recipes import SIZES, Runs
 from tests.mixer.tools.recipe.small_tokenizers import byte_level
+
+Converts = Callable[..., tuple[int, str]]
 
 CHAT = [
     {"messages": [{"role": "user", "content": f"hi {n}"}, {"role": "assistant", "content": "yo"}]} for n in range(8)
@@ -195,6 +199,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
         {
             *("strict", "lora_model_dir", "dataset_prepared_path", "lr_scheduler", "loss_watchdog_threshold"),
             *("datasets[0].train_on_eos", "datasets[1].conversation", "datasets[3].type.no_input_format"),
+            "datasets[2].type",
             *("datasets[4].tint", "datasets[5]", "special_tokens.bos_token"),
         },
     ),
@@ -266,14 +271,40 @@ def _placed(text: str, folder: Path) -> str:
     return text
 
 
+@pytest.fixture
+def converted(capsys: pytest.CaptureFixture[str]) -> Converts:
+    """Converts a configuration; gives the exit status and what is printed."""
+
+    def of(*words: object) -> tuple[int, str]:
+        capsys.readouterr()
+        try:
+            main(["recipe", "from", *map(str, words)])
+        except SystemExit as ended:
+            return int(ended.code or 0), capsys.readouterr().out
+        return 0, capsys.readouterr().out
+
+    return of
+
+
+HARMLESS = {
+    "axolotl": {"strict", "lora_model_dir", "dataset_prepared_path"},
+    "llamafactory": {"trust_remote_code", "overwrite_output_dir", "plot_loss"},
+    "trl": {"dataset_name", "logging_dir", "trainer"},
+}
+
+
 @pytest.mark.parametrize("kind", CASES)
-def test_a_configuration_becomes_a_recipe_that_builds(kind: str, folder: Path, tmp_path: Path, printed: Runs) -> None:
+def test_a_configuration_becomes_a_recipe_that_builds(
+    kind: str, folder: Path, tmp_path: Path, printed: Runs, converted: Converts
+) -> None:
     text, expected, training, left = CASES[kind]
     theirs, ours = tmp_path / "theirs.yaml", tmp_path / "ours.yaml"
     theirs.write_text(_placed(text, folder))
-    made = json.loads(printed("recipe", "from", theirs, "--output", ours, "--json"))
-    assert made["kind"] == kind
+    status, shown = converted(theirs, "--output", ours, "--json")
+    made = json.loads(shown)
+    assert (status, made["kind"]) == (3, kind)
     assert set(made["not_carried"]) == left
+    assert left.difference(made["changing"]) == HARMLESS[kind]
     recipe = yaml.safe_load(ours.read_text())
     assert recipe == made["recipe"]
     got = recipe.pop("training")
@@ -317,11 +348,11 @@ STAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", STAGES)
-def test_other_trainers(case: str, folder: Path, tmp_path: Path, printed: Runs) -> None:
+def test_other_trainers(case: str, folder: Path, tmp_path: Path, converted: Converts) -> None:
     text, trainer, training = STAGES[case]
     text = text.replace("interleave_over", "concat").replace("interleave_probs: 0.5,0.3,0.2\n", "")
     (tmp_path / "theirs.yaml").write_text(_placed(text, folder))
-    recipe = yaml.safe_load(printed("recipe", "from", tmp_path / "theirs.yaml"))
+    recipe = yaml.safe_load(converted(tmp_path / "theirs.yaml")[1])
     assert recipe["trainer"] == trainer
     assert {name: recipe["training"].get(name) for name in training} == training
     assert "mixing" not in recipe
@@ -333,6 +364,9 @@ def test_other_trainers(case: str, folder: Path, tmp_path: Path, printed: Runs) 
 # A configuration, a place in its recipe or in what is left, and what stands there: `...` for a reason.
 KEYS: list[tuple[str, str, Any]] = [
     (ONLINE, "streams.d.data.path", "d"),
+    (ONLINE + "max_samples: 9\n", "streams.d.data", {"path": "d", "split": "train[:9]"}),
+    (ONLINE + "max_samples: 9\neval_dataset: d\n", "evaluation.eval_d.data.split", "train[:9]"),
+    (ONLINE + "max_samples: 9\nstreaming: true\n", "left.max_samples", ...),
     (ONLINE + "eval_dataset: d\n", "evaluation.eval_d.data.path", "d"),
     (ONLINE + "finetuning_type: full\nbf16: true\n", "model", {"name_or_path": "a", "config": {"dtype": "float32"}}),
     (ONLINE + "finetuning_type: freeze\n", "left.finetuning_type", ...),
@@ -342,6 +376,8 @@ KEYS: list[tuple[str, str, Any]] = [
     (ONLINE + "eval_strategy: steps\n", "left.eval_strategy", ...),
     (ONLINE + "mix_strategy: interleave_under\n", "mixing", "Uniform"),
     (ROWS_OF, "streams.d", {"data": {"path": "d"}}),
+    (ROWS_OF.replace("d}", "d, type: alpaca}") + "chat_template: llama3\n", "left.datasets[0]/type", ...),
+    (ROWS_OF.replace("d}", "d, weight: 0.5}"), "streams.d.rows_share", 0.5),
     (ROWS_OF + "chat_template_jinja: '{{ m }}'\n", "chat_template", "{{ m }}"),
     (ROWS_OF + "save_strategy: best\n", "training.save_strategy", "best"),
     (ROWS_OF + "group_by_length: true\n", "training.train_sampling_strategy", "group_by_length"),
@@ -400,6 +436,7 @@ WRONG: dict[str, tuple[str, list[str]]] = {
     "no data set": (THEIRS + "use_peft: true\n", ["dataset_name:"]),
     "no model": (ROWS_OF.replace("base_model: a", "base_model: 3"), ["base_model:", "3"]),
     "no adapter": (ROWS_OF + "adapter: relora\n", ["adapter:", "'relora'"]),
+    "more than all rows": (ROWS_OF.replace("d}", "d, weight: 2}"), ["datasets[0].weight:", "2"]),
     "no share": (ROWS_OF + "val_set_size: many\n", ["val_set_size:", "'many'"]),
     "a set without a place": (FACTORY.replace("asked,", "placeless,"), ["dataset_info.placeless.file_name"]),
     "rows of no format": (FACTORY.replace("asked,", "odd,"), ["dataset_info.odd.formatting", "'odd'"]),
@@ -418,8 +455,33 @@ def test_what_is_no_configuration_is_refused_by_name(case: str, folder: Path, tm
     assert [word for word in named if word not in said] == []
 
 
-def test_the_tool_can_be_named(folder: Path, tmp_path: Path, printed: Runs) -> None:
+def test_the_tool_can_be_named(folder: Path, tmp_path: Path, converted: Converts) -> None:
     (tmp_path / "theirs.yaml").write_text(_placed(SCRIPT + "stage: sft\n", folder))
-    made = json.loads(printed("recipe", "from", tmp_path / "theirs.yaml", "--kind", "trl", "--json"))
+    made = json.loads(converted(tmp_path / "theirs.yaml", "--kind", "trl", "--json")[1])
     assert made["kind"] == "trl"
     assert "stage" in made["not_carried"]
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (ROWS_OF + "strict: false\nlora_r: 4\nlora_model_dir:\n", 0),  # nothing, without an adapter, without a value
+        (ROWS_OF + "nothing_knows_this: 3\n", 3),
+        (ROWS_OF.replace("d}", "d, nothing_knows_this: 3}"), 3),
+        (ROWS_OF.replace("d}", "d, type: input_output}") + "  - {path: e}\n", 3),
+    ],
+)
+def test_the_status_says_whether_something_else_may_be_learned(
+    text: str, status: int, tmp_path: Path, converted: Converts
+) -> None:
+    (tmp_path / "theirs.yaml").write_text(text)
+    assert converted(tmp_path / "theirs.yaml")[0] == status
+
+
+def test_shares_of_rows_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "theirs.yaml").write_text(
+        "base_model: a\ndatasets:\n  - {path: few}\n  - {path: many, weight: 0.1, shards: 5}\n"
+    )
+    streams = convert(str(tmp_path / "theirs.yaml")).recipe["streams"]
+    assert "rows_share" not in streams["few"]
+    assert 500 * streams["many"]["rows_share"] == 10

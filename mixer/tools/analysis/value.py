@@ -13,11 +13,9 @@ from transformers.utils import logging
 
 from mixer.checkpoint.choosing import checkpoint_at
 from mixer.checkpoint.lock import FolderLock
-from mixer.checkpoint.starting_point import checkpoint_at
 from mixer.ledger.folder import open_ledger, read_description
 from mixer.mixture.cursors import ShuffledCursor
 from mixer.policies import Fixed
-from mixer.tools.analysis.short_runs import without_warnings
 from mixer.tools.report.values import write_values
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.quiet import without_warnings

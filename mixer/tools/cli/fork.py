@@ -5,7 +5,6 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.checkpoint.choosing import checkpoint_at
-from mixer.checkpoint.starting_point import checkpoint_at
 from mixer.distributed.launch import build_together
 from mixer.tools.cli.command import Command, build_recipe, recipe_command
 from mixer.tools.cli.train import OVERWRITE, check_free, run_recipe, show_result

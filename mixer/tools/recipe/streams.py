@@ -10,7 +10,8 @@ import datasets
 
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.stream import Stream, selected
-from mixer.tools.recipe.data.formats import Dialogue, Format
+from mixer.tools.recipe.data.formats import Chat, Dialogue, Format
+from mixer.tools.recipe.data.formats.conversation import COLUMNS
 from mixer.tools.recipe.data.formats.dialogue import shapes_in
 from mixer.tools.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.tools.recipe.data.source import DataSource
@@ -45,6 +46,13 @@ def _part_of(dataset: Any, share: float, called: str) -> Any:
     if not isinstance(dataset, Sized):
         raise ValueError(f"{called}={share}: the data have no number of rows; leave it at 1.")
     return selected(dataset, drawn_places(len(dataset), max(1, round(share * len(dataset))), _SHARE_SEED))
+
+
+def _without(chosen: Format | None, column: str) -> Format | None:
+    """Has a format of chats leave a column unread that the recipe names for something else."""
+    if not isinstance(chosen, Chat | Dialogue) or column in COLUMNS:
+        return chosen
+    return replace(chosen, ignored_columns=[*chosen.ignored_columns, column])
 
 
 def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any], *positional: Any) -> Any:
@@ -175,6 +183,8 @@ class StreamRecipe:
         train = _part_of(train, self.rows_share, f"{called}.rows_share")
         rows, names, chosen = (None, None), None, None
         own_format = self.format if trainer is None else self._format_of(trainer, training, train, called)
+        if isinstance(self.validation, Validation) and (column := self.validation.stratify_by):
+            own_format = _without(own_format, column)
         if isinstance(own_format, Dialogue) and trainer is None:
             raise ValueError(f"{called}.format: Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
         if own_format is not None:

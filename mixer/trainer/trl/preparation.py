@@ -10,7 +10,6 @@ from typing import Any
 import datasets
 from torch import nn
 from transformers import Trainer
-from transformers.utils import logging
 
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
 from mixer.mixture.stream import Stream
@@ -18,106 +17,7 @@ from mixer.mixture.streams import combine
 from mixer.models.trl_metrics import gathering, rows_of_ranks
 from mixer.run.class_checks import check_loss, check_prepared_elsewhere
 from mixer.run.hooks import ForwardResult, StepHook
-
-_IMAGES = {"image", "images"}
-# SFTTrainer reads a stream with all columns of one of these, or with the column dataset_text_field.
-_SFT_FORMATS = ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"input_ids"})
-# Columns, and fields of turns, that say what is read or learned, and that SFTTrainer drops.
-_DROPPED_COLUMNS = ("system", "system_prompt", "functions", "documents", "weight", "weights", "sample_weight")
-_DROPPED_FIELDS = ("weight", "train", "training", "function_call")
-
-logger = logging.get_logger(__name__)
-
-
-def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
-    """Refuses streams that a trainer which prepares data sets does not take, or that do not go together.
-
-    Args:
-        streams: The streams without memories.
-        trainer: Name of the trainer's class.
-
-    Raises:
-        TypeError: If one is no data set of the package datasets.
-        ValueError: If only some have images.
-    """
-    for stream in streams:
-        if not isinstance(stream.dataset, (datasets.Dataset, datasets.IterableDataset)):
-            raise TypeError(
-                f"Stream {stream.name!r}: {trainer} takes a datasets.Dataset or IterableDataset, got "
-                f"{type(stream.dataset).__name__}. Convert it, with Dataset.from_list or from_generator."
-            )
-    with_images = [stream.name for stream in streams if _IMAGES & first_sample(stream).keys()]
-    if 0 < len(with_images) < len(streams):
-        without = [stream.name for stream in streams if stream.name not in with_images]
-        raise ValueError(
-            f"Streams {with_images} have images and {without} have none: {trainer} uses a processor for all streams or "
-            f"for none. Train them in two runs, or remove the images."
-        )
-
-
-def check_sft(stream: Stream, args: Any, formats: bool) -> None:
-    """Refuses a stream that SFTTrainer would fail on, or train in an unwanted way.
-
-    Args:
-        stream: The stream.
-        args: The trainer's `SFTConfig`.
-        formats: Whether there is a formatting function.
-
-    Raises:
-        ValueError: With the stream, its columns and the required ones.
-    """
-    from trl.data_utils import is_conversational, is_conversational_from_value
-
-    sample = first_sample(stream)
-    columns, text = set(sample), args.dataset_text_field
-    if not formats and not any(needed <= columns for needed in (*_SFT_FORMATS, {text})):
-        raise ValueError(
-            f"Stream {stream.name!r} has the columns {sorted(columns)}, but SFTTrainer needs 'messages', 'prompt' and "
-            f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename some, or pass a formatting_func."
-        )
-    if args.assistant_only_loss and not (is_conversational(sample) or is_conversational_from_value(sample)):
-        raise ValueError(
-            f"assistant_only_loss=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}): "
-            "all of it would count. Convert it to 'messages', or leave the option out."
-        )
-    if args.completion_only_loss and not columns & {"completion", "labels"}:
-        raise ValueError(
-            f"completion_only_loss=True: stream {stream.name!r} has no completions (its columns are {sorted(columns)}"
-            f"), so its whole text would count for the loss. Convert it to 'prompt' and 'completion', or leave "
-            f"completion_only_loss out: each stream then decides for itself."
-        )
-    if not formats and "input_ids" not in columns and (dropped := _dropped(sample)):
-        logger.warning(
-            "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "
-            "'functions' to 'tools', take out what is not to be learned; then remove the column.",
-            *(stream.name, " and ".join(dropped)),
-        )
-
-
-def _dropped(sample: Mapping[str, Any]) -> list[str]:
-    """Names the columns of a sample, and the fields of its turns, that SFTTrainer drops."""
-    turns = [
-        turn for name in ("messages", "conversations", "prompt", "completion") for turn in _turns(sample.get(name))
-    ]
-    fields = [name for name in _DROPPED_FIELDS if any(name in turn for turn in turns)]
-    columns = [name for name in _DROPPED_COLUMNS if name in sample]
-    return [*(f"the column {name!r}" for name in columns), *(f"the field {name!r} of turns" for name in fields)]
-
-
-def _turns(value: Any) -> list[Any]:
-    return [turn for turn in value if isinstance(turn, Mapping)] if isinstance(value, list) else []
-
-
-def first_sample(stream: Stream) -> dict[str, Any]:
-    """Reads the first sample of a stream, from which TRL detects the format.
-
-    Raises:
-        ValueError: If the stream is empty.
-    """
-    sample: dict[str, Any] | None = next(iter(stream.dataset), None)
-    if sample is None:
-        raise ValueError(f"Stream {stream.name!r}: the data set is empty.")
-    return sample
+from mixer.trainer.trl.stream_checks import check_kinds, check_sft, check_template, first_sample
 
 
 class TRLMetrics(StepHook):
@@ -174,11 +74,13 @@ class StreamPreparation:
         self._stand_in: Any = None  # the constructor's argument instead, until it is prepared
         self._preprocess_of: dict[str, Preprocess | None] = {}  # of the streams, before they were prepared
 
-    def stand_in(self, prepares: bool) -> Any:
+    def stand_in(self, prepares: bool, args: Any, tokenizer: Any) -> Any:
         """Returns the training data for the parent's constructor.
 
         Args:
             prepares: Whether the parent prepares data sets.
+            args: The training arguments.
+            tokenizer: The tokenizer or processor; `None` if the parent loads it.
 
         Returns:
             The combined streams; if the parent prepares data sets, the first stream's.
@@ -186,6 +88,7 @@ class StreamPreparation:
         if not self.streams:
             return None
         if prepares:
+            check_template(args, tokenizer)
             lasting = [stream for stream in self.streams if not stream.is_memory]
             check_kinds(lasting, type(self._trainer).__name__)
             self._stand_in = lasting[0].dataset
@@ -259,7 +162,9 @@ class StreamPreparation:
             yield
             return
         args, is_any = arguments["args"], trainer.completion_only_loss
-        check_sft(stream, args, arguments.get("formatting_func") is not None)
+        template, tokenizer = getattr(trainer, "chat_template", None), arguments["processing_class"]
+        render = partial(tokenizer.apply_chat_template, chat_template=template, tokenize=False)
+        check_sft(stream, args, arguments.get("formatting_func") is not None, render)
         if args.completion_only_loss is None:
             trainer.completion_only_loss = {"prompt", "completion"} <= first_sample(stream).keys()
         yield

@@ -14,7 +14,7 @@ from mixer.tools.analysis.inspect.duplicates import Overlap
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.findings import Finding, count
 from mixer.tools.analysis.inspect.inspection import Batch, InspectedObjective, InspectedStream, Inspection
-from mixer.tools.analysis.inspect.measures import Lengths, Limits, Measures, Truncation
+from mixer.tools.analysis.inspect.measures import Lengths, Limits, Measures, Parsed, Truncation
 from mixer.tools.analysis.inspect.model_losses import QUANTILES, SourceLosses
 from mixer.tools.analysis.inspect.sample_reader import readable
 from mixer.utils.text import listed, printable
@@ -132,6 +132,7 @@ def _facts(one: InspectedStream) -> dict[str, str]:
         measures.unit: "" if measures.lengths is None else _lengths(measures.lengths),
         "learned": "" if measures.share_learned is None else f"{measures.share_learned:.1%} of the tokens",
         "truncated": "" if one.truncation is None else _truncated(one.truncation),
+        "parsed": "" if one.parsed is None else _parsed(one.parsed),
         "classes": "" if one.limits.num_classes is None else _classes(one),
     }
 
@@ -157,6 +158,11 @@ def _truncated(cut: Truncation) -> str:
     answers = {"the whole answer": cut.num_unlearned, "the end of the answer": cut.num_learned_partly}
     words = ", ".join(f"{part} of {number:,}" for part, number in answers.items() if number)
     return f"{rows} ({cut.share_cut:.1%}; {cut.share_lost:.1%} of the tokens){words and f', {words}'}"
+
+
+def _parsed(parsed: Parsed) -> str:
+    shown = f"{parsed.num_parsed:,} of {parsed.num_rows:,} rows: their calls or tools are texts in JSON"
+    return shown if parsed.num_parsed else ""
 
 
 def _classes(one: InspectedStream) -> str:

@@ -16,7 +16,7 @@ from mixer.models.row_losses import tokens_per_row
 from mixer.policies.objective import Objective
 from mixer.tools.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.tools.analysis.inspect.examples import Decoder
-from mixer.tools.analysis.inspect.measures import Limits, Measures, truncation_of
+from mixer.tools.analysis.inspect.measures import Limits, Measures, parsed_of, truncation_of
 from mixer.tools.analysis.inspect.model_losses import MOST_ROWS, Source, losses_of, sources_of
 from mixer.tools.analysis.inspect.near_duplicates import can_find, find_near, units_of
 from mixer.tools.analysis.inspect.sample_reader import SampleReading, readable
@@ -71,6 +71,7 @@ class InspectedStream(Result):
         packs: Whether the format packs several rows into a sample.
         num_rows: Number of rows before formatting; `None` without a format, or if unknown.
         truncation: The rows that the format truncates; `None` if it truncates none.
+        parsed: The rows of chats with texts in JSON that were parsed; `None` for other formats.
         limits: The inputs and labels that the model, with the stream's head, can take.
         class_names: Names of the classes; empty without names.
         training: Measures of the samples for training.
@@ -88,6 +89,7 @@ class InspectedStream(Result):
         self.packs = one.format is not None and one.format.packs
         self.num_rows = len(one.rows) if hasattr(one.rows, "__len__") else None
         self.truncation = truncation_of(one, tokenizer, limits.task, num_samples, seed)
+        self.parsed = parsed_of(one, tokenizer, limits.task, num_samples, seed)
         self.limits = limits
         self.class_names = list(one.class_names or ())
         self.training = Measures(dataset, *read)

@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 from typing import Any
@@ -15,7 +15,8 @@ from mixer.models.labels import IGNORED, LABEL_COLUMNS
 from mixer.tools.analysis.inspect.duplicates import digest
 from mixer.tools.analysis.inspect.sample_reader import Faults, SampleReading
 from mixer.tools.console import Result
-from mixer.tools.recipe.data.formats.tokens import length_limit
+from mixer.tools.recipe.data.formats import Chat, Dialogue
+from mixer.tools.recipe.data.formats.tokens import IS_PARSED, length_limit
 from mixer.tools.recipe.data.formatting import readable
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.utils.arrays import Int64Array, UInt64Array
@@ -79,6 +80,19 @@ class Truncation:
     share_lost: float
     num_unlearned: int = 0
     num_learned_partly: int = 0
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The rows of chats with calls or tools that are texts in JSON, which the chat template would quote.
+
+    Args:
+        num_rows: Number of rows that were formatted again.
+        num_parsed: Number of these in which such a text was parsed.
+    """
+
+    num_rows: int
+    num_parsed: int
 
 
 class Measures(Result):
@@ -281,14 +295,9 @@ def truncation_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int,
     limit = length_limit(chosen.max_length, tokenizer)
     if limit is None:
         return None
-    unlimited = replace(chosen, max_length=_NO_LIMIT)
     lengths = []  # of the input and, for a model with a decoder of its own, of the target
     learned = []  # labels within the limit, and beyond it
-    for _, row in SampleReading(built.rows, min(most_rows, _MOST_REFORMATTED), seed):
-        try:
-            (sample,) = unlimited.encode([readable(row, chosen, built.rows.features)], tokenizer, task)
-        except Exception:  # noqa: S112  # a row of an iterable source; broken samples are counted elsewhere
-            continue
+    for sample in _reformatted(built, replace(chosen, max_length=_NO_LIMIT), tokenizer, task, most_rows, seed):
         labels = labels_by_token(sample.get("labels"), tokens_of(sample), task)
         lengths.append((len(sample["input_ids"]), len(sample["labels"]) if task == "seq2seq-lm" else 0))
         if labels is not None:
@@ -299,3 +308,29 @@ def truncation_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int,
     lost = (total - np.minimum(whole, limit).sum()) / max(1, total)
     answers = [int(((beyond > 0) & is_rest).sum()) for is_rest in (within == 0, within > 0)]
     return Truncation(limit, len(whole), num_cut, num_cut / max(1, len(whole)), float(lost), *answers)
+
+
+def parsed_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int, seed: int) -> Parsed | None:
+    """Formats some rows of a stream again, and counts those in which a text in JSON was parsed.
+
+    Returns:
+        The number; `None` if the format is not of chats.
+    """
+    if not isinstance(built.format, Chat | Dialogue) or built.rows is None:
+        return None
+    marks = [
+        sample.get(IS_PARSED, False) for sample in _reformatted(built, built.format, tokenizer, task, most_rows, seed)
+    ]
+    return Parsed(len(marks), sum(marks))
+
+
+def _reformatted(
+    built: BuiltStream, chosen: Any, tokenizer: Any, task: str, most_rows: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Formats rows again, each by itself."""
+    for _, row in SampleReading(built.rows, min(most_rows, _MOST_REFORMATTED), seed):
+        try:
+            (sample,) = chosen.encode([readable(row, chosen, built.rows.features)], tokenizer, task)
+        except Exception:  # noqa: S112  # a row of an iterable source; broken samples are counted elsewhere
+            continue
+        yield sample

@@ -31,12 +31,15 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
     for key, to in (("datasets", streams), ("pretraining_dataset", streams), ("test_datasets", evaluation)):
         for part in source.parts(key):
             _add(part, to, keys, trainer, whole, key == "pretraining_dataset")
+            is_asked = trainer == "sft" and _name(part.content.get("type")) in keys["instructions"]
+            if is_asked and recipe.get("chat_template") != keys["templates"]["alpaca"]:
+                part.left[f"{part.field}type"] = "instructions become turns of the chat template, not Alpaca's words"
     if not streams:
         raise ValueError(f"datasets: the configuration names no data that there is a format for; {source.left!r:.500}.")
     validates = common.hold_out(source, "val_set_size", streams)
     own = {"loss_type": ["ipo"]} if kind == "ipo" else {"completion_only_loss": False} if whole and not kind else {}
     training = _training(source, keys, trainer, validates or bool(evaluation)) | own
-    source.close(keys["reasons"])
+    source.close(keys["reasons"], harmless=keys["harmless"])
     sets = {"evaluation": {f"eval_{name}": stream for name, stream in evaluation.items()}} if evaluation else {}
     return {**recipe, "streams": streams, **sets, "training": training}
 
@@ -79,7 +82,7 @@ def _training(source: Source, keys: Table, trainer: str, validates: bool) -> dic
     own: dict[str, Any] = {"bf16": bool(source.take("bf16", "auto")) and not source.content.get("fp16")}
     if not validates:
         for key in ("evals_per_epoch", "eval_strategy", "eval_steps"):
-            source.leave(key, "there are no rows to evaluate on")
+            source.leave(key, "there are no rows to evaluate on", is_harmless=True)
     training = common.training_of(source, trainer, keys)
     for name in ("save", "eval") if validates else ("save",):
         count, strategy, steps = f"{name}s_per_epoch", f"{name}_strategy", f"{name}_steps"
@@ -106,13 +109,16 @@ def _add(part: Source, streams: dict[str, Any], keys: Table, trainer: str, whole
     part.take("type")
     data = part.named({"name": "name", "split": "split", "revision": "revision"})
     stream |= {"data": data | ({"streaming": True} if is_text else {})}
-    if "shards" in part.content:
-        stream["rows_share"] = 1 / max(part.number("shards"), 1)
+    if part.content.keys() & {"shards", "weight"}:  # Axolotl keeps this share of the rows
+        share = part.number("weight", 1) / max(part.number("shards", 1), 1)
+        if not 0 < share <= 1:
+            raise ValueError(f"{part.field}weight: it must be a share of the rows, above 0 and up to 1, got {share!r}.")
+        stream["rows_share"] = share
     paths = common.paths_of(part)
     common.add_streams(streams, paths, stream)
     if {suffix_of(Path(path)) for path in paths} <= {f".{part.content.get('ds_type')}", ".jsonl", None}:
         part.take("ds_type")
-    part.close(keys["reasons"])
+    part.close(keys["reasons"], harmless=keys["harmless"])
 
 
 def _name(kind: Any) -> str:

@@ -60,7 +60,7 @@ def adapters(source: Source, keys: Table, condition: str, is_met: bool, defaults
     if is_met:
         return {"lora": {**defaults, **source.named(keys["lora"])}}
     for key in keys["lora"]:
-        source.leave(key, condition)
+        source.leave(key, condition, is_harmless=True)
     return {}
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from mixer.tools.recipe.coming_from.source import Source
+from mixer.tools.recipe.coming_from.source import LeftKeys, Source
 from mixer.tools.recipe.fields import read_recipe_file
 from mixer.tools.recipe.recipe_files import filled_in
 
@@ -27,7 +27,12 @@ class Conversion(NamedTuple):
 
     kind: str
     recipe: dict[str, Any]
-    left: dict[str, str]
+    left: LeftKeys
+
+    @property
+    def changing(self) -> list[str]:
+        """The keys that are not carried over, and without which something else may be learned."""
+        return [key for key in self.left if key not in self.left.harmless]
 
     @property
     def text(self) -> str:
@@ -55,7 +60,8 @@ def convert(path: str, kind: str | None = None) -> Conversion:
     chosen = kind or _kind_of(content, tables, path)
     keys = {**shared, **tables[chosen]}
     keys |= {part: {**shared[part], **tables[chosen][part]} for part in ("training", "reasons")}
-    tool, left = importlib.import_module(f"mixer.tools.recipe.coming_from.{chosen}"), dict[str, str]()
+    keys["harmless"] = [*shared["harmless"], *tables[chosen]["harmless"]]
+    tool, left = importlib.import_module(f"mixer.tools.recipe.coming_from.{chosen}"), LeftKeys()
     try:
         recipe = _padded(tool.recipe_of(Source(content, left), keys, Path(path).parent))
     except TypeError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mixer.tools.recipe.coming_from import common
 from mixer.tools.recipe.coming_from.common import Table
-from mixer.tools.recipe.coming_from.source import Source
+from mixer.tools.recipe.coming_from.source import LeftKeys, Source
 from mixer.utils.text import safe_name
 from mixer.utils.validation import load_json
 
@@ -34,9 +34,10 @@ def recipe_of(source: Source, keys: Table, folder: Path) -> dict[str, Any]:
     validates = common.hold_out(source, "val_size", streams)
     if "eval_dataset" in source.content:
         _add(source, keys, evaluation, "eval_dataset", known, place, streams)
-    source.take("streaming")
+    if not source.take("streaming"):
+        source.take("max_samples")
     training = _training(source, keys, stage, trainer, validates or bool(evaluation))
-    source.close(keys["reasons"])
+    source.close(keys["reasons"], harmless=keys["harmless"])
     own = {"evaluation": evaluation} if evaluation else {}
     return {"trainer": trainer, "model": model, "streams": streams, **mixing, **own, "training": training}
 
@@ -53,7 +54,7 @@ def _model(source: Source, keys: Table) -> dict[str, Any]:
         if "additional_target" in source.content:
             model["lora"]["modules_to_save"] = source.texts("additional_target")
     for key in keys["lora"]:
-        source.leave(key, "finetuning_type is not lora")
+        source.leave(key, "finetuning_type is not lora", is_harmless=True)
     if tuning not in ("lora", "full"):
         source.left["finetuning_type"] = f"there is no {tuning!r} here: the whole model is trained"
     kind, nested = source.take("quantization_type", "nf4"), source.take("double_quantization", True)
@@ -77,7 +78,7 @@ def _training(source: Source, keys: Table, stage: str, trainer: str, validates: 
     if source.take("disable_gradient_checkpointing", False):
         own["gradient_checkpointing"] = False
     if not validates:
-        source.leave("eval_strategy", "there are no rows to evaluate on")
+        source.leave("eval_strategy", "there are no rows to evaluate on", is_harmless=True)
     return common.training_of(source, trainer, keys) | own
 
 
@@ -100,7 +101,7 @@ def _known(source: Source, folder: Path) -> tuple[Any, Path]:
         looked = f"{str(Path(base).absolute())!r}, nor in {str(folder / base)!r}"
         raise FileNotFoundError(f"dataset_dir: there is no dataset_info.json in {looked}.")
     try:
-        return Source(load_json(place / "dataset_info.json"), {}, "dataset_info.json.").content, place
+        return Source(load_json(place / "dataset_info.json"), LeftKeys(), "dataset_info.json.").content, place
     except ValueError as error:
         raise ValueError(f"dataset_dir: {place / 'dataset_info.json'}: {error}") from None
 
@@ -110,12 +111,15 @@ def _add(
 ) -> list[list[str]]:
     """Adds the streams of data sets, and returns their names."""
     streaming = {"streaming": True} if source.content.get("streaming") else {}
+    most = source.content.get("max_samples")
     stage, whole, names = source.content.get("stage", "sft"), source.content.get("train_on_prompt", False), []
     for name in source.texts(key):
         if not name or (known is not None and name not in known):
             raise ValueError(f"{key}: there is no {name!r} in dataset_info.json; it has {list(known or ())!r:.200}.")
         entry = Source({"hf_hub_url": name} if known is None else known[name], source.left, f"dataset_info.{name}.")
         data = streaming | entry.named({"subset": "name", "split": "split"})
+        if most and not streaming:
+            data["split"] = f"{data.get('split', 'train')}[:{most}]"
         path = entry.take("hf_hub_url") or place / str(entry.take("file_name", ""))
         if path == place / "":
             raise ValueError(f"{entry.field}file_name: it has neither this nor hf_hub_url; other sources are not read.")
@@ -128,7 +132,7 @@ def _add(
         stream = {"data": data, **_format(columns, keys, stage, keys["formattings"][form], whole)}
         columns.close(keys["reasons"])
         tags.close(keys["messages"])
-        entry.close(keys["reasons"])
+        entry.close(keys["reasons"], harmless=keys["harmless"])
         names.append(
             common.add_streams(streams, [str(path)], stream, f"eval_{name}" if safe_name(name) in taken else name)
         )

@@ -1,11 +1,23 @@
 """A configuration of another tool, of which every key is carried over, or left with a reason."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 _UNKNOWN = "nothing here has this name: if it matters, look for it in mixer train --help"
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML reads 1e-4 as a text
+
+
+class LeftKeys(dict[str, str]):
+    """Why keys are not carried over, by their names.
+
+    Attributes:
+        harmless: The keys without which the same is learned. All others may change it, unknown ones too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.harmless: set[str] = set()
 
 
 class Source:
@@ -20,13 +32,13 @@ class Source:
         ValueError: If it is no mapping.
     """
 
-    def __init__(self, content: Any, left: dict[str, str], field: str = "") -> None:
+    def __init__(self, content: Any, left: LeftKeys, field: str = "") -> None:
         if not isinstance(content, Mapping):
             raise ValueError(f"{field.removesuffix('.')}: it must be a mapping, got {content!r:.80}.")
         self.left, self.field = left, field
         self._open = {str(key): value for key, value in content.items()}
         for key in [key for key, value in self._open.items() if value is None]:
-            self.leave(key, "it has no value")
+            self.leave(key, "it has no value", is_harmless=True)
         self.content = dict(self._open)
 
     def take(self, key: str, default: Any = None) -> Any:
@@ -74,27 +86,36 @@ class Source:
             raise ValueError(f"{self.field}{key}: it must be a list of mappings, got {value!r:.80}.")
         return [Source(part, self.left, f"{self.field}{key}[{place}].") for place, part in enumerate(value)]
 
-    def leave(self, key: str, reason: str) -> None:
-        """Leaves a key with the reason, unless it is not there or was taken."""
+    def leave(self, key: str, reason: str, is_harmless: bool = False) -> None:
+        """Leaves a key with the reason, unless it is not there or was taken.
+
+        Args:
+            key: The key.
+            reason: Why.
+            is_harmless: Whether the same is learned without it.
+        """
         if key in self._open:
             del self._open[key]
             self.left[f"{self.field}{key}"] = reason
+            if is_harmless:
+                self.left.harmless.add(f"{self.field}{key}")
 
     @property
     def open(self) -> list[str]:
         """The keys that are neither carried over nor left."""
         return list(self._open)
 
-    def close(self, reasons: Mapping[str, Any], other: str = _UNKNOWN) -> None:
+    def close(self, reasons: Mapping[str, Any], other: str = _UNKNOWN, harmless: Collection[str] = ()) -> None:
         """Leaves all open keys.
 
         Args:
             reasons: Why, by key: a sentence, or `why` with the values that need nothing here, `fits`.
             other: The reason of all other keys.
+            harmless: Keys without which the same is learned.
         """
         for key, value in list(self._open.items()):
             reason = reasons.get(key, other)
             if isinstance(reason, Mapping) and value in reason["fits"]:
                 self.take(key)
             else:
-                self.leave(key, reason["why"] if isinstance(reason, Mapping) else reason)
+                self.leave(key, reason["why"] if isinstance(reason, Mapping) else reason, key in harmless)

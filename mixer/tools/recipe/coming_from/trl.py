@@ -26,6 +26,7 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
         trainer = "reward"
     elif trainer == "sft":
         source.left["trainer"] = "the file does not name its script, and no key is of dpo or reward: taken for trl sft"
+        source.left.harmless.add("trainer")
     model = common.model_of(source, "model_name_or_path", {"dtype": source.take("dtype", "float32")})
     model["config"] |= source.part("model_init_kwargs").content
     model |= common.adapters(source, keys, "use_peft is not true", source.take("use_peft", False), _LORA)
@@ -36,7 +37,7 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
     recipe |= source.named({"chat_template_path": "chat_template"})
     recipe |= _mixture(source) if "datasets" in source.content else _single(source)
     recipe["training"] = common.training_of(source, trainer, keys)
-    source.close(keys["reasons"])
+    source.close(keys["reasons"], harmless=keys["harmless"])
     return recipe
 
 
@@ -48,7 +49,7 @@ def _mixture(source: Source) -> dict[str, Any]:
     streams: dict[str, Any] = {}
     places, shares = [], []
     for key in _SINGLE:
-        source.leave(key, "TRL takes datasets in its place")
+        source.leave(key, "TRL takes datasets in its place", is_harmless=True)
     streaming = {"streaming": True} if source.take("streaming", False) else {}
     for part in source.parts("datasets"):
         data = part.named({"name": "name", "split": "split", "columns": "columns"}) | streaming
@@ -58,9 +59,9 @@ def _mixture(source: Source) -> dict[str, Any]:
     if not streams:
         raise ValueError("datasets: the configuration names no data: it is empty.")
     if not _evaluates(source):
-        source.leave("test_split_size", "eval_strategy is no")
+        source.leave("test_split_size", "eval_strategy is no", is_harmless=True)
     elif not common.hold_out(source, "test_split_size", streams):
-        source.leave("eval_strategy", "there are no rows to evaluate on")
+        source.leave("eval_strategy", "there are no rows to evaluate on", is_harmless=True)
     is_shared = any(share is not None for share in shares)
     return {"streams": streams, **(common.mixed(places, shares, "datasets.fraction") if is_shared else {})}
 

@@ -16,7 +16,8 @@ from transformers.utils import logging
 
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
-from mixer.tools.recipe.data.formats.tokens import NUM_CUT
+from mixer.tools.recipe.data.formats.tokens import IS_PARSED, NUM_CUT
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import read_json, write_json
 from mixer.utils.text import shortened
 
@@ -63,6 +64,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     options = {"batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset), "features": chosen.features}
     encode_all = partial(dataset.map, encode, batched=True, with_indices=True, **options)
     if isinstance(dataset, datasets.IterableDataset):
+        _check_first(dataset, encode)
         return encode_all()
     fingerprint = fingerprint_of(dataset, chosen, tokenizer, task)
     path = Path(datasets.config.HF_DATASETS_CACHE) / "adaptive_mixer" / f"{fingerprint}.arrow"
@@ -80,6 +82,13 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     if not chosen.packs:
         _warn(called, len(dataset), len(dataset) - len(samples), encode.cut)
     return samples
+
+
+def _check_first(dataset: datasets.IterableDataset, encode: "_Encoding") -> None:
+    """Refuses streamed rows of which the first cannot be read, before the run draws them."""
+    first = next(iter(dataset), None)
+    if first is not None:
+        encode({name: [value] for name, value in first.items()}, [0])
 
 
 def _warn(called: str, num_rows: int, num_left_out: int, cut: Mapping[str, int]) -> None:
@@ -168,9 +177,14 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     columns = column_names(dataset)
     missing = [name for name in chosen.columns if name not in columns]
     if missing:
-        raise ValueError(
+        hint = chosen.instead_of(next(iter(dataset), {}))
+        raise InvalidValueError(
             f"{called}: {_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have "
-            f"{columns}."
+            f"{columns}.{hint}",
+            option=missing[0],
+            stream=called,
+            expected=f"one of {columns}",
+            hint=hint.strip() or None,
         )
     _warn_of_lost_characters(dataset, chosen, called)
     ignored = getattr(chosen, "ignored_columns", ())
@@ -183,7 +197,7 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     try:
         return chosen.fitted(dataset, tokenizer)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{called}.format: {error}") from error
+        raise _told(error, f"{called}.format: {error}", called) from error
 
 
 def _warn_of_lost_characters(dataset: Any, chosen: Format, called: str) -> None:
@@ -261,6 +275,12 @@ def _name(chosen: Format) -> str:
     return type(chosen).__name__
 
 
+def _told(error: Exception, message: str, called: str) -> InvalidValueError:
+    """Makes an error with another message and the same facts."""
+    facts = {name: getattr(error, name, None) for name in ("option", "expected", "found", "hint")}
+    return InvalidValueError(message, stream=called, **facts)
+
+
 @dataclass(frozen=True)
 class _Encoding:
     """Turns a batch of rows, given by columns, into samples; drops samples with nothing to learn.
@@ -283,7 +303,7 @@ class _Encoding:
         except _ROW_ERRORS as error:
             place, cause = self._first_wrong(rows, numbers, error)
             text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
-            raise ValueError(f"{self.called}: {_name(self.chosen)}: {text}{place}") from error
+            raise _told(cause, f"{self.called}: {_name(self.chosen)}: {text}{place}", self.called) from error
         kept = [sample for sample in samples if self._is_learned(sample)]
         names = kept[0] if kept else ("input_ids", "labels")
         return {name: [sample[name] for sample in kept] for name in names}
@@ -297,6 +317,8 @@ class _Encoding:
         return "", error
 
     def _is_learned(self, sample: Sample) -> bool:
+        self.cut["rows"] += 1
+        self.cut["parsed"] += sample.pop(IS_PARSED, False)
         if "input_ids" not in sample:  # TRL tokenizes it
             return True
         num_cut, labels = sample.pop(NUM_CUT, 0), sample.get("labels")
@@ -304,7 +326,6 @@ class _Encoding:
         if isinstance(labels, list):
             learned = labels[1:] if self.task == "causal-lm" else labels  # no token predicts the first one
             is_learned = any(label != IGNORED for label in learned)
-        self.cut["rows"] += 1
         if num_cut:
             self.cut["partly" if is_learned else "wholly"] += 1
         return is_learned

@@ -82,7 +82,7 @@ PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}{% if not
         # Tokens with the end: 1 + 2, 1 + 4, 4 + 2.
         (Prompt("{q}", "{a}", 4), "causal-lm", BYTES, 1, 1),
         (Prompt("{q}", "{a}", 4, train_on_prompt=True), "causal-lm", BYTES, 0, 2),
-        (Chat(max_length=4, chat_template=PLAIN), "causal-lm", BYTES, 1, 1),
+        (Chat(max_length=4, chat_template=PLAIN, ignored_columns=["q", "a", "w"]), "causal-lm", BYTES, 1, 1),
         (Text("a", 3, pack=False), "causal-lm", BYTES, 0, 1),
         (Text("a", 3), "causal-lm", BYTES, 0, 0),  # nothing is cut off
         # Words between a first and a last token.
@@ -236,7 +236,13 @@ def test_rows_that_do_not_fit_name_stream_and_column(chosen, task, rows, message
         (Prompt("a", "{x[c]}"), "x", None, {"b": "1"}, "KeyError: 'c'"),
         (Prompt("a", "{x.b}"), "x", None, "1", "AttributeError: 'str' object has no attribute 'b'"),
         (Prompt("a", "{x[b]}"), "x", None, "1", "TypeError: string ind"),
-        (Chat(), "messages", TALK, [{"role": "user", "content": None}], "refuses a conversation .*'content'"),
+        (
+            Chat(ignored_columns=["text"]),
+            "messages",
+            TALK,
+            [{"role": "user", "content": None}],
+            "refuses a conversation .*'content'",
+        ),
         (Labelled(labels=["a"]), "label", "a", "b", "has the label 'b'"),
     ],
 )

@@ -14,6 +14,7 @@ from trl import SFTTrainer
 
 import mixer
 from mixer import MixingSFTTrainer, Stream
+from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import GradientRecorder, Tokens, weights_of
 from tests.mixer.trainer.runs import as_drawn
@@ -121,13 +122,26 @@ def test_a_stream_that_does_not_go_is_named(tmp_path: Path, other: Any, changes:
 
 def test_what_sft_trainer_drops_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain = chats(4, 1)
-    columns = {"system": "w1", "weight": 0.5, "tools": None, "id": 1}
+    columns = {"persona": "w1", "weight": 0.5, "tools": None, "id": 1}
     dropping = datasets.Dataset.from_list([{**row, **columns} for row in plain])
-    weighted = [{"messages": [{**turn, "weight": 0} for turn in row["messages"]]} for row in plain]
-    sft(tmp_path, {"plain": plain, "dropping": dropping, "turns": datasets.Dataset.from_list(weighted)})
+    marks = [
+        {"messages": [{**turn, "trainable": number < 3, "name": None} for turn in row["messages"]]}
+        for number, row in enumerate(plain)
+    ]
+    sft(tmp_path, {"plain": plain, "dropping": dropping, "turns": datasets.Dataset.from_list(marks)})
     columns_lost, turns_lost = [text for text in caplog.messages if "SFTTrainer drops" in text]
-    assert "'dropping': SFTTrainer drops the column 'system' and the column 'weight', so" in columns_lost
-    assert "'turns': SFTTrainer drops the field 'weight' of turns, so" in turns_lost
+    assert "'dropping': SFTTrainer drops the column 'persona' and the column 'weight', so" in columns_lost
+    assert "'turns': SFTTrainer drops the key 'trainable' of turns, so" in turns_lost
+
+
+def test_a_template_without_marks_is_refused_before_trl_does(tmp_path: Path) -> None:
+    own = tokenizer()
+    own.chat_template = "{% for message in messages %}{{ message.role }} {{ message.content }}{% endfor %}"
+    args = sft_arguments(tmp_path, assistant_only_loss=True)
+    with pytest.raises(InvalidValueError) as caught:
+        MixingSFTTrainer(model_of("llama"), args, train_dataset={"chat": chats(4, 1)}, processing_class=own)
+    assert (caught.value.option, caught.value.found) == ("assistant_only_loss", True)
+    assert "Chat" in str(caught.value.hint)
 
 
 def test_an_evaluation_set_that_does_not_go_is_named(tmp_path: Path) -> None:

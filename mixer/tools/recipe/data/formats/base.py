@@ -41,6 +41,14 @@ class Format(ABC):
         """The columns of which it reads numbers: the cells of CSV and TSV are texts otherwise."""
         return ()
 
+    def instead_of(self, row: Row) -> str:
+        """Offers columns in place of one that is missing, as a sentence after a space; nothing if none fits.
+
+        Args:
+            row: The first row.
+        """
+        return ""
+
     def fitted(self, dataset: Any, tokenizer: Any) -> Self:
         """Fills in settings that depend on the training data, for the evaluation data too.
 

@@ -7,9 +7,15 @@ from typing import Any, ClassVar, Literal
 
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
-from mixer.tools.recipe.data.formats.conversation import COLUMNS, Conversation, conversation_of
+from mixer.tools.recipe.data.formats.conversation import (
+    COLUMNS,
+    Conversation,
+    check_columns,
+    conversation_of,
+    conversations_in,
+)
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
-from mixer.tools.recipe.data.formats.tokens import WEIGHTS, check_max_length, length_limit, within
+from mixer.tools.recipe.data.formats.tokens import IS_PARSED, check_max_length, length_limit, within
 
 # Roles of chat templates.
 _KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")
@@ -22,7 +28,11 @@ class Chat(Format):
     The text is that of the tokenizer's `apply_chat_template`. It gets the columns `tools` (or OpenAI's older
     `functions`), `documents` and `chat_template_kwargs`, as objects or in JSON, and a column `system` as the first
     message. A turn with `weight: 0` or `train: false` is not learned. OpenAI's `function_call` and ShareGPT's turns of
-    that role are tool calls, which the assistant learns.
+    that role are tool calls, which the assistant learns. Arguments of calls and parameters of tools that are texts in
+    JSON are parsed if the template would put them into quotes.
+
+    A column that says something, and a key of a turn, is read, left unread by `ignored_columns` and `ignored_keys`, or
+    refused. Columns such as `id` and `source`, and `name` and `tool_call_id` of a tool's answer, need not be named.
 
     The chat template's `{% generation %}` marks the assistant's tokens. For a template without it, the assistant's
     turns are located by rendering parts of the conversation. Roles are lower-cased; `gpt`, `model` and `bot` mean
@@ -34,15 +44,15 @@ class Chat(Format):
         train_on: Learn the `assistant`'s turns, or `all` turns.
         chat_template: A template in Jinja, or the path of a file with one, in place of the tokenizer's. A text without
             `{{` and `{%` is a path.
-        ignored_columns: Columns to leave unread that would be read or refused by their names.
+        ignored_columns: Columns to leave unread that would be read or refused.
+        ignored_keys: Keys of turns to leave unread that would be read or refused.
 
     Raises:
         ValueError: If `max_length` is below 2, or `train_on` is neither.
     """
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     tasks: ClassVar[Sequence[str]] = ("causal-lm",)
-    telling_columns: ClassVar[Sequence[str]] = (*WEIGHTS, "image", "images", "video", "videos", "audio", "audios")
     reads_objects: ClassVar[bool] = True
 
     column: str = "messages"
@@ -50,6 +60,7 @@ class Chat(Format):
     train_on: Literal["assistant", "all"] = "assistant"
     chat_template: str | None = None
     ignored_columns: Sequence[str] = ()
+    ignored_keys: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Chat")
@@ -60,6 +71,10 @@ class Chat(Format):
     def columns(self) -> Sequence[str]:
         """See `Format.columns`."""
         return (self.column,)
+
+    def instead_of(self, row: Row) -> str:
+        """Offers the column that has conversations; see `Format.instead_of`."""
+        return "".join(f" Chat(column={name!r}) reads its conversations." for name in conversations_in(row)[:1])
 
     def fitted(self, dataset: Any, tokenizer: Any) -> "Chat":
         """Reads the template from its file, and refuses a tokenizer without one; see `Format.fitted`."""
@@ -93,8 +108,9 @@ class Chat(Format):
         return f"the assistant says nothing in them, their roles are {sorted(roles)}"
 
     def _read(self, row: Row) -> Conversation:
-        read = {self.column, *COLUMNS}.difference(self.ignored_columns)
-        return conversation_of({name: value for name, value in row.items() if name in read}, self.column)
+        own = {name: value for name, value in row.items() if name not in self.ignored_columns}
+        check_columns(own, (self.column, *COLUMNS), "Chat")
+        return conversation_of(own, self.column, self.ignored_keys)
 
     def _sample(self, conversation: Conversation, template: Template, length: int | None) -> Sample:
         if not conversation.messages:
@@ -107,7 +123,7 @@ class Chat(Format):
             if is_learned is None
             else [token if learned else IGNORED for token, learned in zip(tokens, is_learned, strict=True)]
         )
-        return within(length, tokens, labels)
+        return {**within(length, tokens, labels), IS_PARSED: rendering.is_parsed}
 
     def _is_learned(self, rendering: Rendering, unlearned: list[int]) -> list[bool] | None:
         """Returns which tokens are learned; `None` for all."""

@@ -1,17 +1,19 @@
 """Conversations of data sets, in the form that chat templates take."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mixer.tools.recipe.data.formats.base import Row
+from mixer.utils.errors import InvalidValueError
+from mixer.utils.turns import is_nothing, unread_columns
 
 Message = dict[str, Any]  # with a role, mostly with content
 
 # Columns beside the conversation.
 COLUMNS = ("system", "system_prompt", "tools", "functions", "documents", "chat_template_kwargs")
-# Fields of a message that say whether to learn it.
+# Keys of a message that say whether to learn it.
 _WEIGHTS = ("weight", "train", "training", "loss")
 # Other names of roles: ShareGPT's, and those of OpenAI's older functions.
 _ROLES = {
@@ -37,22 +39,58 @@ class Conversation:
     arguments: dict[str, Any]
 
 
-def conversation_of(row: Row, column: str) -> Conversation:
+def check_columns(row: Row, read: Sequence[str], called: str) -> None:
+    """Refuses a row with columns that are not read, and that may change what is learned.
+
+    Args:
+        row: The row, without the columns that the user leaves unread.
+        read: The columns that are read.
+        called: The format's name.
+
+    Raises:
+        InvalidValueError: Names them.
+    """
+    if unread := unread_columns(row, read):
+        others = [name for name in row if name not in read]
+        raise InvalidValueError(
+            f"the columns {unread} are not read: rename in the data what the chat template is to get, to one of "
+            f"{', '.join(COLUMNS)}; choose by data.columns what to read; or leave them unread, "
+            f"{called}(ignored_columns={others}).",
+            option="ignored_columns",
+            found=unread,
+        )
+
+
+def conversations_in(row: Row) -> list[str]:
+    """Lists the columns of a row that look like conversations: lists of messages."""
+    return [
+        name
+        for name, value in row.items()
+        if isinstance(value, list)
+        and value
+        and all(isinstance(one, Mapping) and {"role", "from"} & one.keys() for one in value)
+    ]
+
+
+def conversation_of(row: Row, column: str, ignored_keys: Sequence[str] = ()) -> Conversation:
     """Reads the conversation of a row.
 
     Args:
         row: The row; columns with other names than `COLUMNS` are not read.
         column: The column of messages.
+        ignored_keys: Keys of messages, and of parts of their contents, to leave unread.
 
     Raises:
         ValueError: If a value is of the wrong form, or two columns contradict each other.
     """
-    messages = _messages(row[column], column)
+    messages = _messages(row[column], column, ignored_keys)
     unlearned = [number for number, message in enumerate(messages) if not _is_learned(message, column)]
     system = _only({name: row.get(name) for name in ("system", "system_prompt")})
     if system is not None and messages and _has_no_system(messages, system):
         messages, unlearned = [{"role": "system", "content": system}, *messages], [one + 1 for one in unlearned]
-    functions = [tool if "function" in tool else _function(tool) for tool in _schemas(row, "functions")]
+    functions = [
+        tool if "function" in tool else _with_function(tool, "functions") for tool in _schemas(row, "functions")
+    ]
     arguments = {
         "tools": _only({"tools": _schemas(row, "tools"), "functions": functions}),
         "documents": _parsed(row.get("documents"), "documents") or None,
@@ -99,8 +137,23 @@ def _schemas(row: Row, column: str) -> list[dict[str, Any]]:
     return tools
 
 
-def _function(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "function": dict(schema)}
+def _with_function(schema: Any, column: str) -> dict[str, Any]:
+    """Returns a call, or the schema of a tool, with its function in `function`.
+
+    Raises:
+        InvalidValueError: If that is no object with a name.
+    """
+    made = dict(schema) if isinstance(schema, Mapping) and "function" in schema else {"function": schema}
+    made["function"] = function = _parsed(made["function"], column)
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise InvalidValueError(
+            f"column {column!r} has the function call {function!r:.200}, where an object with name and arguments is "
+            "expected. Name the role gpt or assistant if it is a text.",
+            option=column,
+            expected="an object with name and arguments",
+            found=function,
+        )
+    return made if "type" in made else {"type": "function", **made}
 
 
 def _variables(row: Row) -> dict[str, Any]:
@@ -124,7 +177,7 @@ def _has_no_system(messages: list[Message], system: Any) -> bool:
     return not said
 
 
-def _messages(value: Any, column: str) -> list[Message]:
+def _messages(value: Any, column: str, ignored_keys: Sequence[str]) -> list[Message]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
@@ -132,11 +185,12 @@ def _messages(value: Any, column: str) -> list[Message]:
             f"column {column!r} has a {type(value).__name__} where a conversation is expected: a list of "
             '{"role": ..., "content": ...} or {"from": ..., "value": ...}.'
         )
-    return [_message(message, column) for message in value]
+    return [_message(message, column, ignored_keys) for message in value]
 
 
-def _message(value: Mapping[str, Any], column: str) -> Message:
-    message = {name: part for name, part in value.items() if part is not None}  # fields of other rows are None
+def _message(value: Mapping[str, Any], column: str, ignored_keys: Sequence[str]) -> Message:
+    # Fields of other rows are None.
+    message = {name: part for name, part in value.items() if part is not None and name not in ignored_keys}
     is_sharegpt = "role" not in message and "from" in message and "value" in value
     if is_sharegpt:
         content = {"content": message.pop("value")} if "value" in message else {}
@@ -147,18 +201,15 @@ def _message(value: Mapping[str, Any], column: str) -> Message:
             "and value."
         )
     message["role"] = role = _role(message["role"], is_sharegpt)
-    _check_content(message.get("content", ""), role, column)
+    _check_content(message.get("content", ""), role, column, ignored_keys)
     if type(message.get("content")) is int:
         message["content"] = str(message["content"])
-    calls = [message.pop("function_call", None)]
+    given = [message.pop(name, None) for name in ("tool_calls", "function_call")]
+    calls = [call for one in given if not is_nothing(one) for call in _tool_calls(one, column)]
     if role in _CALLS:
         message["role"] = "assistant"
-        calls.append(message.pop("content", None))
-    if isinstance(message.get("tool_calls"), str):
-        calls.append(message.pop("tool_calls"))
-    if written := [call for one in calls if one for call in _tool_calls(one, column)]:
-        message["tool_calls"] = [*message.get("tool_calls", ()), *written]
-    return message
+        calls += _tool_calls(message.pop("content", None), column)
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _role(value: Any, is_sharegpt: bool) -> str:
@@ -166,13 +217,21 @@ def _role(value: Any, is_sharegpt: bool) -> str:
     return "tool" if is_sharegpt and role == "observation" else _ROLES.get(role, role)
 
 
-def _check_content(content: Any, role: str, column: str) -> None:
+def _check_content(content: Any, role: str, column: str, ignored_keys: Sequence[str]) -> None:
     if are_parts(content):
+        known = ("type", "text", *ignored_keys)
+        unread = [name for part in content for name, own in part.items() if name not in known and not is_nothing(own)]
         others = sorted({str(part["type"]) for part in content} - {"text"})
         if others:
             raise ValueError(
                 f"column {column!r} has a content with parts of the type {', '.join(others)}: Chat reads parts of the "
                 "type text. Remove the others in the data, or train a model of images with its own processor."
+            )
+        if unread:
+            raise InvalidValueError(
+                f"column {column!r} has a content whose parts have the key {unread[0]!r}, which is not read: move it "
+                "to its turn in the data, remove it there, or leave it unread by ignored_keys.",
+                option=unread[0],
             )
     elif type(content) not in (str, int) and not (role == "tool" and isinstance(content, (float, list, Mapping))):
         raise ValueError(
@@ -182,14 +241,14 @@ def _check_content(content: Any, role: str, column: str) -> None:
 
 
 def _tool_calls(value: Any, column: str) -> list[dict[str, Any]]:
+    """Reads calls: objects in a list, which stay as they are, or those in JSON and single ones."""
     calls = _parsed(value, column)
-    calls = [calls] if isinstance(calls, Mapping) else calls
-    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise ValueError(
-            f"column {column!r} has the function call {value!r}, where an object with name and arguments is expected. "
-            "Name the role gpt or assistant if it is a text."
-        )
-    return [dict(call) if "function" in call else _function(call) for call in calls]
+    given = calls if isinstance(calls, list) else [calls]
+    made = [_with_function(call, column) for call in given]
+    if given is not value:  # a single one, or in JSON
+        return made
+    is_own = [isinstance(call, dict) and not isinstance(call.get("function"), str) for call in given]
+    return [call if own else new for call, own, new in zip(given, is_own, made, strict=True)]
 
 
 def _is_learned(message: Message, column: str) -> bool:

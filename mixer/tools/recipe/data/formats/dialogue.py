@@ -8,9 +8,17 @@ from typing import Any, ClassVar
 import datasets
 
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
-from mixer.tools.recipe.data.formats.conversation import COLUMNS, Conversation, Message, conversation_of
+from mixer.tools.recipe.data.formats.conversation import (
+    COLUMNS,
+    Conversation,
+    Message,
+    check_columns,
+    conversation_of,
+    conversations_in,
+)
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
-from mixer.tools.recipe.data.formats.tokens import WEIGHTS
+from mixer.tools.recipe.data.formats.tokens import IS_PARSED
+from mixer.utils.errors import InvalidValueError
 
 # The columns of each shape, the learned one last. A pair of answers has the prompt of one, or begins with it.
 _SHAPES = {
@@ -36,21 +44,20 @@ class Dialogue(Format):
 
     Args:
         rename: Other names of columns: `{"question": "prompt", "answer": "completion"}`.
-        ignored_columns: Columns to leave unread that would be read or refused by their names.
+        ignored_columns: Columns to leave unread that would be read or refused.
+        ignored_keys: Keys of turns to leave unread that would be read or refused.
         is_pair: Whether rows are preferences; the recipe's trainer decides.
         as_turns: Whether plain texts become turns; the recipe's trainer decides.
         shape: The columns that are read, found in the data.
     """
 
+    version: ClassVar[int] = 2
     tasks: ClassVar[Sequence[str]] = ("causal-lm", "sequence-classification")
-    telling_columns: ClassVar[Sequence[str]] = (
-        *WEIGHTS,
-        *("history", "image", "images", "video", "videos", "audio", "audios"),
-    )
     reads_objects: ClassVar[bool] = True
 
     rename: Mapping[str, str] = field(default_factory=dict)
     ignored_columns: Sequence[str] = ()
+    ignored_keys: Sequence[str] = ()
     is_pair: bool = False
     as_turns: bool = False
     shape: Sequence[str] = ()
@@ -108,6 +115,8 @@ class Dialogue(Format):
         return {self.rename.get(name, name): value for name, value in row.items() if name not in self.ignored_columns}
 
     def _sample(self, row: Row, template: Template) -> Sample:
+        beside = ("input",) if "instruction" in self.shape else ()
+        check_columns(row, (*self.shape, *beside, *COLUMNS), "Dialogue")
         answers = {name: row[name] for name in _PAIR} if self.is_pair else {self._parts[-1]: row[self.shape[-1]]}
         margin = {"margin": row["margin"]} if "margin" in self.shape else {}
         if not self.as_turns:
@@ -118,11 +127,12 @@ class Dialogue(Format):
                     f"column {wrong!r} has {texts[wrong]!r:.80}, where a text is expected, as in the first row."
                 )
             return {**texts, **margin}
-        prompt, sample, arguments = self._prompt(row), dict[str, Any](), dict[str, Any]()
+        prompt, sample, arguments, is_parsed = self._prompt(row), dict[str, Any](), dict[str, Any](), False
         for name, answer in answers.items():
-            turns = _without(prompt, _turns(answer, "assistant", name))
-            conversation = _conversation(row, [*prompt, *turns])
-            messages, arguments = Rendering(conversation, template).messages, dict(conversation.arguments)
+            turns = _without(prompt, self._turns(answer, "assistant", name))
+            rendering = Rendering(_conversation(row, [*prompt, *turns]), template)
+            messages, arguments = rendering.messages, dict(rendering.arguments)
+            is_parsed = is_parsed or rendering.is_parsed
             place = 0 if not self._has_prompt or self._is_whole else len(messages) - len(turns)
             sample |= {name: messages[place:], **({"prompt": messages[:place]} if place else {})}
         tools = arguments.pop("tools", None)
@@ -130,6 +140,7 @@ class Dialogue(Format):
             **sample,
             "tools": None if tools is None else json.dumps(tools),
             "chat_template_kwargs": arguments,
+            IS_PARSED: is_parsed,
             **margin,
         }
 
@@ -138,9 +149,27 @@ class Dialogue(Format):
             return []
         if "instruction" in self.shape:
             asked = [text for text in (row["instruction"], row.get("input")) if text]
-            return _turns("\n\n".join(asked), "user", "instruction")
+            return self._turns("\n\n".join(asked), "user", "instruction")
         name = next(name for name in _PROMPTS if name in self.shape)
-        return _turns(row[name], "user", name)
+        return self._turns(row[name], "user", name)
+
+    def _turns(self, value: Any, role: str, column: str) -> list[Message]:
+        """Reads turns: a text is one turn of a role.
+
+        Raises:
+            ValueError: If there are none, or TRL would learn some that are not to be learned.
+        """
+        if isinstance(value, str):  # texts have the space between prompt and answer, which turns do not
+            return [{"role": role, "content": value.strip() if column in _SPACED else value}]
+        if not value:
+            raise ValueError(f"column {column!r} has no value: remove the row.")
+        read = conversation_of({column: [value] if isinstance(value, Mapping) else value}, column, self.ignored_keys)
+        if read.unlearned:
+            raise ValueError(
+                f"column {column!r} has turns with a weight of 0, which TRL would learn: give the stream the format "
+                "Chat, which does not."
+            )
+        return read.messages
 
 
 def shapes_in(columns: Collection[str]) -> dict[str, Sequence[str]]:
@@ -163,10 +192,16 @@ def _shape_in(row: Row) -> list[str]:
         raise ValueError(
             f"{has}, which are {' and '.join(found)}: choose one by data.columns: {list(found.popitem()[1])}."
         )
-    raise ValueError(
+    offered = "".join(
+        f" The column {name!r} has one: rename: {{{name}: messages}}." for name in conversations_in(row)[:1]
+    )
+    raise InvalidValueError(
         f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and "
         "output, prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: "
-        "{question: prompt, answer: completion}}}, or choose another format, such as Prompt."
+        f"{{question: prompt, answer: completion}}}}}}, or choose another format, such as Prompt.{offered}",
+        option="rename",
+        found=list(row),
+        hint=offered.strip() or None,
     )
 
 
@@ -178,25 +213,6 @@ def _pair_in(row: Row) -> list[str]:
             "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}."
         )
     return [*([prompt] if prompt else []), *_PAIR, *(["margin"] if "margin" in row else [])]
-
-
-def _turns(value: Any, role: str, column: str) -> list[Message]:
-    """Reads turns: a text is one turn of a role.
-
-    Raises:
-        ValueError: If there are none, or TRL would learn some that are not to be learned.
-    """
-    if isinstance(value, str):  # texts have the space between prompt and answer, which turns do not
-        return [{"role": role, "content": value.strip() if column in _SPACED else value}]
-    if not value:
-        raise ValueError(f"column {column!r} has no value: remove the row.")
-    read = conversation_of({column: [value] if isinstance(value, Mapping) else value}, column)
-    if read.unlearned:
-        raise ValueError(
-            f"column {column!r} has turns with a weight of 0, which TRL would learn: give the stream the format Chat, "
-            "which does not."
-        )
-    return read.messages
 
 
 def _without(prompt: list[Message], turns: list[Message]) -> list[Message]:

@@ -2,16 +2,20 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from os.path import commonprefix as _common  # of characters
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Environment, TemplateError, meta
 
 from mixer.tools.recipe.data.formats.conversation import Conversation, Message, are_parts, text_of
+from mixer.tools.recipe.data.formats.json_texts import parsed
+from mixer.utils.errors import InvalidValueError
+from mixer.utils.turns import try_to_render, unread_keys
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_MARKERS = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 _BEGUN = re.compile(r"<[^<>]*$")  # a special token of which only the beginning is the same
 _MARK = "\ue000"  # of Unicode's private use: it stands for a content
 
@@ -69,6 +73,13 @@ class Template:
         return self._tried[role, is_parts]
 
 
+@cache
+def _variables_of(template: str) -> set[str]:
+    """Lists the variables that a template reads."""
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701  # it renders nothing
+    return meta.find_undeclared_variables(environment.parse(_MARKERS.sub("", template)))
+
+
 class Rendering:
     """A conversation as a template renders it.
 
@@ -81,10 +92,13 @@ class Rendering:
     """
 
     def __init__(self, conversation: Conversation, template: Template):
-        self._template, self._arguments = template, conversation.arguments
-        self.messages = [self._readable(message) for message in conversation.messages]
-        self._check_names()
+        self._template = template
+        readable = replace(conversation, messages=[self._readable(message) for message in conversation.messages])
+        typed = parsed(readable, lambda probe: template.render(probe.messages, probe.arguments))
+        self.is_parsed, self.messages, self.arguments = typed is not readable, typed.messages, typed.arguments
         self.text = str(self._render(self.messages))
+        self._check_arguments()
+        self._check_keys()
         for number, message in enumerate(self.messages):
             if self._is_left_out(number):
                 raise ValueError(
@@ -110,7 +124,7 @@ class Rendering:
 
     def generated(self) -> list[bool] | None:
         """Returns which tokens the template's `{% generation %}` marks; `None` if it marks none."""
-        if _GENERATION.search(self._template.text(self._arguments)) is None:
+        if _GENERATION.search(self._template.text(self.arguments)) is None:
             return None
         options = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
         encoded = self._render(self.messages, **options)
@@ -133,7 +147,7 @@ class Rendering:
         return message if is_left else {**message, "content": text_of(content)}
 
     def _render(self, messages: list[Message], **options: Any) -> Any:
-        return self._template.render(messages, self._arguments, **options)
+        return self._template.render(messages, self.arguments, **options)
 
     def _is_left_out(self, number: int) -> bool:
         """Returns whether the text lacks a message's content, which may be found in it by chance."""
@@ -145,17 +159,37 @@ class Rendering:
         marked = {**message, "content": [{"type": "text", "text": _MARK}] if are_parts(content) else _MARK}
         return _MARK not in str(self._render([*self.messages[:number], marked, *self.messages[number + 1 :]]))
 
-    def _check_names(self) -> None:
-        """Refuses what the template does not read."""
-        names = [*self._arguments, *(["tool_calls"] if any("tool_calls" in one for one in self.messages) else ())]
-        template = self._template.text(self._arguments)
-        for name in names:
-            if not re.search(rf"\b{re.escape(name)}\b", template):
-                raise ValueError(
+    def _check_arguments(self) -> None:
+        """Refuses arguments that the template does not read: tools, documents, and its variables."""
+        variables = _variables_of(self._template.text(self.arguments))
+        for name in self.arguments:
+            is_read = name in variables and (
+                name not in ("tools", "documents") or self.text != self._text_without(name)
+            )
+            if not is_read:
+                raise InvalidValueError(
                     f"the chat template does not read {name}, and would leave it out: give a template that does, "
                     "Chat(chat_template=...), remove it in the data, or leave its column unread, "
-                    "Chat(ignored_columns=[...])."
+                    f"Chat(ignored_columns=[{name!r}]).",
+                    option=name,
                 )
+
+    def _text_without(self, argument: str) -> str | None:
+        """Renders the conversation without an argument; gives `None` if the template refuses that."""
+        others = {name: value for name, value in self.arguments.items() if name != argument}
+        return try_to_render(lambda turns: self._template.render(turns, others), self.messages)
+
+    def _check_keys(self) -> None:
+        """Refuses keys of messages that the template does not read."""
+        for number, key in unread_keys(self._render, self.messages):
+            raise InvalidValueError(
+                f"message {number + 1} has the key {key!r}, {self.messages[number][key]!r:.80}, which the chat "
+                "template does not read: give a template that does, Chat(chat_template=...); rename it in the data, as "
+                "train: false if the message is not to be learned; or leave it unread by the format, "
+                f"ignored_keys=[{key!r}].",
+                option=key,
+                found=self.messages[number][key],
+            )
 
     def _span(self, number: int) -> tuple[int, int]:
         """Locates a message: from the end of the prompt that it continues to its end, in characters."""

@@ -9,6 +9,7 @@ from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Row, Sample
 
 NUM_CUT = "num_cut"  # field of a sample: how many of its labels max_length cuts off; removed before training
+IS_PARSED = "is_parsed"  # field of a sample: whether a text in JSON was parsed; removed before training
 WEIGHTS = ("weight", "weights", "sample_weight")  # columns of data sets with weighted rows
 
 # Tokenizers without a limit have a huge number as their limit.

@@ -15,9 +15,17 @@ from mixer.tools.analysis.inspect import measures
 from mixer.tools.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.inspect_view import marked
-from mixer.tools.analysis.inspect.measures import Limits, Measures, Truncation, num_learned, truncation_of
+from mixer.tools.analysis.inspect.measures import (
+    Limits,
+    Measures,
+    Parsed,
+    Truncation,
+    num_learned,
+    parsed_of,
+    truncation_of,
+)
 from mixer.tools.analysis.inspect.sample_reader import SampleReading
-from mixer.tools.recipe.data.formats import Chat, Prompt, Text
+from mixer.tools.recipe.data.formats import Chat, Dialogue, Prompt, Text
 from mixer.tools.recipe.streams import BuiltStream
 from tests.mixer.tools.analysis.inspect.sources import Breaking, Streamed, plain
 from tests.mixer.tools.recipe.small_tokenizers import byte_level
@@ -165,3 +173,16 @@ def test_the_fields_of_other_rows_make_no_row_longer() -> None:
     rows = Dataset.from_list([{"messages": messages, "tools": tools} for tools in given])
     built = BuiltStream(Stream("a", plain()), None, None, rows, None, Chat(max_length=longest, train_on="all"))
     assert truncation_of(built, tokenizer, "causal-lm", 100, 0) == Truncation(longest, 2, 0, 0.0, 0.0)
+
+
+def test_rows_whose_calls_are_parsed_are_counted() -> None:
+    calls = [{"name": "a", "arguments": arguments} for arguments in ("{}", '{"b": 1}')]
+    talks = [[{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}] for call in calls]
+    rows = Dataset.from_list([{"messages": [*talk]} for talk in (*talks, [{"role": "user", "content": "a"}] * 2)])
+    tokenizer = byte_level(
+        chat_template="{% for one in messages %}{{ one.content }}{{ (one.tool_calls or []) | tojson }}{% endfor %}"
+    )
+    for chosen in (Chat(train_on="all"), Dialogue(shape=["messages"], as_turns=True)):
+        built = BuiltStream(Stream("a", plain()), None, None, rows, None, chosen)
+        assert parsed_of(built, tokenizer, "causal-lm", 100, 0) == Parsed(3, 2)
+    assert parsed_of(BuiltStream(Stream("a", plain()), None, None), tokenizer, "causal-lm", 100, 0) is None

@@ -1,0 +1,153 @@
+"""Checks of streams for TRL's trainers, and what SFTTrainer drops of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import datasets
+from transformers.utils import logging
+
+from mixer.mixture.stream import Stream
+from mixer.utils.errors import InvalidValueError
+from mixer.utils.turns import Render, is_nothing, unread_columns, unread_keys
+
+_IMAGES = {"image", "images"}
+# SFTTrainer reads a stream with all columns of one of these, or with the column dataset_text_field.
+_SFT_FORMATS = ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"input_ids"})
+# Columns that SFTTrainer reads: of turns or texts, and others.
+_SPOKEN = ("messages", "conversations", "prompt", "completion")
+_READ = (*_SPOKEN, *_IMAGES, "tools", "chat_template_kwargs", "labels", "completion_mask", "assistant_masks")
+
+logger = logging.get_logger(__name__)
+
+
+def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
+    """Refuses streams that a trainer which prepares data sets does not take, or that do not go together.
+
+    Args:
+        streams: The streams without memories.
+        trainer: Name of the trainer's class.
+
+    Raises:
+        TypeError: If one is no data set of the package datasets.
+        ValueError: If only some have images.
+    """
+    for stream in streams:
+        if not isinstance(stream.dataset, (datasets.Dataset, datasets.IterableDataset)):
+            raise TypeError(
+                f"Stream {stream.name!r}: {trainer} takes a datasets.Dataset or IterableDataset, got "
+                f"{type(stream.dataset).__name__}. Convert it, with Dataset.from_list or from_generator."
+            )
+    with_images = [stream.name for stream in streams if _IMAGES & first_sample(stream).keys()]
+    if 0 < len(with_images) < len(streams):
+        without = [stream.name for stream in streams if stream.name not in with_images]
+        raise ValueError(
+            f"Streams {with_images} have images and {without} have none: {trainer} uses a processor for all streams or "
+            f"for none. Train them in two runs, or remove the images."
+        )
+
+
+def check_template(args: Any, tokenizer: Any) -> None:
+    """Refuses `assistant_only_loss` with a chat template that does not mark the assistant's turns, nor TRL for it.
+
+    Args:
+        args: The trainer's arguments; others than `SFTConfig` have no such option.
+        tokenizer: The tokenizer or processor; `None` if the trainer loads it.
+
+    Raises:
+        InvalidValueError: Names the ways out.
+    """
+    if not getattr(args, "assistant_only_loss", False) or not getattr(tokenizer, "chat_template", None):
+        return
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    try:
+        if not has_generation_markers(tokenizer.chat_template):
+            get_training_chat_template(tokenizer)
+    except ValueError as error:
+        hint = (
+            "Leave assistant_only_loss out and give the streams the format Chat, which finds the assistant's turns of "
+            "other templates (in Python, mixer.tools.recipe.data.formatted(rows, Chat(), tokenizer)); or give a template "
+            "that marks them."
+        )
+        raise InvalidValueError(
+            "assistant_only_loss=True: the chat template has no {% generation %} around the assistant's turns. " + hint,
+            option="assistant_only_loss",
+            expected="False for a chat template without {% generation %}",
+            found=True,
+            hint=hint,
+        ) from error
+
+
+def check_sft(stream: Stream, args: Any, formats: bool, render: Render) -> None:
+    """Refuses a stream that SFTTrainer would fail on, or train in an unwanted way.
+
+    Args:
+        stream: The stream.
+        args: The trainer's `SFTConfig`.
+        formats: Whether there is a formatting function.
+        render: Applies the chat template to turns.
+
+    Raises:
+        ValueError: With the stream, its columns and the required ones.
+    """
+    from trl.data_utils import is_conversational, is_conversational_from_value
+
+    sample = first_sample(stream)
+    columns, text = set(sample), args.dataset_text_field
+    if not formats and not any(needed <= columns for needed in (*_SFT_FORMATS, {text})):
+        raise ValueError(
+            f"Stream {stream.name!r} has the columns {sorted(columns)}, but SFTTrainer needs 'messages', 'prompt' and "
+            f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename some, or pass a formatting_func."
+        )
+    if args.assistant_only_loss and not (is_conversational(sample) or is_conversational_from_value(sample)):
+        raise ValueError(
+            f"assistant_only_loss=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}): "
+            "all of it would count. Convert it to 'messages', or leave the option out."
+        )
+    if args.completion_only_loss and not columns & {"completion", "labels"}:
+        raise ValueError(
+            f"completion_only_loss=True: stream {stream.name!r} has no completions (its columns are {sorted(columns)}"
+            f"), so its whole text would count for the loss. Convert it to 'prompt' and 'completion', or leave "
+            f"completion_only_loss out: each stream then decides for itself."
+        )
+    if not formats and "input_ids" not in columns and (dropped := _dropped(stream, sample, text, render)):
+        logger.warning(
+            "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "
+            "'functions' to 'tools', take out what is not to be learned; then remove the column.",
+            *(stream.name, " and ".join(dropped)),
+        )
+
+
+def _dropped(stream: Stream, sample: dict[str, Any], text: str, render: Render) -> list[str]:
+    """Names the columns of a sample, and the keys of turns of all rows, that SFTTrainer and the template drop."""
+    spoken = [name for name in _SPOKEN if isinstance(sample.get(name), list)]
+    is_whole = isinstance(stream.dataset, datasets.Dataset)
+    rows = stream.dataset.select_columns(spoken) if is_whole and spoken else [sample]
+    seen, keys = {"role", "content", "from", "value"}, dict[str, None]()
+    for row in rows if spoken else ():
+        for name in spoken:
+            new = {key for turn in row[name] or () for key, value in turn.items() if not is_nothing(value)} - seen
+            if new:  # each key once: where it first says something
+                seen |= new
+                turns = [_turn(turn) for turn in row[name]]
+                keys |= dict.fromkeys(key for _, key in unread_keys(render, turns) if key in new)
+    columns = unread_columns(sample, (*_READ, text))
+    return [*(f"the column {name!r}" for name in columns), *(f"the key {name!r} of turns" for name in keys)]
+
+
+def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a turn with role and content, which TRL gives to those of ShareGPT, without keys of other rows."""
+    own = {name: part for name, part in turn.items() if part is not None}
+    return {"role": own.pop("from", ""), "content": own.pop("value", ""), **own}
+
+
+def first_sample(stream: Stream) -> dict[str, Any]:
+    """Reads the first sample of a stream, from which TRL detects the format.
+
+    Raises:
+        ValueError: If the stream is empty.
+    """
+    sample: dict[str, Any] | None = next(iter(stream.dataset), None)
+    if sample is None:
+        raise ValueError(f"Stream {stream.name!r}: the data set is empty.")
+    return sample

@@ -1,0 +1,118 @@
+"""Calls and tools written in JSON, as OpenAI writes them: each template renders what it renders of objects."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from mixer.tools.recipe.data import Dialogue
+from mixer.utils.errors import InvalidValueError
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
+from tests.mixer.tools.recipe.test_chat import ASK, CALL, CALLED, TOOLS, WEATHER, function, learned, made, rendered
+
+QWEN = (
+    "{%- if tools %}{{- '<|im_start|>system\n<tools>' }}{%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}"
+    "{%- endfor %}{{- '\n</tools><|im_end|>\n' }}{%- endif %}{%- for message in messages %}"
+    "{{- '<|im_start|>' + ('user' if message.role == 'tool' else message.role) }}{%- if message.content %}"
+    "{{- '\n' + message.content }}{%- endif %}{%- for tool_call in message.tool_calls or [] %}"
+    "{%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}"
+    '{{- \'\n<tool_call>\n{"name": "\' }}{{- tool_call.name }}{{- \'", "arguments": \' }}'
+    "{{- tool_call.arguments | tojson }}{{- '}\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
+LLAMA = (
+    "{{- bos_token }}{%- for t in tools or [] %}{{- t | tojson(indent=4) + '\n\n' }}{%- endfor %}"
+    "{%- for message in messages %}{%- if 'tool_calls' in message %}{%- if message.tool_calls|length != 1 %}"
+    "{{- raise_exception('one call at once') }}{%- endif %}{%- set tool_call = message.tool_calls[0].function %}"
+    '{{- \'<|start_header_id|>assistant<|end_header_id|>\n\n{"name": "\' + tool_call.name + \'", "parameters": \' }}'
+    "{{- tool_call.arguments | tojson }}{{- '}<|eot_id|>' }}{%- else %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}"
+    "{%- endif %}{%- endfor %}{%- if add_generation_prompt %}"
+    "{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
+)
+ITEMS = (  # as Qwen3-Coder: it takes objects alone
+    "{% for tool in tools or [] %}{% for name in tool.function.parameters.properties | list %}{{ name }} {% endfor %}"
+    "{% endfor %}{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<call {{ call.function.name }}>{% for key, value in "
+    "call.function.arguments.items() %}<{{ key }}>{{ value }}</{{ key }}>{% endfor %}</call>{% endfor %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+REPEATED = TOOLS.replace("{{ (call.function or call) | tojson }}", "{{ call.function }}")  # as Python shows objects
+PRINTED = TOOLS.replace(
+    "{{ (call.function or call) | tojson }}", "{{ call.function.name }} {{ call.function.arguments }}"
+).replace("{{ tool | tojson }}", "{{ tool.function.name }}: {{ tool.function.parameters }}")
+ARGUMENTS = {"place": 'a "b" \u00e9\nc', "days": [1, 2.5, True, None], "text": '{"is": "a text"}', "of": {}}
+
+
+def conversation(write: Any) -> dict[str, Any]:
+    """A row whose arguments, and parameters of tools, are written by a function."""
+    messages, tool = copy.deepcopy(CALLED), copy.deepcopy(WEATHER)
+    messages[1]["tool_calls"][0]["function"]["arguments"] = write(ARGUMENTS)
+    tool["function"]["parameters"] = write(tool["function"]["parameters"])
+    return {"messages": messages, "tools": [tool]}
+
+
+@pytest.mark.parametrize("template", [QWEN, LLAMA, ITEMS, REPEATED])
+def test_json_is_rendered_as_objects_are(template: str) -> None:
+    texts, objects = conversation(json.dumps), conversation(lambda value: value)
+    (sample,) = made([texts], template)
+    assert sample["input_ids"] == rendered(template, objects["messages"], tools=objects["tools"])
+
+
+@pytest.mark.parametrize(("template", "key"), [(QWEN, "arguments"), (LLAMA, "parameters")])
+def test_what_is_learned_can_be_parsed(template: str, key: str) -> None:
+    (sample,) = made([conversation(json.dumps)], template)
+    text = learned(sample)[0]
+    call = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    assert call == {"name": "weather", key: ARGUMENTS}
+
+
+def test_a_template_that_prints_texts_gets_texts() -> None:
+    row = conversation(lambda value: json.dumps(value, separators=(",", ":")))
+    (sample,) = made([row], PRINTED)
+    assert sample["input_ids"] == rendered(PRINTED, row["messages"], tools=row["tools"])
+
+
+def test_the_format_of_trl_parses_them_too() -> None:
+    (sample,) = made([conversation(json.dumps)], QWEN, Dialogue())
+    objects = conversation(lambda value: value)
+    assert json.loads(sample["tools"]) == objects["tools"]
+    assert sample["messages"][1]["tool_calls"] == objects["messages"][1]["tool_calls"]
+
+
+@pytest.mark.parametrize("arguments", ["place=a", "3", '"{}"'])
+def test_arguments_that_are_no_object_are_refused_where_they_are_quoted(arguments: str) -> None:
+    row = {"messages": [ASK, {"role": "assistant", "function_call": {"name": "weather", "arguments": arguments}}]}
+    with pytest.raises(InvalidValueError) as caught:
+        made([row], QWEN)
+    assert (caught.value.option, caught.value.found) == ("arguments", arguments)
+    assert learned(made([row], PRINTED)[0]) == [f"<call>weather {arguments}</call><|im_end|>\n"]
+
+
+@pytest.mark.parametrize("value", ["", "{}", "null", "[1]", '{"name": ""}', '{"function": 3}'])
+def test_a_call_without_a_name_is_refused(value: str) -> None:
+    rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": value}]
+    with pytest.raises(InvalidValueError) as caught:
+        made([{"conversations": rows}], TOOLS, column="conversations")
+    assert (caught.value.option, caught.value.expected) == ("conversations", "an object with name and arguments")
+
+
+def test_a_call_that_the_template_leaves_out_is_refused() -> None:
+    first = TOOLS.replace("in message.tool_calls or []", "in (message.tool_calls or [])[:1]")
+    calls = [{"type": "function", "function": {**CALL, "name": name}} for name in ("weather", "clock")]
+    silent = TOOLS.replace("message.tool_calls", "(not message.content and message.tool_calls)")
+    cases = [(first, {"content": "", "tool_calls": calls}), (silent, {"content": "so", "tool_calls": calls})]
+    for template, turn in cases:
+        with pytest.raises(InvalidValueError) as caught:
+            made([{"messages": [ASK, {"role": "assistant", **turn}]}], template)
+        assert caught.value.option == "tool_calls"
+
+
+def test_tools_that_the_template_reads_elsewhere_only_are_refused() -> None:
+    template = "{# tools #}{% if tools and style %}{{ tools }}{% endif %}" + TOOLS[TOOLS.index("{% for message") :]
+    row = {"messages": CALLED, "tools": [function("clock")]}
+    with pytest.raises(InvalidValueError) as caught:
+        made([row], template)
+    assert caught.value.option == "tools"
+    assert byte_level().decode(made([{**row, "chat_template_kwargs": {"style": "a"}}], template)[0]["input_ids"])
