@@ -22,6 +22,7 @@ from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.runs import Run
 from mixer.analysis.watch.gathered import WatchedRun
 from mixer.analysis.watch.view import view
+from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.cli import main
 from mixer.ledger.comparison import comparison_table
 from mixer.ledger.ledger import Ledger
@@ -114,6 +115,18 @@ def test_a_number_of_another_kind_in_the_mixture_is_refused_and_the_checkpoint_n
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"Cannot resume the mixture from {path.parent}"):
         make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
+
+
+@pytest.mark.parametrize("allow_inexact", [False, True])
+@pytest.mark.parametrize("part", ["../outside.safetensors", "/etc/outside.safetensors"])
+def test_an_index_of_weights_that_lists_files_outside_of_the_checkpoint_is_refused(part, allow_inexact, run) -> None:
+    checkpoint = _checkpoint(run)
+    weights = checkpoint / "model.safetensors"
+    weights.rename(checkpoint.parent / "outside.safetensors")
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {"a": part}}))
+    problem = find_problem(_checkpoint(run), allow_inexact)
+    assert problem is not None
+    assert repr(part) in problem
 
 
 def test_training_arguments_of_a_checkpoint_are_not_read(run: Path, tmp_path: Path) -> None:
