@@ -1,7 +1,6 @@
 """A run's folder that somebody else wrote: nothing in it runs code, leaves the folder or breaks what shows it."""
 
 import contextlib
-import io
 import json
 import os
 import pickle
@@ -20,15 +19,12 @@ import yaml
 from mixer.analysis.explain.explanation import explain
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.runs import Run
-from mixer.analysis.watch.gathered import WatchedRun
-from mixer.analysis.watch.view import view
 from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.cli import main
-from mixer.ledger.comparison import comparison_table
+from mixer.cli.watch import place_of
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.summary import summarise
 from mixer.report import write_report
-from mixer.utils.console import console
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"
@@ -181,7 +177,7 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "report": lambda run, out: write_report([run], out / "report.html"),
     "compare": lambda run, out: summarise(run),
     "explain": lambda run, out: explain(run, SAVED_STEP),
-    "watch": lambda run, out: WatchedRun(run).read(),
+    "watch": lambda run, out: place_of(run),
     "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
     "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
     "fit": lambda run, out: Run(run, "run", "samples"),
@@ -223,7 +219,7 @@ def named(tmp_path: Path) -> Path:
     """The folder of a run whose ledger has awful names, as no trainer would write it."""
     run = tmp_path / "named"
     ledger = Ledger(run / "ledger", is_writer=True)
-    ledger.begin(None, {"streams": AWFUL, "policy": "\x1b[31m[bold]evil[/bold]", "batch_size": "Constant"})
+    ledger.begin(None, {"streams": AWFUL, "run": {"mixing": "\x1b[31m[bold]evil[/bold]"}})
     ones, n = np.ones(len(AWFUL)), np.ones(len(AWFUL), dtype=np.int64)
     shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
     numbers = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
@@ -239,13 +235,8 @@ def named(tmp_path: Path) -> Path:
     return run
 
 
-def test_the_terminal_shows_no_escapes_and_no_markup(named: Path) -> None:
-    screen, watched = console(), WatchedRun(named)
-    screen.file, screen.width = io.StringIO(), 200
-    watched.read()
-    screen.print(comparison_table([summarise(named)]))
-    screen.print(view(watched, 200, 60))
-    text = screen.file.getvalue()
+def test_the_terminal_shows_no_escapes_and_no_markup(named: Path, printed: Callable[..., str]) -> None:
+    text = printed("watch", named)
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]evil[/bold]" in text
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from benchmarks.tools.fuzz.mutations import AWFUL_NAMES, changed_bytes, changed_data, changed_json, changed_text
 from mixer.analysis.explain.explanation import explain
-from mixer.analysis.watch.gathered import WatchedRun
-from mixer.analysis.watch.view import view
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.cli.registry import load_command
+from mixer.cli.watch import place_of
 from mixer.ledger.decisions import Level, rows_of
 from mixer.ledger.folder import read_description
 from mixer.ledger.ledger import Ledger
@@ -133,9 +132,7 @@ def _read_run(folder: Path, random: Random) -> None:
         explain(folder, random.randint(1, 8))
         read_description(folder)
     elif kind == 2:
-        run = WatchedRun(folder)
-        run.read()
-        view(run, 80, 20)
+        place_of(folder)
     else:
         ledger = Ledger(folder / "ledger")
         ledger.clock()

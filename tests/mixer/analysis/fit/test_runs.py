@@ -7,7 +7,7 @@ import pytest
 
 from mixer.analysis.fit.runs import RecordedRuns
 from mixer.ledger.ledger import Ledger
-from tests.mixer.analysis.watch.writing import record_step
+from tests.mixer.ledger.writing import record_step
 
 
 def recorded(
