@@ -11,8 +11,7 @@ import numpy as np
 from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.measures import Limits, Measures, truncation_of
-from mixer.analysis.inspect.model_losses import MOST_ROWS, Source, losses_of, sources_of
-from mixer.analysis.inspect.near_duplicates import can_find, find_near, units_of
+from mixer.analysis.inspect.model_losses import MOST_ROWS, losses_of, sources_of
 from mixer.analysis.inspect.sample_reader import SampleReading, readable
 from mixer.loading.loaded_step import MicroBatch
 from mixer.models.heads import tasks_of
@@ -130,7 +129,6 @@ class Inspection(Result):
         batch: The first step.
         samples_read: Number of samples that were read.
         losses: Losses of the model by source; `None` if they were not asked for.
-        near_duplicates: The near-duplicates; `None` if they were not asked for, or datasketch is not installed.
     """
 
     def __init__(
@@ -155,8 +153,6 @@ class Inspection(Result):
         self.overlaps = find_overlaps(parts)
         sources = sources_of(trainer, streams) if has_losses else []
         self.losses = losses_of(trainer, sources, min(num_samples, MOST_ROWS), seed) if has_losses else None
-        near = [_near_part(one, streams.get(one.name), num_samples, seed) for one in sources]
-        self.near_duplicates = find_near(near) if has_losses and can_find() else None
         self.seconds = time.perf_counter() - started
         self.batch = first_batch(trainer)
         self.samples_read = sum(
@@ -222,16 +218,6 @@ def _parts(one: BuiltStream, inspected: InspectedStream, num_samples: int, seed:
             digests = np.array([digest(content) for content in contents], np.uint64)
             parts.append(Part(one.stream.name, held, "rows", digests, reading.is_whole))
     return parts
-
-
-def _near_part(source: Source, one: BuiltStream | None, num_samples: int, seed: int) -> Part:
-    columns = one.format.columns if one is not None and one.format is not None and one.format.packs else None
-    rows: Any = source.dataset
-    if one is not None and columns is not None:
-        rows = one.evaluation_rows if source.is_validation else one.rows
-    reading, kind = SampleReading(rows, num_samples, seed), "samples" if columns is None else "rows"
-    units = [units_of(sample if columns is None else [sample[name] for name in columns]) for _, sample in reading]
-    return Part(source.name, source.is_validation, kind, units, reading.is_whole)
 
 
 def first_batch(trainer: MixingMixin) -> Batch:
