@@ -96,7 +96,6 @@ class MixingMixin(Trainer):
         ... )
     """
 
-    recipe_text: str | None = None  # the recipe it was built from, for experiment trackers
     _built: Parts | None = None  # the parts of a trainer with streams
     _training: Training  # a run of theirs
     _evaluation: StreamEvaluation
