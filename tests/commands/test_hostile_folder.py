@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from mixer.analysis.explain.explanation import explain
+from mixer.analysis.explanation import explain
 from mixer.analysis.fit.recipes import check_recipes
 from mixer.analysis.fit.runs import Run
 from mixer.checkpoint.checkpoint_files import find_problem

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mixer.analysis.explain.explanation import explain
+from mixer.analysis.explanation import explain
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorded_run import RecordedRun
 from mixer.ledger.summary import summarise

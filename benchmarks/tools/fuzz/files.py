@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tools.fuzz.mutations import AWFUL_NAMES, changed_bytes, changed_data, changed_json, changed_text
-from mixer.analysis.explain.explanation import explain
+from mixer.analysis.explanation import explain
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem
 from mixer.cli.registry import load_command
 from mixer.cli.watch import place_of

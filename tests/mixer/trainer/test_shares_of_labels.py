@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 from mixer import Budget, Fixed, MixingTrainer, Stream, schedules
-from mixer.analysis.explain.explanation import explain
+from mixer.analysis.explanation import explain
 from mixer.analysis.fit.runs import Run as RecordedRun
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mixer import Fixed, MixingTrainer, Policy
-from mixer.analysis.explain.explanation import explain
+from mixer.analysis.explanation import explain
 from mixer.ledger.comparison import comparison
 from mixer.ledger.summary import summarise
 from mixer.report.contents import read_report
