@@ -3,9 +3,7 @@
 import base64
 import functools
 import gzip
-import html
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -34,31 +32,6 @@ def write_report(folders: Sequence[str | Path], output: str | Path | None = None
         ValueError: If a folder holds no run with a step, the runs are of different kinds, or the output is a folder.
     """
     return write_page(page_path(folders, output), read_report(folders))
-
-
-@dataclass(frozen=True)
-class InlinePage:
-    """A written page, which a notebook shows in its cell.
-
-    Args:
-        path: Path of the page.
-    """
-
-    path: Path
-
-    def _repr_html_(self) -> str:
-        page = html.escape(self.path.read_text(encoding="utf-8"))
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 48rem; border: 0"></iframe>'
-
-
-def inline_page(folder: Path, is_writer: bool) -> InlinePage:
-    """Writes the page of a trainer's run; see `MixingMixin.report`.
-
-    Args:
-        folder: The output folder.
-        is_writer: Whether this process writes it, one of all.
-    """
-    return InlinePage(write_report([folder]) if is_writer else page_path([folder], None))
 
 
 def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:

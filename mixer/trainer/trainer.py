@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +46,6 @@ from mixer.trainer.parts import Parts
 from mixer.trainer.training import Training
 from mixer.trainer.trl.preparation import StreamPreparation
 from mixer.utils.text import safe_names
-
-if TYPE_CHECKING:
-    from mixer.report.page import InlinePage
 
 logger = logging.get_logger(__name__)
 
@@ -214,21 +211,6 @@ class MixingMixin(Trainer):
         """Records in the ledger how many samples each method remembers."""
         if self._built is not None:
             self._built.methods.note_memories()
-
-    def report(self) -> "InlinePage":
-        """Writes `report.html` into the output folder: what the run says of itself, with tables and plots.
-
-        Returns:
-            The page; at the end of a notebook's cell it is shown there. Its `path` is that of the file.
-
-        Raises:
-            ValueError: If there is no run yet, or no step of it.
-            ModuleNotFoundError: If the libraries of the extra `report` are not installed.
-        """
-        from mixer.report.page import inline_page  # its libraries are an extra
-
-        self.ledger.flush()
-        return inline_page(Path(str(self.args.output_dir)), self.is_world_process_zero())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Writes the Trainer's model card, with a section on the mixture; see `Trainer.create_model_card`."""

@@ -4,14 +4,10 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-from IPython.core.formatters import HTMLFormatter
-
 from mixer.report import write_report
 from mixer.report.plots import PLOTS
 from mixer.report.run import read_runs
 from tests.mixer.report.ledgers import write_run
-from tests.mixer.trainer.runs import make
 
 
 class Page(HTMLParser):
@@ -107,19 +103,6 @@ def test_what_stands_out_comes_first_and_of_many_streams_the_main_ones_are_drawn
     assert "11 streams separately" in text
     assert text[text.index("<details>") :].count('<th scope="row">stream-') == 38
     assert "29 more, with smaller differences" in text
-
-
-def test_a_trainer_shows_its_page_in_a_notebook(tmp_path: Path) -> None:
-    trainer = make(tmp_path, max_steps=2)
-    with pytest.raises(ValueError, match="not the folder of a run"):
-        trainer.report()
-    trainer.train()
-    page = trainer.report()
-    shown = HTMLFormatter()(page)  # as a kernel displays the value of a cell
-    assert page.path == tmp_path / "report.html"
-    (inside,) = re.findall(r'<iframe srcdoc="([^"]*)"', shown)
-    assert html.unescape(inside) == page.path.read_text()
-    assert "What next" in html.unescape(inside)
 
 
 def test_a_price_leaves_no_green_word_and_the_objective_and_the_best_run_come_first(tmp_path: Path) -> None:
