@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from transformers import Trainer
 from transformers.utils import logging
@@ -79,10 +79,10 @@ def log_at(log: Callable[..., None], logs: dict[str, float], start_time: float |
     log(logs, *((start_time,) if is_taken else ()))
 
 
-def tell_of_merged_names(names: Iterable[str], report_to: Iterable[str]) -> None:
+def tell_of_merged_names(names: Iterable[str], report_to: str | Sequence[str] | None) -> None:
     """Warns of streams that MLflow shows as one curve: the Trainer replaces characters that it does not take."""
     alike: dict[str, list[str]] = {}
-    for name in names if "mlflow" in report_to else ():
+    for name in names if "mlflow" in (report_to or ()) else ():
         alike.setdefault(_REPLACED_BY_MLFLOW.sub("_", name), []).append(name)
     for form, merged in alike.items():
         if len(merged) > 1:
