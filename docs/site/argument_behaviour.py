@@ -56,7 +56,8 @@ DIFFERENCES = {
     '`nonfinite="warn" | "skip" | "raise"` decides what happens to the step.',
     "disable_tqdm": "The progress bar follows the data clock and shows coverage per stream. Without a terminal there "
     "is no bar. Log entries are printed as [a line each](watching.md#the-printed-log).",
-    "report_to": "TensorBoard, Weights & Biases, MLflow and Trackio show streams in [groups](watching.md#trackers).",
+    "report_to": "The Trainer's trackers get the entries of streams as `train/loss/NAME` and the like "
+    "([names](watching.md#trackers)).",
     "eval_on_start": "Not repeated when a run resumes from a checkpoint.",
     "metric_for_best_model": 'With a dict of evaluation sets, `"loss"` is their mean (weighted by `eval_weights` if '
     'set), `"worst_loss"` the largest and `"NAME_loss"` the loss of one set; `"mean_METRIC"` is the mean of a metric, '

@@ -49,10 +49,19 @@ def find_saved_again(checkpoint: Path, written: Iterable[str]) -> str | None:
 
 def _has_parts(index: Path) -> bool:
     try:
-        parts = set(load_json(index)["weight_map"].values())
+        parts = _parts_of(index)
     except (OSError, ValueError, *DAMAGE):
         return False
-    return bool(parts) and all(is_of_model(str(part)) and (index.parent / str(part)).is_file() for part in parts)
+    return bool(parts) and all(is_of_model(part) and (index.parent / part).is_file() for part in parts)
+
+
+def _parts_of(index: Path) -> set[str]:
+    return {str(part) for part in load_json(index)["weight_map"].values()}
+
+
+def _lists_outside(names: Iterable[str]) -> str | None:
+    """Returns the first of some paths in a checkpoint that leads out of it."""
+    return next((name for name in names if ".." in Path(name).parts or Path(name).is_absolute()), None)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -161,7 +170,7 @@ def find_problem(checkpoint: Path, allow_inexact: bool = False) -> str | None:
     if version != FORMAT_VERSION:
         return other_version(MARKER_FILE, version, FORMAT_VERSION)
     if (problem := _find_damage(checkpoint, marker, allow_inexact)) is not None:
-        return problem
+        return printable(problem)  # it may have names of files that somebody else wrote
     if STATE_FILE not in marker["files"]:
         return f"it has no {STATE_FILE}, because it was saved with save_only_model=True"
     try:
@@ -190,9 +199,15 @@ def from_weights(checkpoint: Path) -> str:
 def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: bool) -> str | None:
     """Names the first of the marker's files that has changed."""
     files, digests = marker["files"], marker.get("digests", {})
-    for name in (*files, *digests):
-        if ".." in Path(name).parts or Path(name).is_absolute():
-            return f"{MARKER_FILE} is damaged: it lists {name!r}, which is not in the checkpoint"
+    if (outside := _lists_outside((*files, *digests))) is not None:
+        return f"{MARKER_FILE} is damaged: it lists {outside!r}, which is not in the checkpoint"
+    for index in filter(Path.is_file, map(checkpoint.joinpath, _INDICES)):
+        try:
+            outside = _lists_outside(_parts_of(index))
+        except (OSError, ValueError, *DAMAGE) as error:
+            return f"{index.name} cannot be read ({shortened(str(error))})"
+        if outside is not None:
+            return f"{index.name} is damaged: it lists {outside!r}, which is not in the checkpoint"
     if (again := find_saved_again(checkpoint, files)) is not None and not allow_inexact:
         return f"its weights were saved again, as {again}; allow_inexact=True uses those"
     if again is not None:

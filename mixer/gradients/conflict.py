@@ -1,31 +1,24 @@
-"""Weights for conflicting gradients: the methods of the package `torchjd`, by name or as objects of it."""
+"""Weights for conflicting gradients, by an aggregator of the package `torchjd`."""
 
 import importlib
-import inspect
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.random_state import seeded
-from mixer.utils.text import did_you_mean
 
-Weighting = Callable[[Tensor], Tensor]
-
-# Names of the papers: torchjd's class, and arguments that it has no default for. CAGrad's c is that of the authors'
-# runs on NYU-v2 (github.com/Cranial-XIX/CAGrad, nyuv2/run.sh).
+# torchjd's class by the paper's name, and arguments that it has no default for. CAGrad's c is that of the authors' runs
+# on NYU-v2 (github.com/Cranial-XIX/CAGrad, nyuv2/run.sh).
 _CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "pcgrad": ("PCGradWeighting", {}),
-    "cagrad": ("CAGradWeighting", {"c": 0.4}),
-    "mgda": ("MGDAWeighting", {}),
-    "upgrad": ("UPGradWeighting", {}),
+    "pcgrad": ("PCGrad", {}),
+    "cagrad": ("CAGrad", {"c": 0.4}),
+    "mgda": ("MGDA", {}),
 }
 NAMES = tuple(_CLASSES)
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 class Aggregator:
@@ -36,13 +29,13 @@ class Aggregator:
     so the scale of the gradients does not matter (torchjd ignores conflicts if the trace is below 1e-4).
 
     Args:
-        method: A name of `NAMES`, or an aggregator or weighting of torchjd that only needs the Gramian.
+        method: A name of `NAMES`, or an aggregator of torchjd that only needs the Gramian.
         num_streams: Number of streams.
 
     Raises:
-        ValueError: If the name is unknown, torchjd or a solver of it is not installed, or the aggregator needs more
-            than the Gramian, or has a state or an entry per stream.
-        TypeError: If `method` is of another type.
+        ValueError: If the name is unknown, torchjd or a solver of it is not installed, or the aggregator has a state or
+            an entry per stream.
+        TypeError: If `method` is no such aggregator.
 
     Example:
         >>> aggregator = Aggregator("pcgrad", num_streams=2)  # doctest: +SKIP
@@ -51,8 +44,9 @@ class Aggregator:
     """
 
     def __init__(self, method: Any, num_streams: int):
-        self.name, self._weighting = _weighting_of(method)
-        self.description = _description(self._weighting)  # before its use, which may change its counters
+        aggregator = _checked(method)
+        self._weighting, self.description = aggregator.gramian_weighting, repr(aggregator)
+        self.name = method if isinstance(method, str) else type(method).__name__
         self._scales: dict[int, float] = {}
         if num_streams > 1:  # fails now rather than in the first step
             self._scale(num_streams)
@@ -80,9 +74,8 @@ class Aggregator:
             with seeded(0):
                 total = float(self._solve(np.eye(num_present) / num_present).sum())
             if total <= 0.0:
-                raise ValueError(
-                    f"conflict={self.name}: weights of orthogonal gradients must add up to more than 0, got {total:g}."
-                )
+                expected = "an aggregator whose weights of orthogonal gradients add up to more than 0"
+                raise InvalidValueError(option="conflict", expected=expected, found=f"{self.name}, with {total:g}")
             self._scales[num_present] = num_present / total
         return self._scales[num_present]
 
@@ -90,102 +83,44 @@ class Aggregator:
         try:
             with torch.no_grad():
                 weights: FloatArray = self._weighting(torch.from_numpy(gramian)).detach().double().cpu().numpy()
+            if weights.shape != (len(gramian),) or not np.isfinite(weights).all():
+                raise ValueError(f"its weights {weights.tolist()} are not {len(gramian)} finite numbers")
         except Exception as error:  # solvers fail in many ways
-            raise ValueError(
-                f"conflict={self.name} found no weights for the Gramian {gramian.tolist()}: {error}"
-            ) from error
-        if weights.shape != (len(gramian),) or not np.isfinite(weights).all():
-            raise ValueError(
-                f"conflict={self.name} must give {len(gramian)} finite weights for the Gramian {gramian.tolist()}, got "
-                f"{weights.tolist()}."
-            )
+            expected = f"an aggregator that finds weights for the Gramian {gramian.tolist()} ({error})"
+            raise InvalidValueError(option="conflict", expected=expected, found=self.name) from error
         return weights
 
 
 def known_name(name: str) -> str:
-    """Finds a name of `NAMES`, ignoring case, `_` and `-`.
+    """Finds a name of `NAMES`, in any case.
 
     Raises:
         ValueError: If the name is unknown.
     """
-    keys = {_key(known): known for known in NAMES}
-    if _key(name) not in keys:
-        hint = did_you_mean(name.lower(), NAMES)
-        raise ValueError(f"conflict: no aggregator is called {name!r}; choose one of {list(NAMES)}.{hint}")
-    return keys[_key(name)]
+    if name.lower() not in NAMES:
+        hint = "Others of torchjd are objects, such as conflict=torchjd.aggregation.UPGrad()."
+        raise InvalidValueError(option="conflict", expected=f"one of {list(NAMES)}", found=name, hint=hint)
+    return name.lower()
 
 
-def _key(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
-
-
-def _description(weighting: Any) -> str:
-    """Name and settings of a weighting, the same for a name and for the equal object of torchjd."""
-    names = {class_name: known for known, (class_name, _) in _CLASSES.items()}
-    name, settings = names.get(type(weighting).__name__, type(weighting).__name__), dict[str, Any]()
-    for module in weighting.modules():
-        settings |= {key.lstrip("_"): value for key, value in vars(module).items() if key not in _OF_EVERY_MODULE}
-    text = ", ".join(f"{key}={_value_text(value)}" for key, value in sorted(settings.items()) if value is not None)
-    return f"{name}({text})" if text else name
-
-
-def _value_text(value: Any) -> str:
-    """Formats a value without addresses, which differ between processes."""
-    return str(value.tolist()) if isinstance(value, Tensor) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
-def _torchjd(module: str) -> Any:
+def _checked(method: Any) -> Any:
+    """Makes the aggregator of a name, and refuses what a step, or a resumed run, could not use."""
     try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "torchjd":
-            raise
-        raise ValueError(
-            "conflict needs torchjd, which is not installed: pip install 'adaptive-mixer[conflict]'."
-        ) from None
-
-
-def _weighting_of(method: Any) -> tuple[str, Weighting]:
-    """Name and weighting `[num_present, num_present] -> [num_present]` of the option `conflict`."""
-    if isinstance(method, str):
-        return known_name(method), _create(known_name(method))
-    if inspect.isclass(method):
-        raise TypeError(f"conflict is the class {method.__name__}; give an instance: conflict={method.__name__}(...).")
-    name = type(method).__name__
-    return name, _extract(method, name)
-
-
-def _create(name: str) -> Weighting:
-    class_name, defaults = _CLASSES[name]
-    try:
-        weighting: Weighting = getattr(_torchjd("torchjd.aggregation"), class_name)(**defaults)
+        torchjd, aggregation = map(importlib.import_module, ("torchjd", "torchjd.aggregation"))
+        if isinstance(method, str):
+            name, arguments = _CLASSES[known_name(method)]
+            method = getattr(aggregation, name)(**arguments)
     except ImportError as error:
-        raise ValueError(
-            f"conflict={name!r} needs a solver ({str(error).partition('. ')[0]}): pip install "
-            "'adaptive-mixer[conflict-solvers]' (some is copyleft), or choose 'pcgrad' or 'mgda', which need none."
-        ) from None
-    return weighting
-
-
-def _extract(method: Any, name: str) -> Weighting:
-    """Returns the stateless Gramian weighting of a torchjd object."""
-    torchjd = _torchjd("torchjd.aggregation")
-    if not isinstance(method, (torchjd.Aggregator, torchjd.Weighting)):
-        raise TypeError(f"conflict must be one of {list(NAMES)}, or an aggregator of torchjd, got {name}.")
-    if any(isinstance(part, _torchjd("torchjd").Stateful) for part in method.modules()):
-        raise ValueError(
-            f"conflict={name} remembers earlier gradients, which no checkpoint holds: a resumed run would differ. "
-            "Choose an aggregator without a state."
-        )
-    weighting = getattr(method, "gramian_weighting", method)
-    if getattr(weighting, "pref_vector", None) is not None or isinstance(weighting, torchjd.ConstantWeighting):
-        raise ValueError(
-            f"conflict={name} has an entry per stream, but not every step has every stream. Leave pref_vector out, and "
-            "weight streams by loss_weight."
-        )
-    if isinstance(weighting, torchjd.Weighting):
-        return weighting  # type: ignore[no-any-return]
-    raise ValueError(
-        f"conflict={name} needs the whole gradients, not only their products. Choose an aggregator that works on the "
-        "Gramian (torchjd.aggregation.GramianWeightedAggregator), such as 'upgrad'."
-    )
+        extra = "conflict-solvers" if "requires" in str(error) else "conflict"
+        expected = f"an aggregator whose packages are installed ({str(error).partition('. ')[0]})"
+        hint = f"Run pip install 'adaptive-mixer[{extra}]'."
+        raise InvalidValueError(option="conflict", expected=expected, found=method, hint=hint) from None
+    if not isinstance(method, aggregation.GramianWeightedAggregator):
+        expected = f"one of {list(NAMES)}, or an object of a torchjd.aggregation.GramianWeightedAggregator"
+        raise InvalidTypeError(option="conflict", expected=expected, found=method)
+    has_state = any(isinstance(part, torchjd.Stateful) for part in method.modules())
+    if has_state or getattr(method, "pref_vector", None) is not None:
+        expected = "an aggregator without a state, which no checkpoint holds, and without a pref_vector"
+        hint = "Weight streams by loss_weight."
+        raise InvalidValueError(option="conflict", expected=expected, found=method, hint=hint)
+    return method

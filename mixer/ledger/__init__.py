@@ -1,4 +1,4 @@
-"""Records of a run: ledger tables, progress bars and experiment trackers."""
+"""Records of a run: ledger tables and progress bars."""
 
 from typing import TYPE_CHECKING
 

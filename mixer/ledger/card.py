@@ -11,7 +11,7 @@ import pandas as pd
 from mixer.ledger.folder import open_ledger, read_description
 from mixer.ledger.ledger import Ledger
 from mixer.utils.files import write_text
-from mixer.utils.text import rule_in_words
+from mixer.utils.text import as_code, rule_in_words
 
 TITLE = "## Training data and its mixture"
 _MOST_POINTS = 5  # of the mixture over time
@@ -90,12 +90,12 @@ def _over_time(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def as_markdown(card: Mapping[str, Any]) -> str:
-    """Writes a card as a section of Markdown.
+    """Writes a card as a section of Markdown, what comes from data and from the run's folder as code.
 
     Args:
         card: Result of `mixture_card`.
     """
-    rows, names = card["sources"], [str(row["name"]) for row in card["sources"]]
+    rows, names = card["sources"], [row["name"] for row in card["sources"]]
     lines = [
         TITLE,
         "",
@@ -107,7 +107,10 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         "",
         *_table(
             ["source", *(f"to step {part['to_step']:,}" for part in card["over_time"])],
-            [[name, *(f"{part['shares'].get(name, 0.0):.1%}" for part in card["over_time"])] for name in names],
+            [
+                [as_code(name), *(f"{part['shares'].get(name, 0.0):.1%}" for part in card["over_time"])]
+                for name in names
+            ],
         ),
         "",
         *(f"- {name}: {value}" for name, value in _facts(card).items()),
@@ -124,26 +127,33 @@ def _source(row: Mapping[str, Any]) -> list[str]:
     origin = ", ".join(f"{name} {value}" for name, value in row.get("origin", {}).items())
     content = row.get("content") or row.get("fingerprint")
     told = [row.get("licence"), origin, content]
-    return [str(row["name"]), *counts, number("rows_never_seen"), *(one or "not stated" for one in told)]
+    stated = [as_code(text) if text else "not stated" for text in told]
+    return [as_code(row["name"]), *counts, number("rows_never_seen"), *stated]
 
 
 def _facts(card: Mapping[str, Any]) -> dict[str, str]:
-    named = ", ".join(card["never_drawn"])
+    shared = card["evaluated_on_training_rows"]
     facts = {
-        "policy": card["policy"] or "unknown",
-        "objective": "none declared" if card["objective"] is None else f"`{json.dumps(card['objective'])}`",
-        "seeds": f"{card['seed']} (training), {card['data_seed']} (order of the data)",
-        "sources that never got in": named or "none",
-        "evaluation sets with rows of sources": card["evaluated_on_training_rows"]
-        or "none known to the run (it compares data sets, not texts)",
+        "policy": as_code(card["policy"] or "unknown"),
+        "objective": "none declared" if card["objective"] is None else as_code(json.dumps(card["objective"])),
+        "seeds": f"{as_code(card['seed'])} (training), {as_code(card['data_seed'])} (order of the data)",
+        "sources that never got in": ", ".join(map(as_code, card["never_drawn"])) or "none",
+        "evaluation sets with rows of sources": as_code(shared)
+        if shared
+        else "none known to the run (it compares data sets, not texts)",
     }
     if card["development_rows"]:
-        facts["development rows of evaluation sets"] = f"`{json.dumps(card['development_rows'])}`"
+        facts["development rows of evaluation sets"] = as_code(json.dumps(card["development_rows"]))
     if card["parent"]:
-        facts["forked"] = f"from {card['parent']} at step {card['forked_at']:,}"
+        facts["forked"] = f"from {as_code(card['parent'])} at step {card['forked_at']:,}"
     return facts
 
 
 def _table(titles: list[str], rows: list[list[str]]) -> list[str]:
     cells = [titles, ["---"] * len(titles), *rows]
-    return ["| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in row) + " |" for row in cells]
+    return ["| " + " | ".join(map(_in_cell, row)) + " |" for row in cells]
+
+
+def _in_cell(text: str) -> str:
+    """Keeps a text in its cell: a backslash of its own must not undo that before a bar."""
+    return text.replace("\\", r"\\").replace("|", r"\|")

@@ -1,4 +1,4 @@
-"""Description of a run as plain data: the settings of its mixture, for reports, trackers and explanations."""
+"""Description of a run as plain data: the settings of its mixture, for reports and explanations."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -67,14 +67,15 @@ def newest_run(folder: str | Path) -> Path:
     path = Path(folder)
     if (path / "ledger" / "ledger.json").is_file():
         return path
-    return max(_runs_within(path), key=_last_written, default=path)
+    return max(_runs_within(path), key=last_written, default=path)
 
 
 def _runs_within(folder: Path) -> list[Path]:
     return sorted(note.parents[1] for note in folder.glob("*/ledger/ledger.json"))
 
 
-def _last_written(run: Path) -> float:
+def last_written(run: Path) -> float:
+    """Returns when a run's ledger last grew, in seconds since the epoch."""
     return max(path.stat().st_mtime for path in [run / "ledger" / "ledger.json", *(run / "ledger" / "clock").glob("*")])
 
 

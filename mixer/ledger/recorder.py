@@ -169,9 +169,16 @@ class Recorder(HasState):
             `weight/NAME` (share asked for, in the policy's unit), `count/NAME` (samples since the last entry),
             `tokens/NAME` or `labels/NAME` (likewise, for a mixture by tokens or labels) and
             `loss/NAME` (mean per item since then, if it had items); `loss/other` where the loss holds a part that is no
-            stream's; what `gradient_entries` says of the newest measurement since then.
+            stream's; what `gradient_entries` says of the newest measurement since then. Of one data set that is counted
+            in steps there is this alone: its log is the Trainer's.
         """
         self._write_steps()
+        is_plain = len(self._mixing.names) == 1 and self._mixing.clock.is_step_based
+        entries = {**({} if is_plain else self._figures()), **self._gradients}
+        self._reset()
+        return entries
+
+    def _figures(self) -> dict[str, float]:
         entries = {"train_coverage": self._mixing.clock.epoch_coverage}
         if self._batch_size:
             entries["batch_size"] = self._batch_size
@@ -190,8 +197,6 @@ class Recorder(HasState):
                 entries[f"loss/{name}"] = mean
         if self._num_steps and abs(self._other) > 1e-3 * abs(self._total):
             entries["loss/other"] = self._other / self._num_steps
-        entries |= self._gradients
-        self._reset()
         return entries
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

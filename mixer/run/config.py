@@ -69,8 +69,8 @@ class MixingOptions:
             its first training loss, "entropy" by the entropy of its class labels, losses by stream (such as those of a
             reference model) by these; "none" leaves them as they are. By default "entropy" where streams have heads or
             numbers of classes that differ ("initial" if one has no classes), else "none".
-        conflict: How conflicting gradients of streams are combined: "pcgrad", "cagrad", "mgda" or "upgrad". By
-            default they add up. Needs memory for one more gradient per stream but one.
+        conflict: How conflicting gradients of streams are combined: "pcgrad", "cagrad" or "mgda". By default
+            they add up. Needs memory for one more gradient per stream but one.
         nonfinite: Reaction to a stream's loss that is not finite: "warn", "skip" the optimizer step, or "raise" before
             it. A step whose gradient is not finite is never made: it is skipped with a warning, or raises. Ten skipped
             steps in a row end the run.

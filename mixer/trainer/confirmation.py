@@ -20,7 +20,7 @@ from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.class_checks import check_one_pass
 from mixer.run.state import Basis
 from mixer.utils.arrays import Int64Array
-from mixer.utils.text import shortened
+from mixer.utils.text import printable, shortened
 
 logger = logging.get_logger(__name__)
 
@@ -166,7 +166,7 @@ class StepConfirmation:
         if batch.plan.step != self._step_logged:  # otherwise it was reloaded
             self._step_logged = batch.plan.step
             for message in messages[: max(_MOST_LOGGED - self._num_logged, 0)]:
-                logger.warning("Step %d continues without a sample. %s", batch.plan.step, message)
+                logger.warning("Step %d continues without a sample. %s", batch.plan.step, printable(message))
             self._num_logged += len(messages)
             if self._num_logged >= _MOST_LOGGED > self._num_logged - len(messages):
                 logger.warning("Further skipped samples are counted in the ledger (column skipped), but not logged.")

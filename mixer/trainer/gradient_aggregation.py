@@ -39,11 +39,9 @@ class GradientAggregation(Method):
       mean with radius 0.4 times its length.
     - `"mgda"`: Sener and Koltun 2018, arXiv:1810.04650, algorithm 2: the shortest convex combination. It favours
       streams with short gradients, with or without conflict.
-    - `"upgrad"`: Quinton and Rey 2024, arXiv:2406.16232: projects each gradient onto the cone in which no loss rises,
-      and averages. Without a conflict it is the ordinary gradient.
 
-    `"pcgrad"` and `"mgda"` need torchjd only (the extra `conflict`); the others need solvers, some under copyleft
-    licences (the extra `conflict-solvers`).
+    Other aggregators of torchjd are passed as objects. `"pcgrad"` and `"mgda"` need torchjd only (the extra
+    `conflict`); `"cagrad"` and others need solvers, some under copyleft licences (the extra `conflict-solvers`).
 
     Micro-batches contain one stream each. For K streams, a step needs memory for K - 1 more gradients, averages those
     over the ranks too, computes K (K + 1) / 2 inner products, and waits for the device once. All ranks use the weights
@@ -53,8 +51,8 @@ class GradientAggregation(Method):
     in all. A resumed run needs the same aggregator, or `allow_inexact`.
 
     Args:
-        aggregator: `"pcgrad"`, `"cagrad"`, `"mgda"` or `"upgrad"`; or a stateless aggregator or weighting
-            of torchjd that uses the Gramian, such as `torchjd.aggregation.CAGrad(c=0.2)`.
+        aggregator: `"pcgrad"`, `"cagrad"` or `"mgda"`; or a stateless aggregator of torchjd that uses the Gramian, such
+            as `torchjd.aggregation.UPGrad()`.
 
     Raises:
         ValueError: If the name is unknown; when the trainer is made, if torchjd or a solver is not installed or the run

@@ -2,11 +2,12 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from transformers import Trainer
+from transformers.utils import logging
 
-from mixer.ledger.trackers.reporting import Reporting
 from mixer.run.state import Run
 from mixer.trainer.methods import MethodList
 from mixer.trainer.replaced_methods import log_replaced
@@ -14,6 +15,9 @@ from mixer.trainer.replaced_methods import log_replaced
 # With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
 # stream.
 MOST_STREAMS_IN_HISTORY = 256
+
+logger = logging.get_logger(__name__)
+_REPLACED_BY_MLFLOW = re.compile(r"[^0-9A-Za-z_\-. :/]")
 
 
 class StreamLog:
@@ -23,11 +27,10 @@ class StreamLog:
         trainer: The trainer.
         run: The run.
         methods: Its methods.
-        reporting: Reports to trackers.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, methods: MethodList, reporting: Reporting):
-        self._trainer, self._run, self._methods, self._reporting = trainer, run, methods, reporting
+    def __init__(self, trainer: Trainer, run: Run, methods: MethodList):
+        self._trainer, self._run, self._methods = trainer, run, methods
         self._entries: dict[str, float] | None = None  # in the loop's own entry; `None` outside of it
 
     @contextlib.contextmanager
@@ -60,14 +63,12 @@ class StreamLog:
             start_time: Start time of the run, for its speed.
         """
         self._add_entries(logs)
-        entries = {entry: value for entry, value in (self._entries or {}).items() if entry in logs}
-        self._reporting.note(entries)
         history = self._trainer.state.log_history
         place = len(history)
         log_at(log, logs, start_time)
         if len(self._run.mixing.names) > MOST_STREAMS_IN_HISTORY:
             names = frozenset(self._run.mixing.names)
-            of_streams = {entry for entry in entries if entry.partition("/")[2] in names}
+            of_streams = {entry for entry in self._entries or () if entry.partition("/")[2] in names}
             history[place] = {entry: value for entry, value in history[place].items() if entry not in of_streams}
 
 
@@ -76,3 +77,13 @@ def log_at(log: Callable[..., None], logs: dict[str, float], start_time: float |
     parameters = inspect.signature(log).parameters.values()
     is_taken = len(parameters) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
     log(logs, *((start_time,) if is_taken else ()))
+
+
+def tell_of_merged_names(names: Iterable[str], report_to: str | Sequence[str] | None) -> None:
+    """Warns of streams that MLflow shows as one curve: the Trainer replaces characters that it does not take."""
+    alike: dict[str, list[str]] = {}
+    for name in names if "mlflow" in (report_to or ()) else ():
+        alike.setdefault(_REPLACED_BY_MLFLOW.sub("_", name), []).append(name)
+    for form, merged in alike.items():
+        if len(merged) > 1:
+            logger.warning("MLflow shows the streams %s as one curve, %r: rename all but one.", merged, form)

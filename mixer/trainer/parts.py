@@ -12,7 +12,6 @@ from mixer.distributed.collectives import RankSync
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
-from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import MixtureOptions, assemble, resolve_budget
 from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import check_schedule
@@ -105,8 +104,7 @@ class Parts:
         self.recovery = Recovery(basis, hooks, losses, confirmation, rules)
         together = hooks, losses, confirmation, self.recovery, methods
         self.steps = StepRunner(basis, *together, guard, self.arguments, self.probe)
-        self.reporting = Reporting(trainer)
-        self.log = StreamLog(trainer, run, methods, self.reporting)
+        self.log = StreamLog(trainer, run, methods)
         evaluation.connect(basis, losses, self.differences, loop.agree)
         self._check_parts()
 

@@ -76,7 +76,7 @@ class MixingMixin(Trainer):
         methods: Methods that take part in steps, such as a loss term or a rule for the gradient; see
             `mixer.trainer.method.Method`. Replay buffers among the streams are added automatically.
         conflict: How conflicting per-stream gradients are combined: `None` adds them up; `"pcgrad"`, `"cagrad"`,
-            `"mgda"`, `"upgrad"`, an aggregator of the package torchjd, or a `GradientAggregation` weights
+            `"mgda"`, another aggregator of the package torchjd as an object, or a `GradientAggregation` weights
             them. Needs memory for one more gradient per stream but one.
         probe: Options for measuring per-stream gradients, for a policy or schedule that needs them, or for the ledger.
         compute_metrics: As for the Trainer; or a dict with one function per evaluation set.
@@ -93,7 +93,6 @@ class MixingMixin(Trainer):
         ... )
     """
 
-    recipe_text: str | None = None  # the recipe it was built from, for experiment trackers
     _built: Parts | None = None  # the parts of a trainer with streams
     _training: Training  # a run of theirs
     _evaluation: StreamEvaluation

@@ -15,6 +15,7 @@ from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
 from mixer.trainer.failures import reporting_to_all_ranks
 from mixer.trainer.hyperparameter_search import PrunedElsewhere
+from mixer.trainer.log import tell_of_merged_names
 from mixer.trainer.loop import MixingCallback
 from mixer.trainer.parts import Parts
 from mixer.utils.text import shortened
@@ -171,18 +172,17 @@ class Training:
         )
         self._parts.resuming.begin(new_parts, self._parts.describe)
         self._parts.steps.begin_run()
-        self._parts.reporting.hook()  # callbacks may have been added
         if self._parts.start.checkpoint is not None:  # only at the start
             self._held.enter_context(self._parts.arguments.held(eval_on_start=False))
 
     # ---- The callbacks of a run ----
 
     def _add_callbacks(self) -> None:
-        """Adds the callback that closes steps, before all others, and connects bars and trackers."""
+        """Adds the callback that closes steps, before all others, and connects bars."""
         callbacks = self._trainer.callback_handler.callbacks
         style, sets = self._plan.config.logging_style, self._evaluation_sets
         replace_progress_bars(callbacks, lambda: self._run.mixing, style, sets)
-        self._parts.reporting.hook()
+        tell_of_merged_names(self._run.mixing.names, self._trainer.args.report_to)
         steps, loop, handler = self._parts.steps, self._parts.loop, self._trainer.callback_handler
         callbacks.insert(0, MixingCallback(self._start, steps.close, loop.clear_epoch_stop, self._run, handler))
 

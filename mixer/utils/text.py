@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
@@ -128,6 +129,18 @@ def printable(text: str) -> str:
         a\n\x1b[31mb
     """
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def as_code(text: Any) -> str:
+    """Writes text from outside for Markdown, as a code span: nothing in it becomes a link, an image or HTML.
+
+    Example:
+        >>> as_code("![x](y)"), as_code("a`b")
+        ('`![x](y)`', '`` a`b ``')
+    """
+    line = printable(" ".join(str(text).split()))
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    return f"`{line}`" if not longest else f"{'`' * (longest + 1)} {line} {'`' * (longest + 1)}"
 
 
 def listed(parts: Sequence[str]) -> str:

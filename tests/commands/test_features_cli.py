@@ -39,13 +39,17 @@ def norms_in(folder: Path) -> list[float]:
 
 def test_aggregation_is_a_name_or_a_class_and_the_written_recipe_trains_the_same(tmp_path: Path) -> None:
     pytest.importorskip("torchjd")
-    recipe = write_recipe(tmp_path, NO_EVALUATION, conflict="upgrad")
+    recipe = write_recipe(tmp_path, NO_EVALUATION, conflict="mgda")
     main(["train", recipe, *SAVING, "4"])
     assert len(found := norms_in(tmp_path / "run")) == 2
     main(["train", str(tmp_path / "run" / "recipe.yaml"), "--training.output_dir", str(tmp_path / "again")])
     assert norms_in(tmp_path / "again") == found
-    given = {"class_path": "GradientAggregation", "init_args": {"aggregator": "upgrad"}}
-    for value, is_same in ((json.dumps(given), True), ("mgda", False), ("null", False)):
+    given = {"class_path": "GradientAggregation", "init_args": {"aggregator": "mgda"}}
+    own = {
+        "class_path": "GradientAggregation",
+        "init_args": {"aggregator": {"class_path": "torchjd.aggregation.PCGrad"}},
+    }
+    for value, is_same in ((json.dumps(given), True), ("pcgrad", False), ("null", False), (json.dumps(own), False)):
         main(["train", recipe, "--overwrite", *SAVING, "4", "--conflict", value])
         assert (norms_in(tmp_path / "run") == found) is is_same
 

@@ -1,7 +1,6 @@
 """A run's folder that somebody else wrote: nothing in it runs code, leaves the folder or breaks what shows it."""
 
 import contextlib
-import io
 import json
 import os
 import pickle
@@ -17,15 +16,13 @@ import pytest
 import torch
 import yaml
 
+from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.ledger.ledger import Ledger
-from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.analysis.explanation import explain
 from mixer.tools.analysis.fit.recipes import check_recipes
 from mixer.tools.analysis.fit.runs import Run
-from mixer.tools.analysis.watch.gathered import WatchedRun
-from mixer.tools.analysis.watch.view import view
 from mixer.tools.cli import main
-from mixer.tools.console import console
-from mixer.tools.records.comparison import comparison_table
+from mixer.tools.cli.watch import place_of
 from mixer.tools.records.summary import summarise
 from mixer.tools.report import write_report
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
@@ -116,6 +113,18 @@ def test_a_number_of_another_kind_in_the_mixture_is_refused_and_the_checkpoint_n
         make_trainer(run).train(resume_from_checkpoint=str(_checkpoint(run)))
 
 
+@pytest.mark.parametrize("allow_inexact", [False, True])
+@pytest.mark.parametrize("part", ["../outside.safetensors", "/etc/outside.safetensors"])
+def test_an_index_of_weights_that_lists_files_outside_of_the_checkpoint_is_refused(part, allow_inexact, run) -> None:
+    checkpoint = _checkpoint(run)
+    weights = checkpoint / "model.safetensors"
+    weights.rename(checkpoint.parent / "outside.safetensors")
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {"a": part}}))
+    problem = find_problem(_checkpoint(run), allow_inexact)
+    assert problem is not None
+    assert repr(part) in problem
+
+
 def test_training_arguments_of_a_checkpoint_are_not_read(run: Path, tmp_path: Path) -> None:
     _put_payload(run / f"checkpoint-{SAVED_STEP}" / "training_args.bin", "pickle", tmp_path / "mark")
     trainer = make_trainer(run)
@@ -168,7 +177,7 @@ READERS: dict[str, Callable[[Path, Path], Any]] = {
     "report": lambda run, out: write_report([run], out / "report.html"),
     "compare": lambda run, out: summarise(run),
     "explain": lambda run, out: explain(run, SAVED_STEP),
-    "watch": lambda run, out: WatchedRun(run).read(),
+    "watch": lambda run, out: place_of(run),
     "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
     "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
     "fit": lambda run, out: Run(run, "run", "samples"),
@@ -210,7 +219,7 @@ def named(tmp_path: Path) -> Path:
     """The folder of a run whose ledger has awful names, as no trainer would write it."""
     run = tmp_path / "named"
     ledger = Ledger(run / "ledger", is_writer=True)
-    ledger.begin(None, {"streams": AWFUL, "policy": "\x1b[31m[bold]evil[/bold]", "batch_size": "Constant"})
+    ledger.begin(None, {"streams": AWFUL, "run": {"mixing": "\x1b[31m[bold]evil[/bold]"}})
     ones, n = np.ones(len(AWFUL)), np.ones(len(AWFUL), dtype=np.int64)
     shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
     numbers = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
@@ -226,13 +235,8 @@ def named(tmp_path: Path) -> Path:
     return run
 
 
-def test_the_terminal_shows_no_escapes_and_no_markup(named: Path) -> None:
-    screen, watched = console(), WatchedRun(named)
-    screen.file, screen.width = io.StringIO(), 200
-    watched.read()
-    screen.print(comparison_table([summarise(named)]))
-    screen.print(view(watched, 200, 60))
-    text = screen.file.getvalue()
+def test_the_terminal_shows_no_escapes_and_no_markup(named: Path, printed: Callable[..., str]) -> None:
+    text = printed("watch", named)
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]evil[/bold]" in text
 

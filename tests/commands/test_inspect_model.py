@@ -77,18 +77,3 @@ def test_losses_and_entropies_are_those_of_transformers(task: str, tmp_path: Pat
         named = printed("inspect", new, "--model", tmp_path / "model")
         assert f"{losses[0]['loss']:.4f}" in named
         assert json.loads(printed("inspect", new, "--json"))["losses"] is None
-
-
-def test_near_duplicates_are_found_between_sources_and_with_evaluation_sets(tmp_path: Path, printed: Runs) -> None:
-    pytest.importorskip("datasketch", reason="near-duplicates are found by datasketch")
-    draw = random.Random(0)
-    texts = [[draw.randrange(4, 250) for _ in range(200)] for _ in range(12)]
-    nearly = [text[:190] + text[:10] for text in texts]  # of 196 sequences of five tokens, 186 are the same
-    apart = [text[:60] + [draw.randrange(4, 250) for _ in range(140)] for text in texts]
-    sources = {"one": texts[:8], "two": [*nearly[:3], *apart[3:8]], "held": [nearly[4], *texts[8:]]}
-    rows = {name: [{"input_ids": text, "labels": text} for text in own] for name, own in sources.items()}
-    recipe = write_recipe(tmp_path, NO_EVALUATION, **sources_of(tmp_path, rows))
-    found = json.loads(printed("inspect", recipe, "--model", "--json"))
-    assert found["overlaps"] == []
-    near = {(one["stream"], one["is_validation"], one["other"]): one["num_samples"] for one in found["near_duplicates"]}
-    assert near == {("one", False, "two"): 3, ("two", False, "one"): 3, ("held", True, "one"): 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mixer.ledger.ledger import Ledger
-from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.analysis.explanation import explain
 from mixer.tools.records.recorded_run import RecordedRun
 from mixer.tools.records.summary import summarise
 from mixer.tools.report.run import read_run

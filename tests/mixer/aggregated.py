@@ -1,5 +1,6 @@
 """Runs whose streams are at odds, in double precision, and what every one of their steps did."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ def make_trainer(folder: Path, conflict: Any = None, **changes: Any) -> MixingTr
     data = {"train_dataset": at_odds(), "mixing": [0.4, 0.35, 0.25], "batch_size": 17}
     # With this epoch no step is the rest of one.
     options: dict[str, Any] = {"model": Classifier, "epoch_size": 170, "methods": [], **training, **data, **changes}
+    conflict = import_module("torchjd.aggregation").UPGrad() if conflict == "upgrad" else conflict
     return make(folder, options.pop("model")(), conflict=conflict, **options)
 
 

@@ -79,10 +79,10 @@ class _Ignoring(Classifier):
 
 
 REFUSED = {
-    "tokens": "conflict=upgrad: with max_tokens_per_micro_batch ranks may end a step with different streams",
-    "sparse": "conflict=upgrad needs a separate gradient per stream, which is not possible here: module.table",
+    "tokens": "conflict=pcgrad: with max_tokens_per_micro_batch ranks may end a step with different streams",
+    "sparse": "conflict=UPGrad needs a separate gradient per stream, which is not possible here: module.table",
     "ignored": "which is not possible here: DDP does not average 1 of its parameters",
-    "each_batch": "conflict=upgrad averages the gradient of each stream once, but sync_each_batch=True",
+    "each_batch": "conflict=UPGrad averages the gradient of each stream once, but sync_each_batch=True",
     "noise": "batch_size=NoiseScale compares the gradients of the ranks",
 }
 
@@ -97,7 +97,7 @@ def refusals(folder: Path) -> dict[str, str]:
     )
     each_batch = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     return {
-        "tokens": message_of(lambda: by_tokens(conflict="upgrad")),
+        "tokens": message_of(lambda: by_tokens(conflict="pcgrad")),
         "sparse": message(model=_Sparse),
         "ignored": message(model=_Ignoring),
         "each_batch": message(accelerator_config=each_batch),

@@ -82,7 +82,17 @@ class NotebookMixtureProgress(NotebookProgressCallback):
             self.training_tracker = None
 
 
-class _Tracker(NotebookTrainingTracker):
+class _Escaped(NotebookTrainingTracker):
+    """The Trainer's bar and table, in which names of sets and metrics are text, not HTML."""
+
+    def write_line(self, values: dict[str, Any]) -> None:
+        escaped = {
+            html.escape(name): html.escape(value) if isinstance(value, str) else value for name, value in values.items()
+        }
+        super().write_line(escaped)  # type: ignore[no-untyped-call]
+
+
+class _Tracker(_Escaped):
     """Bar and table, with the progress text beside the bar and the streams below it."""
 
     label: Any
@@ -93,12 +103,12 @@ class _Tracker(NotebookTrainingTracker):
         self._line = line
 
     def update_bar(self, value: int, comment: str | None = None) -> None:
-        self.label = f"{self._line.share:.0%} {self._line.text(duration_text(self.elapsed_time or 0.0))}"
-        self.label += self.streams
+        text = self._line.text(duration_text(self.elapsed_time or 0.0))
+        self.label = f"{self._line.share:.0%} {html.escape(text)}{self.streams}"
         self.display()  # type: ignore[no-untyped-call]
 
 
-class _Scores(NotebookTrainingTracker):
+class _Scores(_Escaped):
     """Bar and table of an evaluation outside of training."""
 
     output: Any

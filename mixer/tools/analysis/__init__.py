@@ -1,1 +1,1 @@
-"""Studies of runs and data: inspect, simulate, fit, explain, value and watch."""
+"""Studies of runs and data: inspect, simulate, fit, explain and value."""

@@ -2,19 +2,19 @@
 
 from jsonargparse import ArgumentParser, Namespace
 
-from mixer.tools.analysis.explain.explanation import explain as explain_step
-from mixer.tools.analysis.explain.screen import as_json, screen
+from mixer.tools.analysis.explanation import explain as explain_step
 from mixer.tools.cli.command import Command, add_json
-from mixer.tools.console import show
+from mixer.tools.console import print_json
 from mixer.tools.records.recorded_run import RecordedRun
+from mixer.utils.text import print_lines
 
 
 def explain() -> Command:
     """Explain the mixture of a step."""
     parser = ArgumentParser(
-        description="Explains the mixture of a step by the run's ledger: the losses of the step before, the terms of "
-        "the policy's decision, the changes that wrappers made, the active streams, how counts came of shares, and the "
-        "batch size."
+        description="Says by the run's ledger which share of a step changed most, why, and what moved it. --json has "
+        "all else: the losses of the step before, the terms of the policy's decision, the changes that wrappers made, "
+        "the active streams, how counts came of shares, and the batch size."
     )
     parser.add_argument("run", type=str, help="Output folder of a run.")
     parser.add_argument("--step", type=int, metavar="N", help="Number of the step, from 1.")
@@ -25,6 +25,9 @@ def explain() -> Command:
             held = RecordedRun(config.run).held_steps
             raise ValueError(f"give --step N: the ledger of {config.run} holds the steps {held}.")
         explanation = explain_step(config.run, config.step)
-        show(lambda: as_json(explanation), lambda: screen(explanation), config.json)
+        if config.json:
+            print_json(explanation.as_data())
+        else:
+            print_lines(*explanation.sentences())
 
     return Command(parser, run, example="mixer explain runs/demo/adaptive --step 120")

@@ -15,7 +15,7 @@ from mixer.tools.recipe.recipe import Recipe
 _NUM_SAMPLES = "Maximum number of samples to read of each stream. Default: 50,000."
 _LOSSES = (
     "Also measure the losses and entropies of the recipe's model, or of another one, on at most 1,000 rows of each "
-    "source, and look for near-duplicates. Written --model, or --model NAME_OR_PATH."
+    "source. Written --model, or --model NAME_OR_PATH."
 )
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--num_samples": {"type": int, "default": 50_000, "help": _NUM_SAMPLES},

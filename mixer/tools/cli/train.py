@@ -143,7 +143,6 @@ def run_recipe(trainer: MixingTrainer, recipe: str, train: Callable[[], Any]) ->
     """
     with trainer.holding_output():
         if trainer.is_world_process_zero():
-            trainer.recipe_text = recipe
             write_text(Path(str(trainer.args.output_dir)) / "recipe.yaml", recipe)
         train()
         if trainer.is_fsdp_enabled:  # checkpoints may be sharded; the final model is saved whole

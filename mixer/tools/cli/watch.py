@@ -1,43 +1,81 @@
-"""`mixer watch RUN`: a view of a run on the terminal."""
+"""`mixer watch RUN`: where a run is, and its streams."""
 
-import sys
+import math
 import time
+from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.live import Live
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from mixer.ledger.folder import newest_run
-from mixer.tools.analysis.watch.gathered import WatchedRun
-from mixer.tools.analysis.watch.view import as_document, view
+from mixer.ledger.folder import last_written, newest_run, open_ledger, read_note
 from mixer.tools.cli.command import Command, add_json
-from mixer.tools.console import console, print_json
-
-_INTERVAL_SECONDS = 2.0  # as often as runs write
-_ROWS_WITHOUT_TERMINAL = 200
+from mixer.tools.console import show
+from mixer.tools.records.comparison import comparison
+from mixer.tools.records.summary import RunSummary, summarise
+from mixer.utils.text import duration, short_number
 
 
 def watch() -> Command:
-    """Show a run while it trains."""
+    """Show where a run is."""
     parser = ArgumentParser(
-        description="Shows a run on the terminal until it ends, or until Ctrl-C (status 130). If the output is not a "
-        "terminal, the run is shown once."
+        description="Shows once where a run is: steps, time left, the last record, losses and streams. `watch -n 10 "
+        "mixer watch RUN` shows it every ten seconds; mixer report RUN makes a page of it, also while it trains."
     )
-    parser.add_argument("run", type=str, help="Output folder of a run; for a continual run, the newest task is shown.")
-    parser.add_argument("--once", action="store_true", help="Show the run once and exit.")
+    parser.add_argument("run", type=str, help="Output folder of a run; of several in it, the newest is shown.")
     add_json(parser)
     return Command(parser, _watch, example="mixer watch runs/demo/adaptive")
 
 
 def _watch(config: Namespace) -> None:
-    run, shown, is_terminal = WatchedRun(newest_run(config.run)), console(), sys.stdout.isatty()
-    run.read()
-    if config.json:
-        print_json(as_document(run))
-        return
-    if is_terminal and not config.once and run.state == "running":
-        with Live(console=shown, auto_refresh=False, screen=True) as live:
-            while run.state == "running":
-                live.update(view(run, shown.width, shown.height), refresh=True)
-                time.sleep(_INTERVAL_SECONDS)
-                run.read()
-    shown.print(view(run, shown.width, shown.height - 1 if is_terminal else _ROWS_WITHOUT_TERMINAL))
+    run = newest_run(config.run)
+    summary = summarise(run)
+    place = place_of(run)
+    show(lambda: {"run": run, **place, **summary.as_data()}, lambda: _view(place, summary), config.json)
+
+
+def place_of(run: Path) -> dict[str, Any]:
+    """Reads where a run is.
+
+    Args:
+        run: Its output folder.
+
+    Returns:
+        state (`"running"`, also after a kill, `"finished"` or `"stopped"`); reason (the signal or error that stopped
+        it, else `None`); seconds_left (by the time since it began, or resumed; `None` if unknown); seconds_silent
+        (since its last record); clock (the newest row).
+
+    Raises:
+        ValueError: If there is no such run, or no step of it yet.
+    """
+    note, clock = read_note(run), open_ledger(run).clock()
+    if clock.empty:  # the tables are written one after the other
+        raise ValueError(f"The ledger of {run} has no complete step yet: try again in a few seconds.")
+    ended, resumed, written = note.get("ended"), note.get("resumed_after"), last_written(run)
+    is_running = ended not in ("finished", "stopped")
+    before = clock["progress"][clock["step"] <= (resumed if isinstance(resumed, int) else 0)].max()
+    progress = float(clock["progress"].iloc[-1])
+    done = progress - (0.0 if math.isnan(before) else float(before))
+    seconds = written - (run / "ledger" / "ledger.json").stat().st_mtime
+    return {
+        "state": "running" if is_running else ended,
+        "reason": note.get("reason"),
+        "seconds_left": (1.0 - progress) * seconds / done if is_running and done > 0.0 and seconds > 0.0 else None,
+        "seconds_silent": max(0.0, time.time() - written),
+        "clock": clock.iloc[-1].to_dict(),
+    }
+
+
+def _view(place: dict[str, Any], summary: RunSummary) -> RenderableType:
+    clock, left = place["clock"], place["seconds_left"]
+    reason = "" if place["reason"] is None else f" ({place['reason']})"
+    lines = [
+        f"{summary.name}: {place['state']}{reason}, {summary.policy or 'unknown policy'}",
+        f"{clock['progress']:.0%}, step {clock['step']:,.0f}, epoch {clock['epoch']:.2f}, "
+        f"{short_number(clock['samples'])} samples" + ("" if left is None else f", {duration(left)} left"),
+        f"loss {clock['loss']:.3f}, batch {clock['batch_size']:,.0f}, rate {clock['learning_rate']:.2e}, "
+        f"gradient {clock['gradient_norm']:.3f}",
+        f"last record {duration(place['seconds_silent'])} ago",
+    ]
+    return Group(*map(Text, lines), comparison([summary]))

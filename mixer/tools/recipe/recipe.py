@@ -74,8 +74,8 @@ class Recipe:
         probe: How and how often to measure the streams' gradients.
         methods: Methods that take part in steps beside the samples' own loss: classes with their arguments, such as
             `replay.DER`.
-        conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, `upgrad`, or
-            the class `GradientAggregation` with its arguments.
+        conflict: How to combine conflicting gradients of streams: `pcgrad`, `cagrad`, `mgda`, or the class
+            `GradientAggregation` with its arguments.
         objective: What the run is to lower: `average` or `worst` of the evaluation sets, the name of one, several
             names, their importance by name, or an `Objective`; see the docs for the development rows.
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all

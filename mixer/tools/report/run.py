@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mixer.ledger.decisions import decided_before, levels_in
 from mixer.ledger.evaluated_losses import recorded_objective, recorded_weights
 from mixer.ledger.folder import open_ledger, read_description, read_note
 from mixer.ledger.ledger import Ledger
@@ -16,6 +17,7 @@ from mixer.policies.contract import Unit
 from mixer.policies.objective import Objective
 from mixer.tools.report.clocked import by_stream, on_clock
 from mixer.tools.report.gradient_tables import Cosines, read_gradients
+from mixer.tools.report.last_change import last_change
 from mixer.utils.text import mixing_unit, shortened
 
 # Other columns are not read, to save time and memory.
@@ -59,6 +61,7 @@ class Run:
         memory_classes: By replay stream, entries of the buffer with known classes: step, label, entries.
         objective: The declared objective, or `None`.
         held_back: By stream that `OverfitGuard` took share from, the least factor on its share and the step of it.
+        decided: What the last decision changed most, in a sentence; empty without one.
         interval_steps: Number of steps that a row of a stream covers, 1 but for very many streams.
         folder: The output folder.
     """
@@ -79,6 +82,7 @@ class Run:
     memory_classes: dict[str, pd.DataFrame]
     objective: Objective | None = None
     held_back: dict[str, tuple[float, int]] = field(default_factory=dict)
+    decided: str = ""
     interval_steps: int = 1
     folder: Path = Path()
 
@@ -193,7 +197,8 @@ def read_run(folder: Path, name: str) -> Run:
     streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
     if not streams:
         raise ValueError(f"The ledger of {folder} has no steps yet: if the run is in progress, try again later.")
-    note, description = read_note(folder), read_description(folder)
+    note, description, decisions = read_note(folder), read_description(folder), ledger.decisions()
+    goal = recorded_objective(folder, note)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any step
     from_start = pd.concat([start, clock[["step", "epoch", "samples"]]])
     return Run(
@@ -212,20 +217,33 @@ def read_run(folder: Path, name: str) -> Run:
         cosines,
         by_stream(ledger.read("memories"), clock),
         by_stream(ledger.read("memory_classes"), clock),
-        recorded_objective(folder, note),
-        _held_back(ledger, description),
+        goal,
+        _held_back(decisions, description),
+        _decided(decisions, streams, mixing_unit(description), "" if goal is None else goal.in_words),
         ledger.interval_steps,
         folder,
     )
 
 
-def _held_back(ledger: Ledger, description: dict[str, Any]) -> dict[str, tuple[float, int]]:
+def _decided(decisions: pd.DataFrame, streams: dict[str, pd.DataFrame], unit: Unit, objective: str) -> str:
+    """Says what the decision that ruled the last step changed most, and why."""
+    at, rows = decided_before(decisions, max(int(own["step"].iloc[-1]) for own in streams.values()))
+    levels = [] if at is None else levels_in(rows, list(streams))
+    if at is None or not levels:
+        return ""
+    weights = {name: own.set_index("step")["policy_weight"] for name, own in streams.items()}
+    before = {name: own[own.index <= at].tail(1).sum(min_count=1) for name, own in weights.items()}
+    last = {name: own.iloc[-1] for name, own in weights.items()}
+    frame = pd.DataFrame({"before": before, "policy_weight": last})
+    return f"after step {at:,}: {last_change(frame, levels, unit, objective)}"
+
+
+def _held_back(decisions: pd.DataFrame, description: dict[str, Any]) -> dict[str, tuple[float, int]]:
     """Least factor of `OverfitGuard` on each stream's share, and the step after which it came."""
     names = [row["name"] for row in description.get("streams", [])]
     if _GUARD not in str(description.get("mixing")):
         return {}
-    rows = ledger.decisions()
-    rows = rows[(rows["rule"] == _GUARD) & (rows["term"] == "factor")]
+    rows = decisions[(decisions["rule"] == _GUARD) & (decisions["term"] == "factor")]
     table: dict[int, Any] = dict(zip(rows["step"].tolist(), rows["values"], strict=True))
     found = {}
     for place, name in enumerate(names):

@@ -180,6 +180,7 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
     "Tokens": lambda run: f"{run.clock['tokens'].iloc[-1]:,}",
     "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",
+    "Last decision": lambda run: run.decided,
     "Batch size, first → last": _batch_size,
     "Learning rate, peak → last": _learning_rate,
     "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),

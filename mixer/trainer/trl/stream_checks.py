@@ -66,8 +66,7 @@ def check_template(args: Any, tokenizer: Any) -> None:
     except ValueError as error:
         hint = (
             "Leave assistant_only_loss out and give the streams the format Chat, which finds the assistant's turns of "
-            "other templates (in Python, mixer.tools.recipe.data.formatted(rows, Chat(), tokenizer)); or give a template "
-            "that marks them."
+            "other templates; or give a template that marks them."
         )
         raise InvalidValueError(
             "assistant_only_loss=True: the chat template has no {% generation %} around the assistant's turns. " + hint,

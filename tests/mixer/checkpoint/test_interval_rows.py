@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from mixer import LossChange, MixingTrainer
-from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.analysis.explanation import explain
 from mixer.tools.report.contents import read_report
 from tests.mixer.trainer.runs import folder_of, make
 
@@ -75,7 +75,7 @@ def test_reports_and_comparisons_say_so_and_count_the_same(every, intervals, pri
     assert dict(report.summary)["Steps in a row of a stream"] == ["", "3"]
     assert "intervals has a row for 3 steps" in report.note
     assert "intervals: rows of 3 steps" in printed("compare", *folders)
-    assert "step 11" in printed("watch", folders[1], "--once")
+    assert "step 11" in printed("watch", folders[1])
 
 
 def test_an_explanation_is_of_the_interval_that_a_step_is_in(every: MixingTrainer, intervals: MixingTrainer) -> None:

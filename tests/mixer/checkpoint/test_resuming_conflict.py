@@ -27,10 +27,10 @@ def resume(folder: Path, conflict: Any, allow_inexact: bool = False, **changes: 
 @pytest.mark.parametrize(
     ("before", "after", "was", "is_now"),
     [
-        ("pcgrad", "mgda", "conflict=pcgrad", r"conflict=mgda\(epsilon=0.001, max_iters=100\)"),
-        ("pcgrad", None, "conflict=pcgrad", "nothing"),
-        (None, "pcgrad", "nothing", "conflict=pcgrad"),
-        ("cagrad", torchjd.CAGrad(c=0.2), r"conflict=cagrad\(c=0.4", r"conflict=cagrad\(c=0.2"),
+        ("pcgrad", "mgda", r"conflict=PCGrad\(\)", r"conflict=MGDA\(epsilon=0.001, max_iters=100\)"),
+        ("pcgrad", None, r"conflict=PCGrad\(\)", "nothing"),
+        (None, "pcgrad", "nothing", r"conflict=PCGrad\(\)"),
+        ("cagrad", torchjd.CAGrad(c=0.2), r"conflict=CAGrad\(c=0.4", r"conflict=CAGrad\(c=0.2"),
     ],
 )
 def test_another_is_refused_with_the_difference(before: Any, after: Any, was: str, is_now: str, tmp_path: Path) -> None:
@@ -38,15 +38,15 @@ def test_another_is_refused_with_the_difference(before: Any, after: Any, was: st
     message = rf"gradient were {was}.* and are {is_now}.* now\. To resume anyway, set allow_inexact=True"
     with pytest.raises(ValueError, match=message):
         resume(tmp_path, after)
-    if "mgda" not in is_now:
+    if "MGDA" not in is_now:
         assert resume(tmp_path, after, allow_inexact=True).state.global_step == 6
 
 
 def test_the_same_one_given_otherwise_and_a_checkpoint_that_does_not_say_are_taken(tmp_path: Path) -> None:
     checkpoint = cut(tmp_path, "upgrad")
     state = json.loads((checkpoint / STATE_FILE).read_text())
-    assert state[METHODS_ENTRY][0].startswith("conflict=upgrad(")
-    for conflict in (torchjd.UPGrad(), GradientAggregation("UpGrad")):
+    assert state[METHODS_ENTRY][0].startswith("conflict=UPGrad(")
+    for conflict in (torchjd.UPGrad(), GradientAggregation(torchjd.UPGrad())):
         assert resume(tmp_path, conflict, methods=[Watch()]).state.global_step == 6  # watching is free
     del state[METHODS_ENTRY]
     (checkpoint / STATE_FILE).write_text(json.dumps(state))

@@ -84,8 +84,6 @@ def _train(folder: Path, resumed_from: str | None = None, **options: Any) -> Any
 
 @pytest.mark.parametrize("weights", [None, {"a": 1.0, "b": 3.0, "held out": 0.0}])
 def test_it_is_the_same_wherever_it_stands(tmp_path, weights, printed) -> None:
-    from mixer.tools.analysis.watch.gathered import WatchedRun
-    from mixer.tools.analysis.watch.view import as_document
     from mixer.tools.report.contents import read_report
 
     trainer = _train(tmp_path, eval_weights=weights)
@@ -120,9 +118,6 @@ def test_it_is_the_same_wherever_it_stands(tmp_path, weights, printed) -> None:
     assert len(plot.panels[0].figure.data) == 3
     row = report.as_data()["streams"][tmp_path.name].set_index("stream").loc["b"]
     assert row[["first_validation_accuracy", "last_validation_accuracy"]].tolist() == logged
-    watched = WatchedRun(tmp_path)
-    watched.read()
-    assert as_document(watched)["eval_loss"] == last
     assert trainer.ledger.evaluations()["loss"].tolist() == [own[at] for at in (0, 1) for own in losses]
     resumed = _train(tmp_path, str(tmp_path / "checkpoint-2"), eval_weights=weights)
     assert resumed.ledger.metrics().equals(metrics)

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import datasets
 import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from mixer.ledger.card import as_markdown, mixture_card
+from mixer.utils.files import read_json, write_json
 from tests.mixer.trainer.runs import train
 
 
@@ -41,4 +44,29 @@ def test_a_card_says_what_the_model_was_trained_on(tmp_path: Path) -> None:
     text = (tmp_path / "README.md").read_text()
     assert text.count(as_markdown(card)) == 1
     assert text.count("## Training data and its mixture") == 1
-    assert "| cc-by-4.0 | dataset_name web-pages, homepage https://example.org/web |" in text
+    assert "| `cc-by-4.0` | `dataset_name web-pages, homepage https://example.org/web` |" in text
+
+
+HOSTILE = ["![x](http:h.png)", "[y](http:h)", "<img src=h.png>", "a`b``c", "a\\|![z](http:h.png)", "`"]
+
+
+def inline(text: str) -> list[Token]:
+    """The inline parts of Markdown with tables, and its blocks of HTML."""
+    blocks = MarkdownIt("commonmark").enable("table").parse(text)
+    return [token for block in blocks for token in (block, *(block.children or ()))]
+
+
+def test_no_text_of_data_or_of_the_folder_becomes_a_link_an_image_or_html(tmp_path: Path) -> None:
+    streams = {name: rows(4, license=name, homepage=name) for name in HOSTILE}
+    held = {name: rows(2) for name in HOSTILE}
+    trainer = train(tmp_path, train_dataset=streams, eval_dataset=held, eval_strategy="steps", eval_steps=2)
+    described = {"development_rows": HOSTILE, "forked_at": 1}
+    for name in ("evaluated_on_training_rows", "seed", "data_seed", "objective", "mixing", "parent"):
+        described[name] = HOSTILE[2]
+    content = read_json(tmp_path / "ledger" / "ledger.json")
+    write_json(tmp_path / "ledger" / "ledger.json", {**content, "run": {**content["run"], **described}})
+    trainer.create_model_card()
+    tokens = inline((tmp_path / "README.md").read_text().partition("unknown dataset")[2])
+    assert {token.type for token in tokens}.isdisjoint(("link_open", "image", "html_inline", "html_block"))
+    shown = [token.content.replace(r"\\", "\\") for token in tokens if token.type == "code_inline"]
+    assert min(shown.count(name) for name in HOSTILE) == 3  # as source, licence and in time

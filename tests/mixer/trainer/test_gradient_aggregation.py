@@ -172,7 +172,7 @@ def test_what_it_cannot_be_used_beside(tmp_path: Path) -> None:
         ("upgrad", {**memory, "methods": [AGEM()]}, r"the methods \['AGEM'\] both combine separate gradients"),
         ("upgrad", {"methods": [GradientAggregation()]}, "and methods both combine the streams' gradients"),
         ("upgrad", {"optim": "galore_adamw_layerwise"}, "updates weights during the backward pass"),
-        ("upgrad", {"model": sparse}, r"conflict=upgrad needs a separate gradient per stream, .* table has sparse"),
+        ("upgrad", {"model": sparse}, r"conflict=UPGrad needs a separate gradient per stream, .* table has sparse"),
         (GradientAggregation, {}, "conflict is the class"),
     ]
     for conflict, changes, message in refused:

@@ -86,11 +86,13 @@ def test_a_notebook_shows_the_data_clock(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(notebook.disp, "display", display)
     monkeypatch.setattr("transformers.trainer.DEFAULT_PROGRESS_CALLBACK", notebook.NotebookProgressCallback)
     options = {"disable_tqdm": False, "max_steps": -1, "num_train_epochs": 2, "eval_strategy": "epoch"}
-    make(tmp_path, eval_dataset=three_streams(), batch_size=lambda step, size: size + step, **options).train()
+    held = {**three_streams(), "<img src=x>": three_streams()["a"]}
+    make(tmp_path, eval_dataset=held, batch_size=lambda step, size: size + step, **options).train()
     last = shown[-1]
     assert "100% 2.00/2 epochs [" in last
     assert "coverage a 100%" in last
     assert "B Loss" in last  # the table of evaluations is the Trainer's
+    assert "<img" not in last.lower()
     table = last.partition("<pre>")[2].partition("</pre>")[0].splitlines()
     assert table[0].split() == ["stream", "share", "loss", "samples", "eval", "loss"]
-    assert [line.split()[0] for line in table[1:]] == ["a", "b", "c"]
+    assert [line.split()[0] for line in table[1:]] == ["a", "b", "c", "&lt;img"]

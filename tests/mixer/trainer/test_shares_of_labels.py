@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from mixer.tools.analysis.explain.explanation import explain
 from torch.utils.data import Dataset
 
 from mixer import Budget, Fixed, MixingTrainer, Stream, schedules
-from mixer.tools.analysis.explain.explanation import explain
+from mixer.tools.analysis.explanation import explain
 from mixer.tools.analysis.fit.runs import Run as RecordedRun
 from mixer.tools.records.summary import summarise
 from mixer.tools.report.contents import read_report

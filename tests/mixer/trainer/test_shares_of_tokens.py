@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from mixer.tools.analysis.explain.explanation import explain
 
 from mixer import Fixed, MixingTrainer, Policy
-from mixer.tools.analysis.explain.explanation import explain
-from mixer.tools.analysis.watch.gathered import WatchedRun
-from mixer.tools.analysis.watch.view import as_document, view
+from mixer.tools.analysis.explanation import explain
 from mixer.tools.records.comparison import comparison
 from mixer.tools.records.summary import summarise
 from mixer.tools.report.contents import read_report
@@ -52,7 +51,7 @@ def test_a_log_entry_has_the_asked_share_and_the_tokens(runs: dict[str, MixingTr
     assert not [key for one in runs["samples"].state.log_history for key in one if key.startswith("tokens/")]
 
 
-def test_a_summary_and_a_view_have_shares_of_tokens_and_runs_that_differ_are_told(runs) -> None:
+def test_a_summary_has_shares_of_tokens_and_runs_that_differ_are_told(runs) -> None:
     by_tokens, by_samples = (summarise(folder_of(runs[unit])) for unit in ("tokens", "samples"))
     assert by_tokens.streams["token_share"].to_dict() == pytest.approx(_by_hand(runs["tokens"]))
     assert by_samples.streams["token_share"].to_dict() == pytest.approx(_by_hand(runs["samples"]))
@@ -62,11 +61,6 @@ def test_a_summary_and_a_view_have_shares_of_tokens_and_runs_that_differ_are_tol
     assert "tokens: Fixed (tokens), samples: Fixed" in text
     assert "not trained alike" in text
     assert "not trained alike" not in shown(comparison([by_tokens, by_tokens]), width=160)
-    watched = WatchedRun(folder_of(runs["tokens"]))
-    watched.read()
-    assert {one["stream"]: one["token_share"] for one in as_document(watched)["streams"]} == ASKED
-    assert "Fixed (tokens)" in (text := shown(view(watched, 140, 40), width=160))
-    assert "of tokens" in text
 
 
 def test_a_report_and_an_explanation_name_the_unit(runs: dict[str, MixingTrainer]) -> None:

@@ -42,7 +42,6 @@ ALLOWED = {
     ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
     ("mixer/tools/analysis/fit/plot.py", "import_module"): "names in the source",
     ("mixer/gradients/conflict.py", "import_module"): "torchjd alone",
-    ("mixer/ledger/trackers/adapters.py", "import_module"): "mlflow, wandb and trackio alone",
     ("tasks/sources/loaders.py", "import_module"): "sklearn.datasets alone",
     ("mixer/tools/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
     ("mixer/tools/recipe/trainers.py", "import_module"): "names in the source",

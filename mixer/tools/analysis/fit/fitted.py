@@ -11,12 +11,13 @@ from mixer.tools.analysis.fit.constraints import Region
 from mixer.tools.analysis.fit.fitted_objective import Objective
 from mixer.tools.analysis.fit.prediction import Prediction
 from mixer.tools.console import Result
-from mixer.utils.arrays import FloatArray
+from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.text import first_of
 
 _NEAR = 0.01
 _EDGE = 0.05
 _SURE = 1.645  # standard deviations of an interval of 90 %
+_LEAST_ORDERED = 5  # mixtures; of four, every 24th order at random is the right one
 _IN_WORDS = ((0.9, "reliable"), (0.7, "good"), (0.4, "rough"), (-1.0, "unreliable"))
 
 
@@ -27,6 +28,8 @@ class FittedMixture(Result):
         streams: Names of the streams.
         runs: Names of the runs.
         mixtures: `[num_runs, num_streams]`: the mixtures of the runs.
+        decides: `[num_runs]`: whether a run is of the largest size, and has not diverged.
+        diverged: `[num_runs]`: whether a run has diverged, and is left out.
         objective: The objective.
         prediction: Its prediction; of the negative, where more is better.
         region: Mixtures that are allowed.
@@ -34,6 +37,8 @@ class FittedMixture(Result):
         greater_is_better: Whether more of the objective is better.
 
     Attributes:
+        mixtures: The mixtures of the runs that decide.
+        diverged: Names of the runs that have diverged.
         expected_loss: The predicted objective of the mixture.
         interval: Its interval of 90 %.
         expected_losses: The predicted losses that count, by name.
@@ -49,13 +54,18 @@ class FittedMixture(Result):
         streams: Sequence[str],
         runs: Sequence[str],
         mixtures: FloatArray,
+        decides: BoolArray,
+        diverged: BoolArray,
         objective: Objective,
         prediction: Prediction,
         region: Region,
         shares: FloatArray,
         greater_is_better: bool = False,
     ):
-        self.streams, self.runs, self.mixtures, self.objective = tuple(streams), tuple(runs), mixtures, objective.name
+        self.streams, self.runs, self.objective = tuple(streams), tuple(runs), objective.name
+        self.mixtures = mixtures[decides]
+        self._deciding = [run for run, is_in in zip(runs, decides, strict=True) if is_in]
+        self.diverged = [run for run, is_out in zip(runs, diverged, strict=True) if is_out]
         self.prediction, self.region, self.shares = prediction, region, shares
         self.sign = -1.0 if greater_is_better else 1.0
         mean, deviation = (float(part[0]) for part in prediction.moments(shares[None]))
@@ -88,7 +98,7 @@ class FittedMixture(Result):
         return self._run_of(self.prediction.mixtures[self.prediction.seen.argmin()])
 
     def _run_of(self, mixture: FloatArray) -> str:
-        return self.runs[int(np.abs(self.mixtures - mixture).max(axis=1).argmin())]
+        return self._deciding[int(np.abs(self.mixtures - mixture).max(axis=1).argmin())]
 
     def _near(self, mixture: FloatArray) -> list[int]:
         """Recorded mixtures that are this one, to a hundredth."""
@@ -105,6 +115,10 @@ class FittedMixture(Result):
         correlation = self.rank_correlation
         text = "undefined" if math.isnan(correlation) else f"{correlation:.2f}"
         word = next((word for least, word in _IN_WORDS if correlation >= least), "unreliable")
+        if len(self.seen) < _LEAST_ORDERED:
+            word = f"unknown, as {len(self.seen)} may come in the right order by chance"
+        elif self.explains_nothing:
+            word = "unreliable"
         return (
             f"The order of mixtures is {word}: the rank correlation of predicted and recorded objectives of "
             f"{len(self.seen)} mixtures, each left out of the fit, is {text}; their error is {self.error:.4f}, and the "
@@ -124,7 +138,9 @@ class FittedMixture(Result):
     @property
     def warnings(self) -> list[str]:
         """Reasons not to trust the mixture, in sentences."""
-        return [*self._doubts_of_the_fit(), *self._doubts_of_the_runs()]
+        names = ", ".join(self.diverged)
+        left_out = [f"Left out, as their losses are far above all others, so that they have diverged: {names}."]
+        return [*(left_out if names else []), *self._doubts_of_the_fit(), *self._doubts_of_the_runs()]
 
     def _doubts_of_the_fit(self) -> list[str]:
         if self.explains_nothing:
@@ -169,6 +185,7 @@ class FittedMixture(Result):
             "gain",
             "gain_interval",
             "error",
+            "diverged",
         )
         found = {
             name: getattr(self, name)
@@ -193,7 +210,9 @@ class FittedMixture(Result):
         best = int(self.prediction.seen.argmin())
         others = {"prior": self.region.prior, f"best run\n{self.best_run}": self.prediction.mixtures[best]}
         columns = [Column(title, justify="right") for title in ("share", "range\nof the runs", *others)]
-        title = f"Best fixed mixture by {len(self.runs)} runs ({self.objective})"
+        num_smaller = len(self.runs) - len(self._deciding) - len(self.diverged)
+        smaller = f" and {num_smaller} of smaller models" if num_smaller else ""
+        title = f"Best fixed mixture by {len(self._deciding)} runs{smaller} ({self.objective})"
         table = Table("stream", *columns, title=title)
         least, most = self.mixtures.min(axis=0), self.mixtures.max(axis=0)
         for number, (name, share) in enumerate(self.weights.items()):

@@ -14,10 +14,13 @@ from mixer.tools.analysis.fit.constraints import Constraints
 from mixer.tools.analysis.fit.fitted import FittedMixture
 from mixer.tools.analysis.fit.fitted_objective import Objective, make_objective
 from mixer.tools.analysis.fit.prediction import Prediction, predict_objective
-from mixer.utils.arrays import FloatArray
+from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.errors import InvalidValueError
 
 _LEAST_MIXTURES = 3
 _SAME_MIXTURE = 1e-3
+_DIVERGED = 10.0  # times the objective of the better runs
+_DIVERGED_RANGES = 100.0  # times the distance between the best of them
 Groups = NDArray[np.intp]
 
 
@@ -35,6 +38,9 @@ def fit_mixture(
     greater_is_better: bool = False,
 ) -> FittedMixture:
     """Fits losses to mixtures and finds the mixture with the least objective among those that are allowed.
+
+    Runs whose objective is ten times that of the better ones, and far from all of them, have diverged: they are left
+    out, and named in the result's warnings.
 
     Data mixture as regression, after RegMix (Liu et al., 2407.01492). Each loss has a regression of its own, and the
     objective is computed from their predictions. Shares stay within the range of the runs' shares, and what is
@@ -77,7 +83,9 @@ def fit_mixture(
     region, sign = constraints.of(streams), -1.0 if greater_is_better else 1.0
     levels = np.zeros(len(shares)) if sizes is None else _sizes(sizes, len(shares))
     table = _Table(shares, sign * values, loss_names, _numbers(groups, shares), levels)
-    table.check(target, streams)
+    diverged = table.diverged(target)
+    table.losses[diverged] = np.nan
+    table.check(target, streams, [run for run, is_out in zip(runs, diverged, strict=True) if is_out])
     unknown = [name for name in constraints.bounds if name not in loss_names]
     if unknown:
         raise ValueError(f"bounds: there is no loss of {unknown}; there are losses of {loss_names}.")
@@ -86,8 +94,9 @@ def fit_mixture(
         (table.predict(make_objective({name: 1.0}, loss_names, streams)), sign * bound)
         for name, bound in constraints.bounds.items()
     ]
-    best = best_mixture(prediction, region, shares[levels == levels.max()], bounds)
-    return FittedMixture(streams, runs, shares, target, prediction, region, best, greater_is_better)
+    decides = (levels == levels.max()) & ~diverged
+    best = best_mixture(prediction, region, shares[decides], bounds)
+    return FittedMixture(streams, runs, shares, decides, diverged, target, prediction, region, best, greater_is_better)
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,18 @@ class _Table:
                 found = predict_objective(objective, *table, found, is_checked=False)
         return predict_objective(objective, *self._by_mixture(objective, largest), found)
 
-    def check(self, objective: Objective, streams: Sequence[str]) -> None:
+    def diverged(self, objective: Objective) -> BoolArray:
+        """Finds runs `[num_runs]` whose objective is far above that of the best third."""
+        losses = pd.DataFrame(self.losses[:, [self.names.index(name) for name in objective.weights]])
+        values = objective(losses.fillna(losses.median()).to_numpy())  # a run may lack a loss
+        if len(values) < _LEAST_MIXTURES:
+            return np.zeros(len(values), dtype=bool)
+        ordered = np.sort(values)
+        good = ordered[max((len(ordered) - 1) // 3, 1)]
+        distance = max((_DIVERGED - 1.0) * abs(good), _DIVERGED_RANGES * (good - ordered[0]))
+        return np.asarray((values - good > distance) & (distance > 0.0))
+
+    def check(self, objective: Objective, streams: Sequence[str], diverged: Sequence[str]) -> None:
         """Refuses runs of too few mixtures with the losses that count."""
         _, losses, numbers = self._of(objective, self.levels.max())
         whole = np.isfinite(losses).all(axis=1)
@@ -140,9 +160,15 @@ class _Table:
         if count < _LEAST_MIXTURES:
             missing = int((~whole).sum())
             without = f", after {missing} without a finite loss of each of {[*objective.weights]}" if missing else ""
-            raise ValueError(
-                f"losses: a fit needs runs of at least {_LEAST_MIXTURES} different mixtures, got {int(whole.sum())} "
-                f"with {count}{without}: record other fixed mixtures of {list(streams)}, better twice as many."
+            without += f", without {', '.join(diverged)}, which diverged" if diverged else ""
+            largest = "" if np.ptp(self.levels) == 0.0 else f" of the largest size, {self.levels.max():g}"
+            raise InvalidValueError(
+                f"losses: a fit needs runs of at least {_LEAST_MIXTURES} different mixtures{largest}, got "
+                f"{int(whole.sum())} with {count}{without}: record other fixed mixtures of {list(streams)}, better "
+                "twice as many.",
+                option="losses",
+                expected=f"runs of at least {_LEAST_MIXTURES} different mixtures",
+                found=count,
             )
 
 

@@ -26,9 +26,10 @@ def write_plot(fitted: FittedMixture, path: Path) -> None:
     try:
         graphs: Any = importlib.import_module("plotly.graph_objects")
         make_subplots = importlib.import_module("plotly.subplots").make_subplots
+        label = importlib.import_module("mixer.tools.report.plot").label
     except ModuleNotFoundError:
         raise ValueError("--plot needs plotly, which is not installed: pip install 'adaptive-mixer[report]'.") from None
-    titles = ["mixtures left out", *(f"share of {name}" for name in fitted.streams)]
+    titles = ["mixtures left out", *(f"share of {label(name)}" for name in fitted.streams)]
     figure = make_subplots(rows=len(titles), cols=1, subplot_titles=titles)
     seen, left_out = fitted.seen, fitted.sign * fitted.prediction.left_out
     figure.add_trace(graphs.Scatter(x=seen, y=left_out, mode="markers", name="predicted"), row=1, col=1)
@@ -38,7 +39,7 @@ def write_plot(fitted: FittedMixture, path: Path) -> None:
         shares, means, deviations = along(fitted, number)
         for value in (means, means - _SURE * deviations, means + _SURE * deviations):
             figure.add_trace(graphs.Scatter(x=shares, y=value, mode="lines", showlegend=False), row=number + 2, col=1)
-    figure.update_layout(height=320 * len(titles), title=f"Fit of {fitted.objective}", showlegend=False)
+    figure.update_layout(height=320 * len(titles), title=f"Fit of {label(fitted.objective)}", showlegend=False)
     write_text(path, figure.to_html(include_plotlyjs=True))
 
 

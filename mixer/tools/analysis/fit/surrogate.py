@@ -18,7 +18,7 @@ _LENGTHS = (0.35, 0.7, 1.4)  # of the process, in distances between roots of sha
 _PARTS = (0.1, 0.3, 1.0, 3.0)  # variance of the process, relative to the law's
 _SLOPES = (0.0, 3.0, 100.0)  # variance of the slope on smaller models' logs, likewise
 _LEAST_VARIANCE = 1e-12
-_MOST_LOG = 700.0
+_MOST_ABOVE = math.log(10.0)  # of a prediction above the greatest loss, each above the floor: far away the law explodes
 
 Base = Callable[[FloatArray], FloatArray]  # [num_mixtures] of [num_mixtures, num_streams]
 
@@ -101,7 +101,7 @@ class Surrogate:
         along, between = self.inverse.sum(axis=0), self.kernel(points, self.mixtures)
         mean = float(along @ self.logs / along.sum())
         known = between @ self.inverse
-        above = np.exp(np.minimum(mean + known @ (self.logs - mean), _MOST_LOG))
+        above = np.exp(np.minimum(mean + known @ (self.logs - mean), self.logs.max() + _MOST_ABOVE))
         return above, known, (1.0 - known.sum(axis=1)) / np.sqrt(along.sum())
 
     def posterior(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -46,7 +46,13 @@ class RunTable(Result):
         both = [column for column in mixtures.values() if column in values.values() or column == size]
         if both:
             raise ValueError(f"--shares, --losses, --size: {both} are shares and something else: mend the patterns.")
-        named = table.columns[0] not in (*mixtures.values(), *values.values(), size)
+        read = (*mixtures.values(), *values.values(), size)
+        named = table.columns[0] not in read
+        if unread := [str(name) for name in table.columns[named:] if name not in read]:
+            self.notes.append(
+                f"Columns that are not read: {', '.join(first_of(unread))}. If one is the model's size, name it by "
+                "--size: runs of one mixture are averaged."
+            )
         self.runs = [str(name) for name in (table[table.columns[0]] if named else range(1, len(table) + 1))]
         if len(set(self.runs)) < len(self.runs):
             self.runs = [f"row {number}: {name}" for number, name in enumerate(self.runs, 1)]

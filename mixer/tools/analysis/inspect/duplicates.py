@@ -21,14 +21,14 @@ class Part:
         stream: Its name.
         is_validation: Whether they are for evaluation.
         kind: `samples`, or the `rows` that a format packs. Only parts of one kind are compared.
-        contents: A digest of each, uint64 `[num_samples]`; to find near-duplicates, its tokens or words.
+        contents: A digest of each, uint64 `[num_samples]`.
         is_whole: Whether all samples were read.
     """
 
     stream: str
     is_validation: bool
     kind: str
-    contents: UInt64Array | Sequence[Sequence[str]]
+    contents: UInt64Array
     is_whole: bool
 
 

@@ -36,7 +36,6 @@ def view_of(inspection: Inspection, findings: Sequence[Finding]) -> Group:
     parts += [_title("duplicates"), _overlaps(inspection.overlaps)]
     if inspection.losses is not None:
         parts += [_title("losses of the model"), _losses(inspection.losses)]
-        parts += [_title("near-duplicates"), _near(inspection.near_duplicates)]
     parts.append(_title(count(len(findings), "warning")))
     parts += [Text.assemble(("! ", "bold yellow"), printable(finding.sentence)) for finding in findings]
     parts.append(Text(f"\n{count(inspection.samples_read, 'sample')} read in {inspection.seconds:.1f} s.", "dim"))
@@ -218,12 +217,6 @@ def _losses(losses: Sequence[SourceLosses]) -> Table:
         name = f"{printable(one.source)}{' (validation)' if one.is_validation else ''}"
         table.add_row(Text(name), f"{one.num_rows:,}", f"{one.num_labels:,}", *shown)
     return table
-
-
-def _near(overlaps: Sequence[Overlap] | None) -> RenderableType:
-    if overlaps is None:
-        return Text("Not looked for: pip install 'adaptive-mixer[duplicates]', which needs datasketch.")
-    return _overlaps(overlaps)
 
 
 def _more(number: int, noun: str = "") -> list[Text]:

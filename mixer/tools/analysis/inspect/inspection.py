@@ -17,8 +17,7 @@ from mixer.policies.objective import Objective
 from mixer.tools.analysis.inspect.duplicates import Part, digest, find_overlaps
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.measures import Limits, Measures, parsed_of, truncation_of
-from mixer.tools.analysis.inspect.model_losses import MOST_ROWS, Source, losses_of, sources_of
-from mixer.tools.analysis.inspect.near_duplicates import can_find, find_near, units_of
+from mixer.tools.analysis.inspect.model_losses import MOST_ROWS, losses_of, sources_of
 from mixer.tools.analysis.inspect.sample_reader import SampleReading, readable
 from mixer.tools.console import Result
 from mixer.tools.recipe.data.formats.base import Format
@@ -132,7 +131,6 @@ class Inspection(Result):
         batch: The first step.
         samples_read: Number of samples that were read.
         losses: Losses of the model by source; `None` if they were not asked for.
-        near_duplicates: The near-duplicates; `None` if they were not asked for, or datasketch is not installed.
     """
 
     def __init__(
@@ -157,8 +155,6 @@ class Inspection(Result):
         self.overlaps = find_overlaps(parts)
         sources = sources_of(trainer, streams) if has_losses else []
         self.losses = losses_of(trainer, sources, min(num_samples, MOST_ROWS), seed) if has_losses else None
-        near = [_near_part(one, streams.get(one.name), num_samples, seed) for one in sources]
-        self.near_duplicates = find_near(near) if has_losses and can_find() else None
         self.seconds = time.perf_counter() - started
         self.batch = first_batch(trainer)
         self.samples_read = sum(
@@ -224,16 +220,6 @@ def _parts(one: BuiltStream, inspected: InspectedStream, num_samples: int, seed:
             digests = np.array([digest(content) for content in contents], np.uint64)
             parts.append(Part(one.stream.name, held, "rows", digests, reading.is_whole))
     return parts
-
-
-def _near_part(source: Source, one: BuiltStream | None, num_samples: int, seed: int) -> Part:
-    columns = one.format.columns if one is not None and one.format is not None and one.format.packs else None
-    rows: Any = source.dataset
-    if one is not None and columns is not None:
-        rows = one.evaluation_rows if source.is_validation else one.rows
-    reading, kind = SampleReading(rows, num_samples, seed), "samples" if columns is None else "rows"
-    units = [units_of(sample if columns is None else [sample[name] for name in columns]) for _, sample in reading]
-    return Part(source.name, source.is_validation, kind, units, reading.is_whole)
 
 
 def first_batch(trainer: MixingMixin) -> Batch:

@@ -30,6 +30,17 @@ def test_noise_explains_nothing() -> None:
     assert "explains nothing" in noisy.warnings[0]
 
 
+def test_the_order_of_three_mixtures_tells_nothing_and_far_from_runs_no_loss_explodes() -> None:
+    for seed in (0, 5, 35, 107):
+        random = np.random.default_rng(seed)
+        mixtures = random.dirichlet(np.ones(2), 3)
+        three = fit(2.0 + (1.0 - mixtures) ** 2 + 0.01 * random.standard_normal((3, 2)), mixtures)
+        assert not any(f"is {word}" in three.trust for word in ("reliable", "good", "rough"))
+        assert three.error < 10.0 * np.ptp(three.seen)
+    wrong = fit(np.random.default_rng(1).standard_normal((9, 2)))
+    assert "is unreliable" in wrong.trust
+
+
 def test_a_gain_that_may_be_none_is_said() -> None:
     kept = np.array([0, 1, 2, 6, 7, 8])  # without the runs next to the best, so that no run is of the mixture found
     noise = 0.02 * np.random.default_rng(0).standard_normal((9, 2))
@@ -74,3 +85,7 @@ def test_plots_show_the_objective_along_each_share(fitted: FittedMixture, tmp_pa
     assert (deviations >= 0.0).all()
     write_plot(fitted, tmp_path / "fit.html")
     assert "share of code" in (tmp_path / "fit.html").read_text()
+    write_plot(fit(LOSSES, streams=["math", "<i>code"]), tmp_path / "fit.html")
+    page = (tmp_path / "fit.html").read_text()
+    assert "share of <i>" not in page
+    assert r"share of \u003ci" not in page  # Plotly would read the tag

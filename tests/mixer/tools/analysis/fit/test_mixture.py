@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from mixer.tools.analysis.fit import Constraints, fit_mixture
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError
 
 
 def dirichlet(num_runs: int, num_streams: int, seed: int = 0) -> FloatArray:
@@ -118,6 +119,33 @@ def test_the_largest_models_decide() -> None:
     fitted = fit_mixture(mixtures, losses, loss_names=["target"], sizes=sizes)
     assert fitted.shares[0] == pytest.approx(0.7, abs=0.05)
     assert len(fitted.seen) == 5
+    runs = [f"small {n}" for n in range(9)] + [f"large {n}" for n in range(5)]
+    same = fit_mixture(np.concatenate([large, small[:4], large]), losses, loss_names=["target"], runs=runs, sizes=sizes)
+    assert same.best_run.startswith("large")
+
+
+def test_a_run_that_diverged_is_left_out_and_named() -> None:
+    mixtures = dirichlet(9, 2)
+    losses = 2.0 + squares(mixtures)
+    kept = np.arange(9) != 4
+    whole = fit_mixture(mixtures[kept], losses[kept])
+    losses[4] = [1e12, 3.0]
+    fitted = fit_mixture(mixtures, losses)
+    assert fitted.diverged == ["run 5"]
+    assert fitted.expected_loss == whole.expected_loss
+    assert fitted.shares.tolist() == whole.shares.tolist()
+    assert any("run 5" in warning for warning in fitted.warnings)
+    with pytest.raises(InvalidValueError) as info:
+        fit_mixture(mixtures[2:5], losses[2:5])
+    assert info.value.found == 2
+    assert "run 3" in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "losses", [[0.0, 0.05, 0.4, 0.5], [0.0, 0.0, 0.2, 0.2], [-1.0, -0.9, -0.8, 0.3], [2.0, 2.1, 2.2, 9]]
+)
+def test_losses_that_are_merely_worse_have_not_diverged(losses: list[float]) -> None:
+    assert fit_mixture(dirichlet(4, 2), np.array(losses)[:, None], loss_names=["x"]).diverged == []
 
 
 def test_runs_without_a_loss_that_counts_are_left_out_of_the_check() -> None:

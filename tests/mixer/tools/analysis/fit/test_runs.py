@@ -7,7 +7,7 @@ import pytest
 
 from mixer.ledger.ledger import Ledger
 from mixer.tools.analysis.fit.runs import RecordedRuns
-from tests.mixer.tools.analysis.watch.writing import record_step
+from tests.mixer.ledger.writing import record_step
 
 
 def recorded(

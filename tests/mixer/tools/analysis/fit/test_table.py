@@ -69,7 +69,9 @@ def test_amounts_rounding_and_missing_losses_are_handled_with_a_word(tmp_path: P
     assert rounded.mixtures.sum(axis=1) == pytest.approx(1.0)
     missing = read(tmp_path, table(**{"loss/x": [3.0, np.nan, 1.0]}))
     assert np.isnan(missing.losses[1, 0])
-    for found in (amounts, rounded, missing):
+    unread = read(tmp_path, table(size=[1, 1, 2]))
+    assert "size" in unread.notes[0]
+    for found in (amounts, rounded, missing, unread):
         assert len(found.notes) == 1
 
 

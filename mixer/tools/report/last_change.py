@@ -1,4 +1,4 @@
-"""The first sentence of an explanation: which share changed most, and what the policy saw of that stream."""
+"""A sentence on a decision: which share changed most, and what the policy saw of that stream."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ _LEAST_CHANGED = 0.01  # by a wrapper
 _NOT_SAID = ("weights", "own weight", "mean weight", "kept weight")
 
 
-def sentence(weights: pd.DataFrame, levels: Sequence[Level], unit: str, objective: str) -> str:
+def last_change(weights: pd.DataFrame, levels: Sequence[Level], unit: str, objective: str) -> str:
     """Says which share changed most since the decision before, and why.
 
     Args:

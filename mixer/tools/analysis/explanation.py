@@ -1,5 +1,6 @@
 """The explanation of a step, looked up in the ledger of its run."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import pandas as pd
 
 from mixer.ledger.decisions import Level, levels_in
 from mixer.mixture.weights import mean_tokens
-from mixer.tools.analysis.explain.sentence import sentence
 from mixer.tools.console import Result
 from mixer.tools.records.recorded_run import RecordedRun
+from mixer.tools.report.last_change import last_change
 from mixer.utils.arrays import FloatArray
 from mixer.utils.text import unit_beside
 
@@ -80,7 +81,7 @@ class Explanation(Result):
         self.measured_at = _measured_before(run, step)
         self.weights = _weights(run, row, self._row_before(run, row))
         ruling = self.levels if self.is_decided else []
-        self.sentence = sentence(self.weights, ruling, run.unit, self.objective)
+        self.sentence = last_change(self.weights, ruling, run.unit, self.objective)
         self.counts = _counts(run, row)
         self.total = int(run.clock["total"][row])
         self.size = SizeExplained(run, row)
@@ -91,6 +92,28 @@ class Explanation(Result):
         ]
         if run.interval_steps > 1:
             self.notes = [_on_interval(run, row)]
+
+    def sentences(self) -> list[str]:
+        """Says which step it is, what changed most, and what moved weights and counts."""
+        begins = f"Step {self.step} of {self.run}, {self.progress:.1%} done, {self.policy}, {self.total} samples."
+        at = "" if math.isnan(self.objective_value) else f": {self.objective_value:.3f} after step {self.evaluated_at}"
+        return [begins, self.sentence, *self.notes, *([f"Objective: {self.objective}{at}."] if self.objective else [])]
+
+    def as_data(self) -> dict[str, Any]:
+        """Gives all of it as plain data; each table has one entry a stream."""
+        levels = [
+            {
+                "policy": level.name,
+                "streams": list(level.names),
+                "terms": level.terms,
+                "weights": level.decision.weights / np.sum(level.decision.weights),
+                "loss_weights": level.decision.loss_weights,
+                "additional": level.decision.additional,
+            }
+            for level in self.levels
+        ]
+        rows = {name: vars(self)[name].reset_index(names="stream") for name in ("observed", "weights", "counts")}
+        return {**vars(self), "levels": levels, **rows}
 
     def _row_before(self, run: RecordedRun, row: int) -> int | None:
         """Finds the last row with the weights before the decision; without one, before the step."""

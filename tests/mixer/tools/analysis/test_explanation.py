@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,10 +17,9 @@ from transformers import TrainerCallback
 import mixer
 from mixer import Fixed, Floor, Hold, LossChange, MixingTrainer, Smoothed, Stream, TrustRegion, schedules
 from mixer.ledger.table_files import write_part
-from mixer.tools.analysis.explain.explanation import Explanation, explain
-from mixer.tools.analysis.explain.screen import as_json, screen
-from mixer.tools.console import print_json
-from tests.helpers import On, Tokens, shown
+from mixer.tools.analysis.explanation import explain
+from mixer.tools.report.contents import read_report
+from tests.helpers import On, Tokens
 from tests.mixer.trainer.runs import make
 
 SIZES = {"a": 40, "b": 23, "c": 9}
@@ -88,13 +86,6 @@ def keep_rows(run: Path, kept: Callable[[Any], Any]) -> None:
         write_part(part, rows.filter(kept(rows["step"])))
 
 
-def drawn(found: Explanation) -> str:
-    lines = shown(screen(found), width=80).splitlines()
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 80
-    return "\n".join(lines)
-
-
 def test_each_level_is_shown_as_the_policy_decided_it_and_the_last_one_ruled(lived: tuple[Path, Live]) -> None:
     folder, live = lived
     for step in range(1, 13):
@@ -139,7 +130,6 @@ def test_only_changes_are_recorded_and_nothing_of_a_static_policy(tmp_path: Path
     found = explain(tmp_path / "static", 3)
     assert (found.levels, found.decided_at, found.is_decided) == ([], None, False)
     assert found.notes[0] == "No decision is recorded: Fixed has kept the weights that it began the run with."
-    drawn(found)
 
 
 def test_weights_set_by_hand(tmp_path: Path) -> None:
@@ -225,38 +215,25 @@ def test_groups_are_named_where_they_moved_weights_and_the_size_is_told_too(tmp_
     assert found.learning_rate_factor == pytest.approx((found.asked / 6) ** 0.5)
 
 
-def test_it_fits_one_screen_and_json_holds_all(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sentences_and_the_report_say_what_changed_most_and_json_holds_all(
+    plain: Path, printed: Callable[..., str]
+) -> None:
     found = explain(plain, 9)
-    text = drawn(found)
     # The policy's own decisions, after steps 6 and 8.
     own, before = (explain(plain, step).weights["policy_weight"] for step in (9, 8))
     moved = (own - before).abs().idxmax()
-    assert found.sentence in " ".join(text.split())
     assert found.sentence.startswith(f"{moved} {before[moved]:.1%} → {own[moved]:.1%} of the samples: ")
     np.testing.assert_array_equal(found.weights["before"], before)
     terms = found.levels[0].terms["progress"]
     rank = sorted(terms, reverse=True).index(terms["abc".index(moved)])
     assert f"the change of its loss is the {['largest of 3', '2nd largest of 3', 'least of 3'][rank]}" in found.sentence
-    for said in ("Step 9", "The policy decided", "LossChange decides", "changed by wrappers", "Batch size 8"):
-        assert said in text
-    print_json(as_json(found))
-    content = json.loads(capsys.readouterr().out)
+    assert printed("explain", plain, "--step", 9).splitlines() == found.sentences()
+    content = json.loads(printed("explain", plain, "--step", 9, "--json"))
     assert content["is_decided"]
     assert [row["stream"] for row in content["counts"]] == ["a", "b", "c"]
     assert content["levels"][0]["policy"] == "LossChange"
-
-
-def test_a_large_stream_is_never_hidden(plain: Path) -> None:
-    found = explain(plain, 9)
-    shares = [0.12, 0.11, 0.1, 0.1, 0.1, 0.1, *[0.37 / 20] * 20]  # a fair share of 26 is 3.8 %
-    names = [f"s{place}" for place in range(26)]
-    columns = {"before": 1 / 26, "policy_weight": shares, "weight": shares, "active": True, "loss_weight": 1.0}
-    found.weights = pd.DataFrame({**columns, "tokens_per_sample": np.nan}, index=names)
-    found.counts = pd.DataFrame(1.0, index=names, columns=found.counts.columns)
-    found.observed, found.levels = pd.DataFrame(index=names), []
-    text = drawn(found)
-    assert all(f"\n{name} " in text for name in names[:6])
-    assert "20 more streams, 37.0% of the samples together, are in --json." in text
+    last = explain(plain, 12)
+    assert dict(read_report([plain]).summary)["Last decision"] == [f"after step {last.decided_at}: {last.sentence}"]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +252,6 @@ def test_a_damaged_description_is_no_hindrance(copied: Path, plain: Path, damage
     assert found.notes == whole.notes
     assert found.counts.equals(whole.counts)
     assert found.weights["weight"].tolist() == whole.weights["weight"].tolist()
-    drawn(found)
 
 
 def test_damaged_decisions_are_no_decisions(copied: Path, plain: Path) -> None:
@@ -288,7 +264,6 @@ def test_damaged_decisions_are_no_decisions(copied: Path, plain: Path) -> None:
         found = explain(copied, 6)
         assert not found.is_decided
         assert found.counts.equals(explain(plain, 6).counts)
-        drawn(found)
 
 
 def test_missing_steps_are_refused(plain, copied, refused) -> None:
@@ -315,4 +290,4 @@ def test_the_objective_has_the_value_of_the_last_evaluation_that_was_known(tmp_p
     assert [one.objective for one in found] == ["loss of b"] * 2
     assert math.isnan(found[0].objective_value)
     assert found[1].objective_value == pytest.approx(logged[2])
-    assert f"The objective is the loss of b: {logged[2]:.3f} at the evaluation after step 2." in drawn(found[1])
+    assert f"Objective: loss of b: {logged[2]:.3f} after step 2." in found[1].sentences()

@@ -1,1 +1,0 @@
-"""Reports streams to the experiment trackers that the Trainer uses."""

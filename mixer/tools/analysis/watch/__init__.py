@@ -1,1 +1,0 @@
-"""`mixer watch`: a live view of a run on the terminal."""
