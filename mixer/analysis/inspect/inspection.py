@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
+from mixer.analysis.inspect.duplicates import Part, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.measures import Limits, Measures, truncation_of
 from mixer.analysis.inspect.model_losses import MOST_ROWS, Source, losses_of, sources_of
 from mixer.analysis.inspect.near_duplicates import can_find, find_near, units_of
 from mixer.analysis.inspect.sample_reader import SampleReading, readable
 from mixer.loading.loaded_step import MicroBatch
+from mixer.loading.row_digest import digest
 from mixer.models.heads import tasks_of
 from mixer.models.labels import num_classes_of
 from mixer.models.multi_task import MultiTaskModel

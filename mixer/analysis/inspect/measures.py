@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixer.analysis.inspect.duplicates import digest
 from mixer.analysis.inspect.sample_reader import Faults, SampleReading
+from mixer.loading.row_digest import digest
 from mixer.models.labels import IGNORED, LABEL_COLUMNS
 from mixer.recipe.data.formats.tokens import length_limit
 from mixer.recipe.data.formatting import readable

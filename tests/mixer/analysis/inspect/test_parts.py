@@ -11,11 +11,12 @@ from datasets import Dataset
 from hypothesis import given, settings, strategies as st
 
 from mixer.analysis.inspect import measures
-from mixer.analysis.inspect.duplicates import Part, digest, find_overlaps
+from mixer.analysis.inspect.duplicates import Part, find_overlaps
 from mixer.analysis.inspect.examples import Decoder
 from mixer.analysis.inspect.inspect_view import marked
 from mixer.analysis.inspect.measures import Limits, Measures, Truncation, num_learned, truncation_of
 from mixer.analysis.inspect.sample_reader import SampleReading
+from mixer.loading.row_digest import digest
 from mixer.mixture.stream import Stream
 from mixer.recipe.data.formats import Chat, Prompt, Text
 from mixer.recipe.streams import BuiltStream
