@@ -17,7 +17,13 @@ from mixer.policies.objective import Objective, as_objective
 from mixer.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.recipe.data.formats.template import chat_template_of
 from mixer.recipe.model import ModelRecipe, load_pretrained, note_class_names
-from mixer.recipe.stream_checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
+from mixer.recipe.stream_checks import (
+    check_evaluation,
+    check_lengths,
+    check_streams,
+    in_words_of_recipes,
+    tell_shared_documents,
+)
 from mixer.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
 from mixer.recipe.trainers import KINDS, TrainerName, fitted_model, trainer_class
 from mixer.run.config import MixingConfig, options_in
@@ -176,6 +182,8 @@ class Recipe:
         if not has_weights:
             training.precompute_ref_log_probs = False  # of DPO
         with in_words_of_recipes():
+            if training.process_index == 0:
+                tell_shared_documents(built, sets)
             trainer = trainer_class(self.trainer, has_weights)(
                 model=model,
                 args=training,
