@@ -177,7 +177,7 @@ class Recipe:
         heads = {name: one.stream.head or name for name, one in built.items()}
         parts = {"streams": built, "evaluation": sets, "targets": targets}
         classes = {(field, name): one.class_names for field, own in parts.items() for name, one in own.items()}
-        note_class_names(model, heads, {at: names for at, names in classes.items() if names})
+        note_class_names(model, heads, {at: names for at, names in classes.items() if names is not None})
         training: Any = copy.copy(self.training)
         if not has_weights:
             training.precompute_ref_log_probs = False  # of DPO
