@@ -66,7 +66,7 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
             package, _, name = dotted_name.rpartition(".")
             function = getattr(pkgutil.resolve_name(package), name)
     except (ImportError, AttributeError, ValueError) as error:
-        hint = hidden(dotted_name) or "Is its package installed?"
+        hint = hidden(dotted_name) or "Is its package installed, or its file beside the recipe?"
         raise ValueError(f"{field_name}: {dotted_name!r} cannot be found ({error}). {hint}") from None
     try:
         return function(*positional, **arguments)

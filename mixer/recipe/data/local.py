@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 from mixer.recipe.data.row_files import TextRows, chosen, files_in, rows_of, telling, without_descriptions
 from mixer.recipe.data.splits import take_split
-from mixer.recipe.data.suffixes import BUILDERS, KNOWN
+from mixer.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, suffix_of
 
 # Names of files and folders for each split, as on the hub.
 _SPLIT_WORDS = {
@@ -43,6 +43,7 @@ def load_local(
     streaming: bool = False,
     columns: Sequence[str] | None = None,
     rows: TextRows = "line",
+    separator: str | None = None,
 ) -> list[Any]:
     """Loads splits of local data.
 
@@ -55,6 +56,7 @@ def load_local(
         streaming: Whether to read rows on demand.
         columns: The columns to read; `None` for all.
         rows: Unit of a row in a text file.
+        separator: What separates the cells of CSV, if that is named.
 
     Returns:
         One data set per split.
@@ -73,6 +75,8 @@ def load_local(
         )
     if is_saved and rows != "line":
         raise ValueError(f"{called}: rows={rows!r} is for text files (.txt), and {path!r} is none: leave it out.")
+    if is_saved and separator is not None:
+        raise ValueError(f"{called}: separator={separator!r} is for CSV and TSV, and {path!r} is none: leave it out.")
     if is_saved:
         parts = _load_saved(folder, called, streaming)
         with telling(called):
@@ -144,7 +148,9 @@ def _configured(
                 rows = rows_of(builder, split, streaming)
                 return rows if columns is None else chosen(rows, columns)
         files = [Path(file) for file in builder.config.data_files[split]]
-        rows = read(files, separator=getattr(builder.config, "sep", None))
+        separator = getattr(builder.config, "sep", None)
+        is_usual = separator in (None, SEPARATORS.get(suffix_of(files[0]) or ""))
+        rows = read(files, **({} if is_usual else {"separator": separator}))
         with telling(called):
             return _with_types(rows, builder.info.features or {})
 

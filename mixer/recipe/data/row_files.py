@@ -21,6 +21,7 @@ from transformers.utils import logging
 
 from mixer.recipe.data.rows import VERSION, Rows, known, opened, other_columns
 from mixer.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import shortened
 
 TextRows = Literal["line", "paragraph", "document"]
@@ -104,6 +105,12 @@ def read_files(
     """
     places = [PurePath(file) for file in files]
     suffix = _common_suffix(places, called, path)
+    if separator is not None and suffix not in SEPARATORS:
+        raise InvalidValueError(
+            f"{called}: separator={separator!r} is for CSV and TSV, and {places[0].name!r} is none: leave it out.",
+            option="separator",
+            found=separator,
+        )
     if rows != "line" and suffix != ".txt":
         raise ValueError(
             f"{called}: rows={rows!r} is for text files (.txt), and {places[0].name!r} is none: leave it out."
@@ -188,8 +195,8 @@ def _builder(
     identity = list(zip(names, ages, strict=True))
     data_files = DataFilesDict({"train": DataFilesList(names, identity)})
     wanted = None if columns is None else list(columns)
-    separator = separator or SEPARATORS.get(suffix)
-    return Rows(data_files=data_files, hash=VERSION, separator=separator, columns=wanted, **own)
+    cells = {"separator": separator or SEPARATORS.get(suffix), "is_chosen": separator is not None}
+    return Rows(data_files=data_files, hash=VERSION, columns=wanted, **cells, **own)
 
 
 def _check_schemas(

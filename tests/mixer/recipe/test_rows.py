@@ -14,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from mixer.recipe.data import Chat, DataSource, Format, Labelled, Prompt, Text, formatted
+from mixer.utils.errors import InvalidValueError
 from tests.mixer.recipe.small_tokenizers import CHATML, byte_level
 
 BYTES = byte_level()
@@ -308,3 +309,37 @@ def test_files_of_shards_name_their_splits(tmp_path: Path) -> None:
     assert read(tmp_path / "set", split="train_gen") == [{"text": "train_gen"}]
     with pytest.raises(ValueError, match=r"no split 'train'; there are \['test_sft', 'train_gen', 'train_sft'\]"):
         read(tmp_path / "set")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("name", "other"), [("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", ",")])
+def test_another_separator_is_named_and_can_be_said(name: str, other: str, streaming: bool, tmp_path: Path) -> None:
+    path = put(tmp_path / name, f"a{other}b\nx. y{other}1\n")
+    with pytest.raises(ValueError) as refused:
+        read(path, streaming=streaming)
+    assert f"data.separator: {json.dumps(other)}" in str(refused.value)
+    assert read(path, streaming=streaming, separator=other) == [{"a": "x. y", "b": "1"}]
+    own = "," if name == "a.csv" else "\t"
+    assert read(path, streaming=streaming, separator=own) == [{f"a{other}b": f"x. y{other}1"}]
+
+
+def test_a_separator_is_one_character_of_cells(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError) as refused:
+        DataSource("a.csv", separator="; ")
+    assert (refused.value.option, refused.value.found) == ("data.separator", "; ")
+    with pytest.raises(ValueError, match="separator"):
+        read(put(tmp_path / "a.jsonl", '{"a": 1}'), separator=";")
+    datasets.Dataset.from_dict({"a": [1]}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="separator"):
+        read(tmp_path / "saved", separator=";")
+
+
+def test_a_column_without_a_value_in_the_first_file_of_a_stream_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "a.jsonl", '{"x": 1, "y": null}\n')
+    put(tmp_path / "b.jsonl", '{"x": 2, "y": null}\n{"x": 3, "y": 7}\n')
+    with pytest.raises(ValueError) as refused:
+        read(tmp_path, streaming=True)
+    assert all(part in str(refused.value) for part in ("b.jsonl", "line 2", "'y'", "7", "no value in the first rows"))
+    assert read(tmp_path, streaming=True, columns=["x"]) == [{"x": 1}, {"x": 2}, {"x": 3}]
+    put(tmp_path / "b.jsonl", '{"x": 2, "y": "seven"}\n')
+    assert read(tmp_path, streaming=True)[1] == {"x": 2, "y": "seven"}
