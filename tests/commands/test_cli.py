@@ -59,7 +59,7 @@ def test_wrong_input_names_the_field(tmp_path: Path, arguments: list[str], messa
 
 def test_code_beside_a_recipe_is_found_while_its_command_runs(tmp_path: Path, printed: Runs) -> None:
     (tmp_path / "code_beside.py").write_text(
-        "from mixer.policies import Uniform\nfrom tests.commands.recipes import tokens\nclass Mine(Uniform):\n    pass\n"
+        "from mixer.policies import Uniform\nfrom tests.commands.recipes import tokens\nclass Mine(Uniform): ...\n"
     )
     python = {"factory": "code_beside.tokens", "arguments": RECIPE["streams"]["python"]["arguments"]}
     streams = {**RECIPE["streams"], "python": python}

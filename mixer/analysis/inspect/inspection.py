@@ -21,6 +21,7 @@ from mixer.models.labels import num_classes_of
 from mixer.models.multi_task import MultiTaskModel
 from mixer.models.row_losses import tokens_per_row
 from mixer.policies.objective import Objective
+from mixer.recipe.data.file_list import files_of
 from mixer.recipe.data.formats.base import Format
 from mixer.recipe.recipe import Recipe
 from mixer.recipe.streams import BuiltStream
@@ -70,6 +71,7 @@ class InspectedStream(Result):
         weight: Its initial weight.
         format: Name and arguments of the format that makes samples of rows; `None` without one.
         packs: Whether the format packs several rows into a sample.
+        files: The files that its rows come from; none if there are none, or they are read on demand.
         num_rows: Number of rows before formatting; `None` without a format, or if unknown.
         truncation: The rows that the format truncates; `None` if it truncates none.
         limits: The inputs and labels that the model, with the stream's head, can take.
@@ -87,6 +89,7 @@ class InspectedStream(Result):
         self.weight = trainer.mixing.weights[stream.name]
         self.format = None if one.format is None else described(one.format)
         self.packs = one.format is not None and one.format.packs
+        self.files = files_of(stream.dataset if one.rows is None else one.rows)
         self.num_rows = len(one.rows) if hasattr(one.rows, "__len__") else None
         self.truncation = truncation_of(one, tokenizer, limits.task, num_samples, seed)
         self.limits = limits

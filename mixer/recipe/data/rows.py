@@ -171,8 +171,8 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
 def other_columns(file: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> str:
     """Describes a file whose columns are not those of the first."""
     return (
-        f"the columns of {file!r} are {', '.join(columns)}, and those of {first!r} {', '.join(expected)}. Give files "
-        "with the same columns, choose some that all have (data.columns), or a stream for each."
+        f"the columns of {file!r} are {', '.join(columns)}, and those of {first!r} {', '.join(expected)}. If one "
+        "of them is no data, leave it out (data.exclude); else choose columns that all have (data.columns), or give a stream for each."
     )
 
 

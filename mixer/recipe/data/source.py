@@ -13,6 +13,7 @@ import huggingface_hub
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
 
+from mixer.recipe.data.file_list import Patterns
 from mixer.recipe.data.local import is_pattern, load_files, load_local, matched
 from mixer.recipe.data.remote import check_urls, load_remote
 from mixer.recipe.data.row_files import TextRows, chosen, read_files, telling
@@ -41,6 +42,8 @@ class DataSource:
             (up to an empty line), or the whole file as one `document`.
         columns: The columns to read; `None` for all. Others may differ between files.
         separator: What separates the cells of CSV and TSV, such as `;`; `None` is a comma, and for TSV a tab.
+        include: Patterns of the files of a folder, a pattern or a list to read, such as `part/*.txt`; `None` for all.
+        exclude: Patterns of files to leave out.
         storage_options: What fsspec needs to open a URL, such as credentials. Values are neither shown nor written.
 
     Raises:
@@ -56,6 +59,8 @@ class DataSource:
     rows: TextRows = "line"
     columns: list[str] | None = None
     separator: str | None = None
+    include: list[str] | None = None
+    exclude: list[str] = field(default_factory=list)
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -100,13 +105,16 @@ class DataSource:
             if self.name is not None and len(paths) > 1:
                 raise ValueError(f"{called}: name={self.name!r} is for data on the hub, or a folder: leave it out.")
         local = {"name": self.name, "rows": self.rows, "separator": self.separator}
+        patterns = Patterns(self.include, tuple(self.exclude))
         if is_url(shown):
             read = partial(read, storage_options=self.storage_options)
-            loaded = load_remote(paths, splits, called, read, self.storage_options, **options, **local)
+            loaded = load_remote(
+                paths, splits, called, read, self.storage_options, patterns=patterns, **options, **local
+            )
         elif len(paths) > 1:
-            loaded = load_files(matched(paths, called), splits, called, read, self.streaming)
+            loaded = load_files(matched(paths, called), splits, called, read, self.streaming, patterns)
         elif is_here:
-            loaded = load_local(paths[0], splits, called, read, **local, **options)
+            loaded = load_local(paths[0], splits, called, read, patterns=patterns, **local, **options)
         else:
             loaded = self._load_hub(paths[0], splits, called)
         return loaded[0], loaded[1] if self.validation_split is not None else None
@@ -121,6 +129,8 @@ class DataSource:
             raise ValueError(f"{called}: rows={self.rows!r} is for text files: leave it out.")
         if self.separator is not None:
             raise ValueError(f"{called}: separator={self.separator!r} is for CSV and TSV: leave it out.")
+        if self.include is not None or self.exclude:
+            raise ValueError(f"{called}: include and exclude choose files: leave them out.")
         for split in splits:
             check_slices(split, called, self.streaming)
         options: dict[str, Any] = {"revision": self.revision, "streaming": self.streaming}
