@@ -172,7 +172,8 @@ def other_columns(file: str, columns: Sequence[str], first: str, expected: Seque
     """Describes a file whose columns are not those of the first."""
     return (
         f"the columns of {file!r} are {', '.join(columns)}, and those of {first!r} {', '.join(expected)}. If one "
-        "of them is no data, leave it out (data.exclude); else choose columns that all have (data.columns), or give a stream for each."
+        "of them is no data, leave it out (data.exclude). Else choose columns that all have (data.columns), or give a "
+        "stream for each."
     )
 
 

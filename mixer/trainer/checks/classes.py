@@ -13,6 +13,7 @@ from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream, is_iterable
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
 from mixer.models.labels import IGNORED, LABEL_COLUMNS, check_label_values, num_classes_of
+from mixer.models.token_ids import check_token_column, num_tokens_of
 from mixer.run.loading import goes_by_first
 from mixer.run.plan import RunPlan
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
@@ -55,6 +56,8 @@ def check_classes(
         if trainer.args.eval_strategy != "no" and _is_stock(trainer, like):
             head = f"the head {task!r}" if task else "the model's head"
             check_label_values(called, own, num_classes_of(model, task), head)
+            if (num_tokens := num_tokens_of(model)) is not None:
+                check_token_column(called, own, num_tokens)
     trained = [
         (f"Stream {own.name!r}", own.dataset, own, task) for own, task in zip(plan.streams, plan.tasks, strict=True)
     ]
