@@ -9,6 +9,7 @@ from typing import Any
 from transformers.trainer import TRAINER_STATE_NAME
 
 from mixer.utils.files import at_once, digests_of, find_damaged, other_version, read_json, sync_to_disk, write_json
+from mixer.utils.text import printable, shortened
 from mixer.utils.validation import DAMAGE, load_json
 
 _WHOLE = ("model.safetensors", "pytorch_model.bin")

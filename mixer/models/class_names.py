@@ -10,6 +10,7 @@ from torch.utils.data import Subset
 from transformers.utils import logging
 
 from mixer.models.inputs import inner_model
+from mixer.utils.errors import InvalidValueError
 
 logger = logging.get_logger(__name__)
 
@@ -21,7 +22,7 @@ class NamedClasses:
     Args:
         called: Name of the data set, as the beginning of a sentence.
         name: Its name inside a sentence.
-        names: The names, in the order of their numbers.
+        names: The names, in the order of their numbers; empty for numbers that nothing names.
         column: The column of the labels; `None` if the names come from elsewhere.
         head: The head that is trained on them; empty for the only one of a model.
         is_streamed: Whether rows are read on demand.
@@ -68,27 +69,45 @@ def check_same_classes(found: Iterable[NamedClasses]) -> dict[str, NamedClasses]
         found: The names of each data set with names.
 
     Returns:
-        The names by head, of the data set with most of them.
+        The names by head, of the data set with most of them; none of a head whose classes have no names.
 
     Raises:
-        ValueError: Names both data sets, their classes, and the call that renumbers one.
+        InvalidValueError: Names both data sets, their classes, and the way to number them alike.
     """
     by_head: dict[str, NamedClasses] = {}
     for own in found:
         first = by_head.setdefault(own.head, own)
         if list(map(str.casefold, own.names)) == list(map(str.casefold, first.names)):
             continue
-        if any(one.casefold() != other.casefold() for one, other in zip(own.names, first.names, strict=False)):
+        is_known = own.names and first.names
+        if not is_known or any(
+            one.casefold() != other.casefold() for one, other in zip(own.names, first.names, strict=False)
+        ):
             whose = f"the head {own.head!r}" if own.head else "its head"
-            raise ValueError(
-                f"{own.called}: its labels are {list(own.names)}, and those of {first.name}, which shares {whose}, "
-                f"{list(first.names)}: the same number would mean two things. {_hint(own, first)}"
+            hint = _hint(own, first)
+            raise InvalidValueError(
+                f"{own.called}: its labels are {_in_words(own)}, and those of {first.name}, which shares {whose}, "
+                f"{_in_words(first)}: the same number {'would' if is_known else 'may'} mean two things. {hint}",
+                stream=own.name.strip("'"),
+                expected=_in_words(first),
+                found=list(own.names),
+                hint=hint,
             )
         by_head[own.head] = max(first, own, key=lambda one: len(one.names))
-    return by_head
+    return {head: own for head, own in by_head.items() if own.names}
+
+
+def _in_words(own: NamedClasses) -> str:
+    return str(list(own.names)) if own.names else "numbers"
 
 
 def _hint(own: NamedClasses, first: NamedClasses) -> str:
+    if not (own.names and first.names):
+        named, numbers = (own, first) if own.names else (first, own)
+        return (
+            f"Say what the numbers of {numbers.name} mean: Labelled(labels=[...]) with the names of the numbers 0, 1, "
+            f"... in this order, such as {list(named.names)}; or with numbers in quotes, which name themselves."
+        )
     if own.column is None:
         return "Give both the same Labelled(labels=[...])."
     known = {name.casefold() for name in first.names}

@@ -11,10 +11,11 @@ import numpy as np
 from mixer.measurements.measurement import Measurement, Needs, Observed, at_interval
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.options import check_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
-from mixer.utils.text import safe_names
+from mixer.utils.text import did_you_mean, safe_names
 from mixer.utils.validation import finite_numbers
 
 Terms = Mapping[str, FloatArray | float]
@@ -308,8 +309,13 @@ def in_order(values: Mapping[str, float], names: Sequence[str], where: str) -> l
     values = safe_names(values, where)
     missing, unknown = [name for name in names if name not in values], [name for name in values if name not in names]
     if missing or unknown:
-        raise ValueError(
-            f"{where} must name each of the streams {list(names)} once; missing: {missing}, unknown: {unknown}."
+        hint = "".join(did_you_mean(str(name), missing or names) for name in unknown)
+        raise InvalidValueError(
+            f"{where} must name each of the streams {list(names)} once; missing: {missing}, unknown: {unknown}.{hint}",
+            option=where,
+            expected=f"one number for each of {list(names)}",
+            found=list(values),
+            hint=hint.strip() or None,
         )
     return [values[name] for name in names]
 

@@ -46,7 +46,7 @@ class Options:
         methods: The user's methods, and first the one that the option `conflict` stands for.
         target_splits: The objective with the development rows, or `None`.
         config: All others, as the user has given them.
-        evaluated_on_training_rows: Which evaluation sets have the rows of a stream; `None` if none is known to.
+        evaluated_on_training_rows: Which evaluation sets have rows of streams, on the main rank; or `None`.
     """
 
     policy: Policy

@@ -19,6 +19,7 @@ from mixer.mixture.stream import GrowingDataset, Stream
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.recorded_arguments import KeepsArguments
+from mixer.utils.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class RunContext:
         """
         names = [stream.name for stream in self.streams]
         if name not in names:
-            raise ValueError(f"{asked_by}: there is no stream {name!r}; the streams are {names}.")
+            hint = did_you_mean(name, names)
+            raise ValueError(f"{asked_by}: there is no stream {name!r}; the streams are {names}.{hint}")
         return names.index(name)
 
     @property

@@ -18,11 +18,13 @@ from mixer.losses.stream_losses import computes_loss
 from mixer.mixture.stream import Stream
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK, check_columns, heads_of
+from mixer.models.token_ids import check_token_column, check_tokens, num_tokens_of
 from mixer.run import hf_compat
 from mixer.run.loading import LoadingRules, StreamLoading, goes_by_first
 from mixer.run.plan import differ_by_options
 from mixer.utils.arrays import Int64Array
 from mixer.utils.random_state import seeded
+from mixer.utils.text import listed
 
 logger = logging.get_logger(__name__)
 
@@ -47,6 +49,7 @@ class StreamDifferences:
         self.tasks = tasks_of(self._model, list(streams))
         _check_unused_heads(trainer, self.tasks)
         self._check_smoothing()
+        self._num_tokens = num_tokens_of(self._model)
         self._num_classes = self._find_classes()  # of each stream's head, if it is a classifier
         forms = {number: self._form(stream, self.tasks[number]) for number, stream in enumerate(streams)}
         # Collators and heads of single streams.
@@ -82,6 +85,8 @@ class StreamDifferences:
                 label_checks.check_label_values(f"Stream {stream.name!r}", stream.dataset, number, _head(task))
                 if number is not None:
                     label_checks.check_label_column(stream.name, stream.dataset, number, _head(task))
+                if self._num_tokens is not None:
+                    check_token_column(f"Stream {stream.name!r}", stream.dataset, self._num_tokens)
         return num_classes
 
     def _check_smoothing(self) -> None:
@@ -195,10 +200,14 @@ class StreamDifferences:
         known += [column for column in own if column not in known]
 
     def check_classes(self, batch: StepBatch) -> None:
-        """Refuses labels that the head of their stream does not have."""
-        for micro in batch.micro_batches if any(self._num_classes) else ():
-            if isinstance(micro.inputs, Mapping):
+        """Refuses labels that the head of their stream does not have, and tokens that the model does not have."""
+        for micro in batch.micro_batches:
+            if isinstance(micro.inputs, Mapping) and any(self._num_classes):
                 self._check_classes(micro.inputs.get("labels"), micro.stream_ids)
+            if isinstance(micro.inputs, Mapping) and self._num_tokens is not None:
+                names = [repr(self._streams[stream_id].name) for stream_id in np.unique(micro.stream_ids).tolist()]
+                called = f"A micro-batch of {listed(names) if names else 'no stream'}"
+                check_tokens(called, micro.inputs.get("input_ids"), self._num_tokens)
 
     def _check_classes(self, labels: Any, stream_ids: Int64Array) -> None:
         for stream_id in np.unique(stream_ids).tolist():

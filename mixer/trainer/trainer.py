@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
-from transformers.utils import logging
 
 from mixer.ledger.card import add_mixture_card
 from mixer.ledger.ledger import Ledger
@@ -23,9 +22,9 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.resolve import resolve_epoch_size
-from mixer.mixture.split_names import trained_on
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import as_streams, skipping_of
+from mixer.models.inputs import takes_task
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.class_checks import check_output_folder
@@ -35,6 +34,7 @@ from mixer.run.plan import Options
 from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
 from mixer.trainer.checks.overrides import check_class, check_trainer_keywords
+from mixer.trainer.checks.shared_rows import tell_shared_rows
 from mixer.trainer.evaluation.best_model import check_found, is_best, with_safe_name
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
 from mixer.trainer.evaluation.evaluation_sets import check_sets
@@ -46,8 +46,6 @@ from mixer.trainer.parts import Parts
 from mixer.trainer.training import Training
 from mixer.trainer.trl.preparation import StreamPreparation
 from mixer.utils.text import safe_names
-
-logger = logging.get_logger(__name__)
 
 
 class MixingMixin(Trainer):
@@ -143,9 +141,8 @@ class MixingMixin(Trainer):
         metric = with_safe_name(self.args.metric_for_best_model, self.eval_dataset)
         self.args.metric_for_best_model = metric
         evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)
-        overlap = trained_on({stream.name: stream.dataset for stream in streams}, evaluated)
-        if overlap is not None and self.is_world_process_zero():
-            logger.warning(overlap)
+        is_main = self.is_world_process_zero()
+        overlap = tell_shared_rows(streams, takes_task(self.model), evaluated) if is_main else None
         streams = self._preparation.take_stand_in_back()
         policy = resolve_policy(config.chosen("mixing", mixing), streams)
         target_splits = split_targets(self, config.chosen_objective(objective), policy)

@@ -1,7 +1,7 @@
 """A training run from its beginning to its end, whatever ends it."""
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from mixer.trainer.hyperparameter_search import PrunedElsewhere
 from mixer.trainer.log import tell_of_merged_names
 from mixer.trainer.loop import MixingCallback
 from mixer.trainer.parts import Parts
-from mixer.utils.text import shortened
+from mixer.utils.errors import InvalidValueError
+from mixer.utils.text import first_of, shortened
 
 logger = logging.get_logger(__name__)
 
@@ -78,7 +79,8 @@ class Training:
             self._parts.start.chosen(requested, trial) as checkpoint,
             self._parts.loop.ending_by_signals(),
         ):
-            result = train(checkpoint, *args, **kwargs)
+            with _naming_shapes(checkpoint):
+                result = train(checkpoint, *args, **kwargs)
             self._finish()
             return result
 
@@ -224,3 +226,24 @@ class Training:
         error = explain_write_error(self._run.method_error, Path(str(self._trainer.args.output_dir)))
         if len(self._parts.methods) and self._ranks.max_over_ranks(int(error is not None)):
             self._ranks.raise_on_all(error)
+
+
+@contextlib.contextmanager
+def _naming_shapes(checkpoint: str | None) -> Iterator[None]:
+    """Refuses a checkpoint whose weights have other shapes than the model's, in place of torch's own error."""
+    try:
+        yield
+    except RuntimeError as error:
+        shapes = [line.strip() for line in str(error).splitlines() if "size mismatch for" in line]
+        if checkpoint is None or not shapes:
+            raise
+        hint = (
+            "Resume with the model's configuration as it was (model.config, vocab_size), or start a new run elsewhere."
+        )
+        raise InvalidValueError(
+            f"resume_from_checkpoint: the weights in {checkpoint!r} have other shapes than the model's: "
+            f"{'; '.join(first_of(shapes, 2))} {hint}",
+            option="resume_from_checkpoint",
+            found=checkpoint,
+            hint=hint,
+        ) from None

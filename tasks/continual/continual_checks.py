@@ -9,11 +9,11 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.measurements import EvaluationLoss, Needs, asked
-from mixer.mixture.split_names import have_same_rows
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names
 from mixer.models.inputs import takes_task
 from mixer.models.labels import LABEL_COLUMNS
 from mixer.trainer.checks.engines import engine_of
+from mixer.trainer.checks.shared_rows import rows_trained_on
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
 from mixer.utils.ranges import check_count
@@ -51,10 +51,12 @@ def check_classes(model: nn.Module, sequence: TaskSequence) -> None:
 
 
 def warn_of_same_rows(sequence: TaskSequence, args: TrainingArguments) -> None:
-    """Warns of tasks that are evaluated on the rows that they train on."""
-    same = [task.name for task in sequence if have_same_rows(task.train, task.evaluation)]
-    if same and args.process_index == 0:
-        logger.warning("The tasks %s are evaluated on the rows that they train on.", same)
+    """Warns of tasks that are evaluated on rows that they, or others, train on."""
+    if args.process_index == 0:
+        trained = {f"the task {task.name!r}": task.train for task in sequence}
+        told = rows_trained_on(trained, {f"the evaluation set of {task.name!r}": task.evaluation for task in sequence})
+        if told is not None:
+            logger.warning("%s", told)
 
 
 def check_evaluation(needs: Needs, eval_dataset: Any, sequence: TaskSequence) -> None:

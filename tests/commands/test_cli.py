@@ -13,7 +13,7 @@ from mixer import Ledger
 from mixer.measurements.gradients import STEP_WITH_VARIANCES
 from mixer.policies import policy_classes
 from mixer.tools.cli.entry import main
-from tests.commands.recipes import SAVING, Runs, on_a_rank, write_recipe
+from tests.commands.recipes import RECIPE, SAVING, Runs, on_a_rank, write_recipe
 from tests.ranks.warm import run_warm
 
 
@@ -55,6 +55,18 @@ def test_one_process_trains_with_another_policy_and_model(tmp_path: Path) -> Non
 )
 def test_wrong_input_names_the_field(tmp_path: Path, arguments: list[str], message: str, refused: Runs) -> None:
     assert message in refused("train", write_recipe(tmp_path), *arguments)
+
+
+def test_code_beside_a_recipe_is_found_while_its_command_runs(tmp_path: Path, printed: Runs) -> None:
+    (tmp_path / "code_beside.py").write_text(
+        "from mixer.policies import Uniform\nfrom tests.commands.recipes import tokens\nclass Mine(Uniform): ...\n"
+    )
+    python = {"factory": "code_beside.tokens", "arguments": RECIPE["streams"]["python"]["arguments"]}
+    streams = {**RECIPE["streams"], "python": python}
+    recipe, before = write_recipe(tmp_path, streams=streams, mixing={"class_path": "code_beside.Mine"}), [*sys.path]
+    main(["train", recipe, "--training.max_steps", "1"])
+    assert "python" in printed("inspect", recipe)
+    assert sys.path == before
 
 
 def test_resume_auto_starts_anew_and_then_goes_on(tmp_path, capsys, refused) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.contract import weights_array
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
-from mixer.utils.text import safe_names
+from mixer.utils.text import did_you_mean, safe_names
 
 
 def check_targets(name: str, targets: object) -> None:
@@ -48,7 +48,8 @@ def target_weights(targets: Targets, names: Sequence[str], without: FloatArray, 
     targets = safe_names(targets, f"{where}, targets")
     unknown = [name for name in targets if name not in names]
     if unknown:
-        raise ValueError(f"{where}: targets must be names of streams, {list(names)}; unknown: {unknown}.")
+        hint = did_you_mean(str(unknown[0]), names)
+        raise ValueError(f"{where}: targets must be names of streams, {list(names)}; unknown: {unknown}.{hint}")
     importance = dict(targets) if isinstance(targets, Mapping) else dict.fromkeys(targets, 1.0)
     return shares(weights_array({name: importance.get(name, 0.0) for name in names}, names, f"{where}, targets"))
 

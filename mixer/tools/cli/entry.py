@@ -9,8 +9,8 @@ With statuses other than 0 and 3, stdout has no JSON.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -68,24 +68,46 @@ def _run(words: list[str]) -> int | None:
     import_early()
     title = f"mixer {name}"
     try:
+        given = rest
         if name in WITH_RECIPE:
             rest = _of_run(rest)
             check_names(rest)
         loaded = load_command(name)
-        rest = _own_names(rest, loaded.aliases)
-        with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
-            command = _for_trainer(loaded, rest)
-            command.parser.prog, recipe_class = title, command.recipe_class
-            config = (
-                command.parser.parse_args(rest) if recipe_class is None else _parsed(command.parser, recipe_class, rest)
-            )
-        status = command.run(config)
+        with _beside(given if loaded.recipe_class is not None else ()):
+            status = _run_command(loaded, name, rest)
         end_together()
     except BrokenPipeError:  # an OSError, but not wrong input
         raise
     except (ValueError, TypeError, OSError) as error:
         _refuse(title, str(error))
     return status
+
+
+def _run_command(loaded: Command, name: str, rest: list[str]) -> int | None:
+    rest = _own_names(rest, loaded.aliases)
+    with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
+        command = _for_trainer(loaded, rest)
+        command.parser.prog, recipe_class = f"mixer {name}", command.recipe_class
+        is_plain = recipe_class is None
+        config = command.parser.parse_args(rest) if is_plain else _parsed(command.parser, recipe_class, rest)
+    return command.run(config)
+
+
+@contextmanager
+def _beside(words: Sequence[str]) -> Iterator[None]:
+    """Lets a recipe name code beside its file, for the time of its command; what is installed goes first.
+
+    The folder of a run is no such place: it may come from others.
+    """
+    folder = str(Path(words[0]).absolute().parent) if words and Path(words[0]).is_file() else None
+    if folder is None or folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -247,7 +247,7 @@ def note_class_names(
         model: The model.
         heads: The head of each stream; ignored for a model with one head.
         names: By field of the recipe and name of the stream or set, the names of its classes in the order of their
-            numbers; streams first.
+            numbers, or none of numbers without names; streams first.
 
     Raises:
         ValueError: If streams or sets that share a head number their classes differently.

@@ -20,7 +20,13 @@ from mixer.schedules.base import Schedule
 from mixer.tools.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.model import ModelRecipe, load_pretrained, note_class_names
-from mixer.tools.recipe.stream_checks import check_evaluation, check_lengths, check_streams, in_words_of_recipes
+from mixer.tools.recipe.stream_checks import (
+    check_evaluation,
+    check_lengths,
+    check_streams,
+    in_words_of_recipes,
+    tell_shared_documents,
+)
 from mixer.tools.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
 from mixer.tools.recipe.trainers import KINDS, TrainerName, fitted_model, trainer_class
 from mixer.trainer.gradient_aggregation import GradientAggregation
@@ -171,11 +177,13 @@ class Recipe:
         heads = {name: one.stream.head or name for name, one in built.items()}
         parts = {"streams": built, "evaluation": sets, "targets": targets}
         classes = {(field, name): one.class_names for field, own in parts.items() for name, one in own.items()}
-        note_class_names(model, heads, {at: names for at, names in classes.items() if names})
+        note_class_names(model, heads, {at: names for at, names in classes.items() if names is not None})
         training: Any = copy.copy(self.training)
         if not has_weights:
             training.precompute_ref_log_probs = False  # of DPO
         with in_words_of_recipes():
+            if training.process_index == 0:
+                tell_shared_documents(built, sets)
             trainer = trainer_class(self.trainer, has_weights)(
                 model=model,
                 args=training,

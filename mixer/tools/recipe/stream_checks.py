@@ -12,10 +12,12 @@ from transformers import IntervalStrategy, TrainingArguments
 from transformers.utils import logging
 
 from mixer.mixture.split_names import is_held_out
+from mixer.mixture.stream import Stream
 from mixer.policies.contract import weights_array
 from mixer.run.config import OF_TRAINER, MixingConfig
 from mixer.tools.recipe.data.splits import check_disjoint
-from mixer.tools.recipe.streams import StreamRecipe
+from mixer.tools.recipe.streams import BuiltStream, StreamRecipe
+from mixer.trainer.checks.shared_rows import tell_shared_rows
 from mixer.utils.random_state import drawn_places
 
 logger = logging.get_logger(__name__)
@@ -150,6 +152,31 @@ def check_evaluation(
             "to 'steps' or 'epoch'.",
             held_out[0],
         )
+
+
+def tell_shared_documents(streams: Mapping[str, BuiltStream], sets: Mapping[str, BuiltStream]) -> None:
+    """Warns of documents that are trained and evaluated on, of formats that pack several into a sample.
+
+    The trainer compares samples, and the same documents are packed differently elsewhere.
+
+    Args:
+        streams: The streams by name.
+        sets: Evaluation sets that are no streams.
+    """
+    trained = [Stream(name, rows) for name, one in streams.items() if (rows := _packed(one, one.rows)) is not None]
+    evaluated = {name: _packed(one, one.evaluation_rows) for name, one in streams.items()}
+    evaluated |= {name: _packed(one, one.evaluation_rows or one.rows) for name, one in sets.items()}
+    if trained and any(rows is not None for rows in evaluated.values()):
+        tell_shared_rows(trained, False, evaluated)
+
+
+def _packed(one: BuiltStream, rows: Any) -> Any:
+    is_packed = isinstance(rows, datasets.Dataset) and one.format is not None and one.format.packs
+    if not is_packed or one.format is None:
+        return None
+    return rows.select_columns(list(one.format.columns)).rename_columns(
+        {name: str(place) for place, name in enumerate(one.format.columns)}
+    )
 
 
 def check_lengths(dataset: Any, called: str) -> None:

@@ -10,7 +10,8 @@ import datasets
 
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.stream import Stream, selected
-from mixer.tools.recipe.data.formats import Chat, Dialogue, Format
+from mixer.models.class_names import NamedClasses, check_same_classes
+from mixer.tools.recipe.data.formats import Chat, Dialogue, Format, Labelled
 from mixer.tools.recipe.data.formats.conversation import COLUMNS
 from mixer.tools.recipe.data.formats.dialogue import shapes_in
 from mixer.tools.recipe.data.formatting import column_names, content_of, fitted, formatted
@@ -73,7 +74,7 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
             package, _, name = dotted_name.rpartition(".")
             function = getattr(pkgutil.resolve_name(package), name)
     except (ImportError, AttributeError, ValueError) as error:
-        hint = hidden(dotted_name) or "Is its package installed?"
+        hint = hidden(dotted_name) or "Is its package installed, or its file beside the recipe?"
         raise ValueError(f"{field_name}: {dotted_name!r} cannot be found ({error}). {hint}") from None
     try:
         return function(*positional, **arguments)
@@ -83,13 +84,21 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
         raise ValueError(f"{field_name}: {dotted_name}({call}) failed: {cause}") from error
 
 
+def _check_labels(given: Labelled, fitted: Labelled, train: Any, evaluation: Any, called: str) -> None:
+    """Refuses rows for evaluation whose labels are numbered otherwise than those for training."""
+    kind = getattr((evaluation.features or {}).get(given.label), "dtype", None)
+    own = (fitted if kind in ("string", "large_string") else given).fitted(evaluation, None).class_names(evaluation)
+    parts = {called: fitted.class_names(train), f"{called} (validation)": own}
+    check_same_classes(NamedClasses(f"{name}.format", name, names or ()) for name, names in parts.items())
+
+
 class BuiltStream(NamedTuple):
     """A stream with its evaluation set and the rows that its samples were made from.
 
     Args:
         stream: The stream.
         evaluation: The data set for evaluation, or `None`.
-        class_names: Names of the label's classes, or `None`.
+        class_names: Names of the label's classes; see `Format.class_names`.
         rows: The rows before formatting; `None` without a format.
         evaluation_rows: The rows of the evaluation set before formatting.
         format: The format with all settings filled in, or `None`.
@@ -194,7 +203,10 @@ class StreamRecipe:
                 )
             rows = train, evaluation
             chosen = fitted(train, own_format, tokenizer, task, called)
-            names, train = chosen.class_names(train), formatted(train, chosen, tokenizer, task, called)
+            names = chosen.class_names(train)
+            if isinstance(own_format, Labelled) and evaluation is not None:
+                _check_labels(own_format, chosen, train, evaluation, called)
+            train = formatted(train, chosen, tokenizer, task, called)
             if evaluation is not None:
                 evaluation = formatted(evaluation, chosen, tokenizer, task, f"{called} (validation)")
         elif trainer is None and self.data is not None and "input_ids" not in (columns := column_names(train)):

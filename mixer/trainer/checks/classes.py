@@ -1,21 +1,27 @@
 """Checks that all data sets of a run number the classes of a head alike."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import datasets
 import numpy as np
 from torch import Tensor
 from transformers import Trainer
+from transformers.utils import logging
 
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream, is_iterable
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
 from mixer.models.labels import IGNORED, LABEL_COLUMNS, check_label_values, num_classes_of
+from mixer.models.token_ids import check_token_column, num_tokens_of
 from mixer.run.loading import goes_by_first
 from mixer.run.plan import RunPlan
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
 from mixer.trainer.streams_that_differ import StreamDifferences, try_user_code
 from mixer.utils.random_state import drawn_places
+from mixer.utils.text import listed
+
+logger = logging.get_logger(__name__)
 
 _MOST_TRIED = 32  # samples of a data set
 
@@ -51,13 +57,30 @@ def check_classes(
         if trainer.args.eval_strategy != "no" and _is_stock(trainer, like):
             head = f"the head {task!r}" if task else "the model's head"
             check_label_values(called, own, num_classes_of(model, task), head)
+            if (num_tokens := num_tokens_of(model)) is not None:
+                check_token_column(called, own, num_tokens)
     trained = [
         (f"Stream {own.name!r}", own.dataset, own, task) for own, task in zip(plan.streams, plan.tasks, strict=True)
     ]
-    found = (_named(trainer, differences, *own) for own in (*trained, *evaluated))
-    by_head = check_same_classes(one for one in found if one is not None)
+    found = [one for own in (*trained, *evaluated) if (one := _named(trainer, differences, *own)) is not None]
+    by_head = check_same_classes(one for one in found if one.names)
     if "" in by_head:
         warn_of_config(model, by_head[""])
+    if trainer.is_world_process_zero():
+        _tell_of_numbers(found, by_head)
+
+
+def _tell_of_numbers(found: Sequence[NamedClasses], by_head: Mapping[str, NamedClasses]) -> None:
+    """Tells how labels are read that are numbers without names, where those of other data sets have names."""
+    numbers = [own for own in found if not own.names and own.head in by_head]
+    if numbers:
+        named = by_head[numbers[0].head]
+        logger.warning(
+            "The labels of %s are numbers without names: they are trained as those of %s, %s. If they mean these, say "
+            "so: dataset.cast_column(%r, ClassLabel(names=%s)).",
+            *(listed([own.name for own in numbers]), named.name, dict(enumerate(named.names))),
+            *(numbers[0].column, list(named.names)),
+        )
 
 
 def _is_stock(trainer: Trainer, stream: Stream | None) -> bool:
@@ -73,15 +96,24 @@ def _is_stock(trainer: Trainer, stream: Stream | None) -> bool:
 def _named(
     trainer: Trainer, differences: StreamDifferences, called: str, dataset: Any, stream: Stream | None, task: str | None
 ) -> NamedClasses | None:
-    """Finds the names of a data set's classes; `None` without names, or if code of the user renumbers them."""
+    """Finds the names of a data set's classes; `None` without labels, or if code of the user renumbers them."""
     if stream is not None and stream.compute_loss_func is not None:
         return None
     own = () if stream is None else stream.label_names or ()
-    found = find_class_names(dataset, dict.fromkeys([*own, *(trainer.args.label_names or ()), *LABEL_COLUMNS]))
+    columns = dict.fromkeys([*own, *(trainer.args.label_names or ()), *LABEL_COLUMNS])
+    found, name = find_class_names(dataset, columns), called[0].lower() + called[1:]
+    if found is None and trainer.model is not None and _is_stock(trainer, stream):
+        column = next((column for column in columns if _has_numbers(dataset, column)), None)
+        is_single = column is not None and num_classes_of(trainer.model, task) is not None
+        return NamedClasses(called, name, (), column, task or "") if is_single else None
     if found is None or not _keeps_numbers(trainer, differences, dataset, stream, found[0]):
         return None
-    name = called[0].lower() + called[1:]
     return NamedClasses(called, name, found[1], found[0], task or "", is_iterable(dataset))
+
+
+def _has_numbers(dataset: Any, column: str) -> bool:
+    kind = getattr((getattr(dataset, "features", None) or {}).get(column), "dtype", "")
+    return isinstance(dataset, datasets.Dataset) and str(kind).startswith("int")
 
 
 def _keeps_numbers(

@@ -1,10 +1,8 @@
-"""Names that are those of splits, and evaluation sets that are trained on."""
+"""Names that are those of splits."""
 
-import datasets
 import pytest
-import torch
 
-from mixer.mixture.split_names import find_held_out, have_same_rows, trained_on
+from mixer.mixture.split_names import find_held_out
 
 # What well-known data sets of the Hub call their splits, and which of them are held out.
 SPLITS: dict[str, tuple[str, str]] = {
@@ -45,24 +43,3 @@ def test_held_out_splits_are_found(trained: str, held_out: str) -> None:
 )
 def test_sources_are_no_splits(names: str) -> None:
     assert find_held_out(names.split()) == []
-
-
-def test_the_same_rows_are_found() -> None:
-    rows = datasets.Dataset.from_dict({"x": list(range(200))})
-    others = datasets.Dataset.from_dict({"x": list(range(1, 201))})
-    again = datasets.Dataset.from_list([{"x": number} for number in range(200)])
-    again._fingerprint = "another"
-    assert have_same_rows(rows, rows.select(range(200)))
-    assert have_same_rows(rows.with_format("torch"), again)
-    assert not have_same_rows(rows, others)
-    assert not have_same_rows(rows, rows.select(range(100)))
-    assert not have_same_rows(rows, rows.to_iterable_dataset())
-    tensors = torch.utils.data.TensorDataset(torch.zeros(3))
-    assert have_same_rows(tensors, tensors)
-    assert not have_same_rows(tensors, torch.utils.data.TensorDataset(torch.zeros(3)))
-    assert trained_on({"a": rows, "b": others}, {"b": others, "c": rows[:3]}) == (
-        "Evaluation sets have the rows of streams, so evaluations are on training data: eval_dataset['b'] has those "
-        "of 'b'."
-    )
-    assert trained_on({"a": rows}, None) is None
-    assert str(trained_on({"a": rows}, rows)).endswith("eval_dataset has those of 'a'.")

@@ -9,6 +9,7 @@ import pytest
 from mixer.policies import Mixture, Uniform
 from mixer.policies.contract import weights_array
 from mixer.policies.registry import built_in_policies
+from mixer.utils.errors import InvalidValueError
 from tests.mixer.policies.observed import NAN, mixture
 
 INF, MADE = float("inf"), built_in_policies()
@@ -126,3 +127,9 @@ def test_tensors_with_a_graph_are_weights(kind: str) -> None:
     made = torch.tensor([1.0, 3.0], dtype=getattr(torch, kind), requires_grad=True) * 2
     for weights in (made, list(made), {"a": made[0], "b": made[1]}):
         assert weights_array(weights, ["a", "b"], "mixing").tolist() == [2.0, 6.0]
+
+
+def test_a_misspelt_stream_is_suggested() -> None:
+    with pytest.raises(InvalidValueError) as refused:
+        weights_array({"math": 1.0, "cdoe": 2.0}, ["math", "code"], "mixing")
+    assert (refused.value.found, refused.value.hint) == (["math", "cdoe"], "Did you mean 'code'?")

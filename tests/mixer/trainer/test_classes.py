@@ -100,6 +100,17 @@ def test_numbers_that_mean_the_same_are_accepted(tmp_path: Path, data: Any) -> N
     _build(tmp_path, data)
 
 
+def test_numbers_beside_names_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    streams = [Stream("d", _table(None), preprocess=_as_it_is)]
+    streams += [Stream(name, _table(names)) for name, names in {"a": None, "b": KNOWN, "c": None}.items()]
+    _build(tmp_path, streams)
+    [told] = [record.args for record in caplog.records if record.name.endswith("checks.classes")]
+    assert told == ("stream 'a' and stream 'c'", "stream 'b'", dict(enumerate(KNOWN)), "label", KNOWN)
+    caplog.clear()
+    _build(tmp_path, {"a": _table(None), "b": _table(None)})
+    assert not [record for record in caplog.records if record.name.endswith("checks.classes")]
+
+
 @pytest.mark.parametrize("labels", [[0, None, 1], [0.0, 1.0, 2.0], ["x", "y", "z"]])
 def test_labels_of_evaluation_sets_are_numbers_of_classes(tmp_path: Path, labels: list[Any]) -> None:
     held_out = Dataset.from_dict({"input_ids": [[1, 2, 3]] * 3, "label": labels})

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from mixer.tools.analysis.explain.explanation import explain
 from torch.utils.data import Dataset
 
 from mixer import Budget, Fixed, MixingTrainer, Stream, schedules

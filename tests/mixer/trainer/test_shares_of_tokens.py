@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from mixer.tools.analysis.explain.explanation import explain
 
 from mixer import Fixed, MixingTrainer, Policy
 from mixer.tools.analysis.explanation import explain

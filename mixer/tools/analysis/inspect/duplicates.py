@@ -1,16 +1,11 @@
 """Duplicates: in a stream, across streams, and between training and evaluation."""
 
-import hashlib
-import marshal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from mixer.utils.arrays import UInt64Array
-
-_PLAIN = {bool, int, float, str, bytes, type(None)}
 
 
 @dataclass(frozen=True)
@@ -88,32 +83,3 @@ def find_overlaps(parts: Sequence[Part]) -> list[Overlap]:
             is_whole = one.is_whole and other.is_whole
             overlaps.append(Overlap(one.stream, one.is_validation, other.stream, one.kind, *sizes, is_whole))
     return overlaps
-
-
-def digest(content: Any) -> int:
-    """Returns a hash of content, the same for a list, an array and a tensor of the same numbers.
-
-    Args:
-        content: Plain data, arrays and tensors; another object counts by its `tobytes()`, else by its `repr`.
-
-    Returns:
-        An unsigned 64-bit integer. Two of a million different samples have the same one with probability 3e-8.
-
-    Example:
-        >>> digest({"input_ids": [1, 2]}) == digest({"input_ids": (1, 2)})
-        True
-    """
-    raw = marshal.dumps(_plain(content), 2)  # version 2 writes no references: equal content, equal bytes
-    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
-
-
-def _plain(content: Any) -> Any:
-    if isinstance(content, Mapping):
-        return {str(name): _plain(content[name]) for name in sorted(content, key=str)}
-    if hasattr(content, "tolist"):
-        content = content.tolist()
-    if isinstance(content, list | tuple):
-        return list(content) if set(map(type, content)) <= _PLAIN else [_plain(value) for value in content]
-    if type(content) in _PLAIN:
-        return content
-    return content.tobytes() if hasattr(content, "tobytes") else repr(content)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from mixer.tools.analysis.inspect.duplicates import Overlap
 from mixer.tools.analysis.inspect.inspection import InspectedStream, Inspection
 from mixer.tools.analysis.inspect.measures import Measures
+from mixer.tools.recipe.data.file_list import unlike
+from mixer.utils.text import first_of, listed
 
 _MOST_CUT = 0.05  # share of the rows
 _MOST_LEFT_OUT = 0.01  # share of the rows
@@ -47,9 +49,15 @@ def findings_of(inspection: Inspection) -> list[Finding]:
     """Finds the problems: of each stream, duplicates, and of the run as a whole."""
     findings = []
     for one in inspection.streams:
-        for problems in (_of_samples(one), _of_format(one), _of_classes(one)):
+        for problems in (_of_files(one), _of_samples(one), _of_format(one), _of_classes(one)):
             findings += [Finding(kind, [one.name], figure, sentence) for kind, figure, sentence in problems]
     return [*findings, *_duplicates(inspection.overlaps), *_of_the_run(inspection)]
+
+
+def _of_files(one: InspectedStream) -> Iterator[tuple[str, float, str]]:
+    if others := unlike(one.files):
+        told = listed(first_of([f"{name} ({why})" for name, why in others.items()]))
+        yield "unlike_files", len(others), f"files of {one.name!r} are much unlike its others: {told}."
 
 
 def _of_samples(one: InspectedStream) -> Iterator[tuple[str, float, str]]:

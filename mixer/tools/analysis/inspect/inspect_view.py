@@ -17,6 +17,7 @@ from mixer.tools.analysis.inspect.inspection import Batch, InspectedObjective, I
 from mixer.tools.analysis.inspect.measures import Lengths, Limits, Measures, Parsed, Truncation
 from mixer.tools.analysis.inspect.model_losses import QUANTILES, SourceLosses
 from mixer.tools.analysis.inspect.sample_reader import readable
+from mixer.tools.recipe.data.file_list import in_words
 from mixer.utils.text import listed, printable
 
 _MOST_CLASSES = 12
@@ -127,6 +128,7 @@ def _facts(one: InspectedStream) -> dict[str, str]:
         "validation": "none" if one.validation is None else _read(one.validation),
         "columns": "none: samples are no mappings" if measures.columns is None else ", ".join(measures.columns),
         "format": "none" if one.format is None else one.format["name"] + rows,
+        "files": in_words(one.files) if one.files else "",
         "weight": weight,
         measures.unit: "" if measures.lengths is None else _lengths(measures.lengths),
         "learned": "" if measures.share_learned is None else f"{measures.share_learned:.1%} of the tokens",

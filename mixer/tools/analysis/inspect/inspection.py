@@ -9,17 +9,19 @@ from typing import Any, cast
 import numpy as np
 
 from mixer.loading.loaded_step import MicroBatch
+from mixer.loading.row_digest import digest
 from mixer.models.heads import tasks_of
 from mixer.models.labels import num_classes_of
 from mixer.models.multi_task import MultiTaskModel
 from mixer.models.row_losses import tokens_per_row
 from mixer.policies.objective import Objective
-from mixer.tools.analysis.inspect.duplicates import Part, digest, find_overlaps
+from mixer.tools.analysis.inspect.duplicates import Part, find_overlaps
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.measures import Limits, Measures, parsed_of, truncation_of
 from mixer.tools.analysis.inspect.model_losses import MOST_ROWS, losses_of, sources_of
 from mixer.tools.analysis.inspect.sample_reader import SampleReading, readable
 from mixer.tools.console import Result
+from mixer.tools.recipe.data.file_list import files_of
 from mixer.tools.recipe.data.formats.base import Format
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import BuiltStream
@@ -68,6 +70,7 @@ class InspectedStream(Result):
         weight: Its initial weight.
         format: Name and arguments of the format that makes samples of rows; `None` without one.
         packs: Whether the format packs several rows into a sample.
+        files: The files that its rows come from; none if there are none, or they are read on demand.
         num_rows: Number of rows before formatting; `None` without a format, or if unknown.
         truncation: The rows that the format truncates; `None` if it truncates none.
         parsed: The rows of chats with texts in JSON that were parsed; `None` for other formats.
@@ -86,6 +89,7 @@ class InspectedStream(Result):
         self.weight = trainer.mixing.weights[stream.name]
         self.format = None if one.format is None else described(one.format)
         self.packs = one.format is not None and one.format.packs
+        self.files = files_of(stream.dataset if one.rows is None else one.rows)
         self.num_rows = len(one.rows) if hasattr(one.rows, "__len__") else None
         self.truncation = truncation_of(one, tokenizer, limits.task, num_samples, seed)
         self.parsed = parsed_of(one, tokenizer, limits.task, num_samples, seed)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from mixer.loading.row_digest import digest
 from mixer.models.labels import IGNORED, LABEL_COLUMNS
-from mixer.tools.analysis.inspect.duplicates import digest
 from mixer.tools.analysis.inspect.sample_reader import Faults, SampleReading
 from mixer.tools.console import Result
 from mixer.tools.recipe.data.formats import Chat, Dialogue

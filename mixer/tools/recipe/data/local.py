@@ -11,9 +11,10 @@ import datasets
 import huggingface_hub
 from yaml import YAMLError
 
-from mixer.tools.recipe.data.row_files import TextRows, chosen, files_in, rows_of, telling, without_descriptions
+from mixer.tools.recipe.data.file_list import Patterns
+from mixer.tools.recipe.data.row_files import TextRows, chosen, files_in, rows_of, telling
 from mixer.tools.recipe.data.splits import take_split
-from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN
+from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, suffix_of
 
 # Names of files and folders for each split, as on the hub.
 _SPLIT_WORDS = {
@@ -23,6 +24,7 @@ _SPLIT_WORDS = {
 }
 # Names of sharded files tell the split exactly: train_sft-00000-of-00003.parquet.
 _SHARD = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b")
+_ALL = Patterns()
 _PATTERN = re.compile(r"[*?\[]")
 # Options of a configuration that are not about how a file is read.
 _PLAIN = ("name", "version", "data_dir", "data_files", "description", "features", "sep", "delimiter")
@@ -43,6 +45,8 @@ def load_local(
     streaming: bool = False,
     columns: Sequence[str] | None = None,
     rows: TextRows = "line",
+    separator: str | None = None,
+    patterns: Patterns = _ALL,
 ) -> list[Any]:
     """Loads splits of local data.
 
@@ -55,6 +59,8 @@ def load_local(
         streaming: Whether to read rows on demand.
         columns: The columns to read; `None` for all.
         rows: Unit of a row in a text file.
+        separator: What separates the cells of CSV, if that is named.
+        patterns: Which of the files to read.
 
     Returns:
         One data set per split.
@@ -73,6 +79,10 @@ def load_local(
         )
     if is_saved and rows != "line":
         raise ValueError(f"{called}: rows={rows!r} is for text files (.txt), and {path!r} is none: leave it out.")
+    if is_saved and separator is not None:
+        raise ValueError(f"{called}: separator={separator!r} is for CSV and TSV, and {path!r} is none: leave it out.")
+    if (is_saved or has_configurations) and patterns != _ALL:
+        raise ValueError(f"{called}: include and exclude choose files, and {path!r} says what it has: leave them out.")
     if is_saved:
         parts = _load_saved(folder, called, streaming)
         with telling(called):
@@ -81,7 +91,7 @@ def load_local(
     elif has_configurations:
         parts, load = _configured(folder, name, called, read, streaming, columns)
     else:
-        files = _files_by_split(path, called)
+        files = _files_by_split(path, called, patterns)
         parts, load = files, lambda part: read(files[part])
     return [take_split(split, list(parts), load, called, streaming) for split in splits]
 
@@ -92,9 +102,10 @@ def load_files(
     called: str,
     read: Callable[[Sequence[Path | str]], Any],
     streaming: bool = False,
+    patterns: Patterns = _ALL,
 ) -> list[Any]:
     """Loads files as one split, `train`, or slices of it; see `load_local`. A text is the URL of a file."""
-    chosen = without_descriptions(files, called)
+    chosen = patterns.chosen(files, called)
     return [take_split(split, ["train"], lambda _: read(chosen), called, streaming) for split in splits]
 
 
@@ -108,7 +119,7 @@ def matched(patterns: Sequence[str], called: str) -> list[Path]:
     folders = [pattern for pattern in patterns if Path(pattern).is_dir()]
     if folders:
         raise ValueError(f"{called}: {folders[0]!r} in a list is a folder: give its files, as '{folders[0]}/*.jsonl'.")
-    return [file for pattern in patterns for file in _files_by_split(pattern, called)["train"]]
+    return [file for pattern in patterns for file in _files_by_split(pattern, called, _ALL)["train"]]
 
 
 def _has_configurations(folder: Path, called: str) -> bool:
@@ -144,7 +155,9 @@ def _configured(
                 rows = rows_of(builder, split, streaming)
                 return rows if columns is None else chosen(rows, columns)
         files = [Path(file) for file in builder.config.data_files[split]]
-        rows = read(files, separator=getattr(builder.config, "sep", None))
+        separator = getattr(builder.config, "sep", None)
+        is_usual = separator in (None, SEPARATORS.get(suffix_of(files[0]) or ""))
+        rows = read(files, **({} if is_usual else {"separator": separator}))
         with telling(called):
             return _with_types(rows, builder.info.features or {})
 
@@ -179,7 +192,7 @@ def _load_saved(folder: Path, called: str, streaming: bool) -> dict[str, Any]:
     return {name: part.to_iterable_dataset() for name, part in parts.items()} if streaming else parts
 
 
-def _files_by_split(path: str, called: str) -> dict[str, list[Path]]:
+def _files_by_split(path: str, called: str, patterns: Patterns) -> dict[str, list[Path]]:
     place, shown = Path(path), repr(str(Path(path).absolute()))
     if place.is_dir():
         files = files_in(place, called, recursive=True)
@@ -187,12 +200,12 @@ def _files_by_split(path: str, called: str) -> dict[str, list[Path]]:
             raise FileNotFoundError(
                 f"{called}: the folder {shown} has no file that ends in {KNOWN}, and is none of save_to_disk."
             )
-        return _by_names(files, place, called)
+        return _by_names(patterns.chosen(files, called), place, called)
     matched = [place] if place.is_file() else sorted(Path(name) for name in glob.glob(path, recursive=True))
     files = [file for file in matched if file.is_file()]
     if not files:
         raise FileNotFoundError(f"{called}: the pattern {shown} matches no file. '**' matches subfolders.")
-    return {"train": without_descriptions(files, called)}
+    return {"train": patterns.chosen(files, called)}
 
 
 def _by_names(files: Sequence[Path], folder: Path, called: str) -> dict[str, list[Path]]:
@@ -212,6 +225,6 @@ def _by_names(files: Sequence[Path], folder: Path, called: str) -> dict[str, lis
         examples = ", ".join(f"{split}: {own[0].name!r}" for split, own in by_split.items())
         raise ValueError(
             f"{called}: of the files in {str(folder)!r} some name a split ({examples}) and some do not, such as "
-            f"{unnamed[0].name!r}. Rename those, or give a pattern of the right files."
+            f"{unnamed[0].name!r}. Rename those, leave them out (data.exclude), or give a pattern of the right files."
         )
     return by_split

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import datasets
 from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
+from mixer.tools.recipe.data.file_list import Patterns
 from mixer.tools.recipe.data.local import is_pattern, load_files, load_local
 from mixer.tools.recipe.data.suffixes import is_url
 from mixer.utils.nested import flat
@@ -68,6 +69,7 @@ def load_remote(
     read: Callable[[Sequence[Path | str]], Any],
     options: _Options | None,
     streaming: bool,
+    patterns: Patterns,
     **local: Any,
 ) -> list[Any]:
     """Loads splits of data behind URLs; without streaming, from a copy in the cache.
@@ -79,6 +81,7 @@ def load_remote(
         read: Reads files of one split.
         options: What fsspec needs to open the URLs.
         streaming: Whether to read rows on demand.
+        patterns: Which of the files to read.
         **local: See `load_local`.
 
     Returns:
@@ -99,13 +102,15 @@ def load_remote(
         raise ValueError(f"{called}: name={local['name']!r} is for data on the hub, or a folder: leave it out.")
     if streaming:
         files = [str(one.system.unstrip_protocol(name)) for one in found for name in one.files]
-        return load_files(files, splits, called, read, streaming=True)
+        return load_files(files, splits, called, read, streaming=True, patterns=patterns)
     with _telling(urls, called, options):
         folder = _copied(found)
     try:
         if folders:
-            return load_local(str(folder / _below(found[0].root)), splits, called, read, **local)
-        return load_files([folder / _below(name) for one in found for name in one.files], splits, called, read)
+            return load_local(str(folder / _below(found[0].root)), splits, called, read, patterns=patterns, **local)
+        return load_files(
+            [folder / _below(name) for one in found for name in one.files], splits, called, read, patterns=patterns
+        )
     except (ValueError, OSError) as error:  # in the words of the user, who knows no copy
         scheme = urls[0].partition("://")[0]
         raise ValueError(str(error).replace(f"{folder}/", f"{scheme}://")) from None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import datasets
 import pyarrow
@@ -19,21 +19,17 @@ from datasets.streaming import extend_dataset_builder_for_streaming
 from pyarrow import parquet
 from transformers.utils import logging
 
+from mixer.tools.recipe.data.file_list import FileRead, count_files, kept_files, tell_of_files
 from mixer.tools.recipe.data.rows import VERSION, Rows, known, opened, other_columns
 from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import shortened
 
 TextRows = Literal["line", "paragraph", "document"]
-_File = TypeVar("_File", Path, str, Path | str)
 
 logger = logging.get_logger(__name__)
 
 _FAILURES = (DatasetsError, OSError, EOFError, ValueError, TypeError, KeyError, StopIteration)
-# Files beside data that describe them.
-_NOT_DATA = re.compile(
-    r"(config|state|dataset_(dict|infos?))\.json|metadata\.(json|jsonl|csv|parquet)|(readme|license|requirements)\.txt",
-    re.IGNORECASE,
-)
 # Numbers as programs write them: 01 and +1 are words.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 _FRACTION = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -52,20 +48,11 @@ def files_in(folder: Path, called: str, recursive: bool = False) -> list[Path]:
     """
     paths = sorted(file for file in (folder.rglob("*") if recursive else folder.iterdir()) if file.is_file())
     seen = [file for file in paths if not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)]
-    files = without_descriptions([file for file in seen if suffix_of(file) is not None], called)
+    files = [file for file in seen if suffix_of(file) is not None]
     others = [file.name for file in seen if suffix_of(file) is None and file.name != "README.md"]
     if others and files:
         logger.warning("%s: left out, of no known format: %s.", called, shortened(", ".join(others)))
     return files
-
-
-def without_descriptions(files: Sequence[_File], called: str) -> list[_File]:
-    """Leaves out files that describe the data beside them, such as metadata.json, and logs it."""
-    kept = [file for file in files if not _NOT_DATA.fullmatch(PurePath(file).name)] or list(files)
-    left = [PurePath(file).name for file in files if file not in set(kept)]
-    if left:
-        logger.warning("%s: left out, as descriptions of the data by their names: %s.", called, ", ".join(left))
-    return kept
 
 
 def read_files(
@@ -104,6 +91,12 @@ def read_files(
     """
     places = [PurePath(file) for file in files]
     suffix = _common_suffix(places, called, path)
+    if separator is not None and suffix not in SEPARATORS:
+        raise InvalidValueError(
+            f"{called}: separator={separator!r} is for CSV and TSV, and {places[0].name!r} is none: leave it out.",
+            option="separator",
+            found=separator,
+        )
     if rows != "line" and suffix != ".txt":
         raise ValueError(
             f"{called}: rows={rows!r} is for text files (.txt), and {places[0].name!r} is none: leave it out."
@@ -115,10 +108,25 @@ def read_files(
         if suffix == ".parquet":
             _check_schemas(files, columns, storage_options)
         builder = _builder(files, suffix, rows, columns, separator, dict(storage_options or {}))
+        found = count_files(builder)
         table = rows_of(builder, "train", streaming)
+        _tell(called, path, files, None if streaming else builder, found)
         if columns is not None and suffix in (".txt", ".arrow"):
             table = chosen(table, columns)
         return _with_numbers(table, numbers, has_types) if suffix in SEPARATORS else table
+
+
+def _tell(called: str, path: Path | str, files: Sequence[Path | str], builder: Any, found: Any) -> None:
+    """Tells which files are read, unless the user has named the only one."""
+    here = [file for file in files if isinstance(file, Path)]
+    if len(here) < len(files):
+        return
+    if builder is None:
+        read = [FileRead(file.name, file.stat().st_size, None, ()) for file in here]
+    else:
+        read = kept_files(here, Path(builder.cache_dir), found)
+    if len(here) > 1 or here[0].name != PurePath(path).name:
+        tell_of_files(called, read)
 
 
 @contextmanager
@@ -188,8 +196,8 @@ def _builder(
     identity = list(zip(names, ages, strict=True))
     data_files = DataFilesDict({"train": DataFilesList(names, identity)})
     wanted = None if columns is None else list(columns)
-    separator = separator or SEPARATORS.get(suffix)
-    return Rows(data_files=data_files, hash=VERSION, separator=separator, columns=wanted, **own)
+    cells = {"separator": separator or SEPARATORS.get(suffix), "is_chosen": separator is not None}
+    return Rows(data_files=data_files, hash=VERSION, columns=wanted, **cells, **own)
 
 
 def _check_schemas(
@@ -265,8 +273,8 @@ def _common_suffix(files: Sequence[PurePath], called: str, path: Path | str) -> 
     if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:
         named = ", ".join(f"{suffix} ({by_suffix[suffix].name})" for suffix in suffixes)
         raise ValueError(
-            f"{called}: {str(path)!r} mixes the formats {named}. Give one file, a pattern such as '*{suffixes[0]}', "
-            "or a folder with files of one format."
+            f"{called}: {str(path)!r} mixes the formats {named}. Leave out those that are no data "
+            f"(data.exclude), or give a pattern such as '*{suffixes[0]}'."
         )
     return suffixes[0]
 

@@ -21,6 +21,7 @@ from datasets.utils.file_utils import xopen
 
 from mixer.tools.recipe.data.kinds import Kind, add_kinds, feature_of, has_json, settled, stored
 from mixer.tools.recipe.data.suffixes import Spot, UnreadableError, is_url, naming
+from mixer.utils.text import shortened
 from mixer.utils.validation import with_unique_keys
 
 VERSION = "1"  # raise it when the same files give other rows than before
@@ -31,6 +32,7 @@ _OPEN: Mapping[str, Callable[..., Any]] = {
     ".xz": lzma.open,
     ".zst": lambda raw: io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd")),
 }
+_SEPARATORS = (";", "\t", "|", ",")
 _LONGEST_CELL = 2**31 - 1
 
 Row = dict[str, Any]
@@ -44,10 +46,12 @@ class RowsConfig(datasets.BuilderConfig):  # type: ignore[misc]  # datasets has 
     Args:
         separator: What separates the cells of CSV; `None` for JSON.
         columns: The columns to read; `None` for all.
+        is_chosen: Whether the user has named the separator.
     """
 
     separator: str | None = None
     columns: list[str] | None = None
+    is_chosen: bool = False
 
 
 class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
@@ -66,6 +70,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         files = list(self.config.data_files["train"])
         self._is_streaming: bool = dl_manager.is_streaming
         find = self._kinds_of_values if self.config.separator is None else self._kinds_of_cells
+        self._without_values: set[str] = set()  # columns of a stream, in the rows that decide about it
         self._kinds: dict[str, Kind] = find(files)
         self.info.features = datasets.Features({name: feature_of(kind) for name, kind in self._kinds.items()})
         return [datasets.SplitGenerator(name="train", gen_kwargs={"files": files})]
@@ -83,11 +88,10 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         chosen: list[str] = []
         for file in files:
             with naming(file) as spot:
-                own = _header(
-                    csv.reader(
-                        _texts(_lines(file, self.storage_options), spot), delimiter=self.config.separator, strict=True
-                    )
-                )
+                texts = _texts(_lines(file, self.storage_options), spot)
+                own = _header(csv.reader(texts, delimiter=self.config.separator, strict=True))
+                if not self.config.is_chosen:
+                    _check_separator(own, self.config.separator)
                 own = own if self.config.columns is None else known(self.config.columns, own)
             chosen = chosen or own
             if sorted(own) != sorted(chosen):
@@ -109,6 +113,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
             if before and len(before) < len(kinds) and columns is None:
                 raise UnreadableError(other_columns(file, list(kinds), files[0], before))
             if self._is_streaming and kinds:
+                self._without_values = {name for name, kind in kinds.items() if kind is None}
                 kinds = {name: settled(kind) for name, kind in kinds.items()}
                 break
         if not seen:
@@ -124,7 +129,15 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         """Refuses rows of a stream that do not fit the first ones."""
         with naming(file) as spot:
             for spot.place, row, _ in chunk:
-                add_kinds(kinds := dict(self._kinds), self._own(row))
+                own = self._own(row)
+                for name in self._without_values & own.keys():
+                    if not isinstance(own[name], str | None):
+                        raise ValueError(
+                            f"column {name!r} has {shortened(repr(own[name]), 50)}, and no value in the first rows of "
+                            "the stream, which decide what it holds: put a file with values first in data.path, leave "
+                            "the column out by data.columns, or set data.streaming to false"
+                        )
+                add_kinds(kinds := dict(self._kinds), own)
                 for name, kind in kinds.items():
                     if kind is not None and settled(kind) != self._kinds.get(name):
                         others = "has other values than" if name in self._kinds else "is not"
@@ -158,8 +171,9 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
 def other_columns(file: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> str:
     """Describes a file whose columns are not those of the first."""
     return (
-        f"the columns of {file!r} are {', '.join(columns)}, and those of {first!r} {', '.join(expected)}. Give files "
-        "with the same columns, choose some that all have (data.columns), or a stream for each."
+        f"the columns of {file!r} are {', '.join(columns)}, and those of {first!r} {', '.join(expected)}. If one "
+        "of them is no data, leave it out (data.exclude). Else choose columns that all have (data.columns), or give a "
+        "stream for each."
     )
 
 
@@ -247,6 +261,16 @@ def _cells(texts: Iterator[str], spot: Spot, separator: str) -> Iterator[Line]:
         if cells:
             row = {name: cell or None for name, cell in zip(names, cells, strict=True)}
             yield line, row, sum(map(len, cells))
+
+
+def _check_separator(names: list[str], separator: str) -> None:
+    """Refuses a single column whose name is several ones between another separator."""
+    others = [other for other in _SEPARATORS if other != separator and len(names) == 1 and other in names[0]]
+    if others:
+        raise ValueError(
+            f"its only column is {names[0]!r}: cells seem to be separated by {others[0]!r}, and are read as separated "
+            f"by {separator!r}. Say what separates them, data.separator: {json.dumps(others[0])}"
+        )
 
 
 def _header(rows: Iterator[list[str]]) -> list[str]:

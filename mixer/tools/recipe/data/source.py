@@ -13,11 +13,13 @@ import huggingface_hub
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
 
+from mixer.tools.recipe.data.file_list import Patterns
 from mixer.tools.recipe.data.local import is_pattern, load_files, load_local, matched
 from mixer.tools.recipe.data.remote import check_urls, load_remote
 from mixer.tools.recipe.data.row_files import TextRows, chosen, read_files, telling
 from mixer.tools.recipe.data.splits import check_slices
 from mixer.tools.recipe.data.suffixes import is_url, suffix_of
+from mixer.utils.errors import InvalidValueError
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -39,6 +41,9 @@ class DataSource:
         rows: Unit of a row in a text file (`.txt`), and of a document in the format `Text`: a `line`, a `paragraph`
             (up to an empty line), or the whole file as one `document`.
         columns: The columns to read; `None` for all. Others may differ between files.
+        separator: What separates the cells of CSV and TSV, such as `;`; `None` is a comma, and for TSV a tab.
+        include: Patterns of the files of a folder, a pattern or a list to read, such as `part/*.txt`; `None` for all.
+        exclude: Patterns of files to leave out.
         storage_options: What fsspec needs to open a URL, such as credentials. Values are neither shown nor written.
 
     Raises:
@@ -53,11 +58,16 @@ class DataSource:
     streaming: bool = False
     rows: TextRows = "line"
     columns: list[str] | None = None
+    separator: str | None = None
+    include: list[str] | None = None
+    exclude: list[str] = field(default_factory=list)
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.rows not in get_args(TextRows):
             raise ValueError(f"data: rows must be one of {', '.join(get_args(TextRows))}, got {self.rows!r}.")
+        if self.separator is not None and len(self.separator) != 1:
+            raise InvalidValueError(option="data.separator", expected="one character", found=self.separator)
         check_urls(self._paths, self.storage_options)
 
     @property
@@ -84,6 +94,7 @@ class DataSource:
         paths = [os.path.expanduser(path) for path in self._paths]
         shown = ", ".join(self._paths)
         read = partial(read_files, called=called, path=shown, rows=self.rows, numbers=numbers, **options)
+        read = read if self.separator is None else partial(read, separator=self.separator)
         is_here = all(Path(path).exists() or is_pattern(path) for path in paths)
         if is_url(shown) or is_here or len(paths) > 1:
             if self.revision is not None:
@@ -93,14 +104,17 @@ class DataSource:
                 )
             if self.name is not None and len(paths) > 1:
                 raise ValueError(f"{called}: name={self.name!r} is for data on the hub, or a folder: leave it out.")
+        local = {"name": self.name, "rows": self.rows, "separator": self.separator}
+        patterns = Patterns(self.include, tuple(self.exclude))
         if is_url(shown):
             read = partial(read, storage_options=self.storage_options)
-            local = {**options, "name": self.name, "rows": self.rows}
-            loaded = load_remote(paths, splits, called, read, self.storage_options, **local)
+            loaded = load_remote(
+                paths, splits, called, read, self.storage_options, patterns=patterns, **options, **local
+            )
         elif len(paths) > 1:
-            loaded = load_files(matched(paths, called), splits, called, read, self.streaming)
+            loaded = load_files(matched(paths, called), splits, called, read, self.streaming, patterns)
         elif is_here:
-            loaded = load_local(paths[0], splits, called, read, name=self.name, rows=self.rows, **options)
+            loaded = load_local(paths[0], splits, called, read, patterns=patterns, **local, **options)
         else:
             loaded = self._load_hub(paths[0], splits, called)
         return loaded[0], loaded[1] if self.validation_split is not None else None
@@ -113,6 +127,10 @@ class DataSource:
             )
         if self.rows != "line":
             raise ValueError(f"{called}: rows={self.rows!r} is for text files: leave it out.")
+        if self.separator is not None:
+            raise ValueError(f"{called}: separator={self.separator!r} is for CSV and TSV: leave it out.")
+        if self.include is not None or self.exclude:
+            raise ValueError(f"{called}: include and exclude choose files: leave them out.")
         for split in splits:
             check_slices(split, called, self.streaming)
         options: dict[str, Any] = {"revision": self.revision, "streaming": self.streaming}

@@ -7,10 +7,13 @@ from transformers import AutoConfig
 
 from mixer import Head
 from mixer.models.multi_task import MultiTaskConfig
-from mixer.tools.recipe.data import Labelled, Text
+from mixer.tools.recipe.data import DataSource, Labelled, Text
 from mixer.tools.recipe.model import note_class_names
+from mixer.tools.recipe.streams import StreamRecipe
+from mixer.utils.errors import InvalidValueError
 from tests.helpers import build_model
 from tests.mixer.forms import multi_task
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
 
 MOODS = ("bad", "fine", "good")
 
@@ -58,7 +61,44 @@ def test_names_come_of_words_or_of_the_data() -> None:
     assert Labelled().fitted(words, None).class_names(words) == ["glad", "sad"]
     assert Labelled(labels=["sad", "glad"]).class_names(words) == ["sad", "glad"]
     numbers = words.remove_columns("label").add_column("label", [0, 1])
-    assert Labelled().fitted(numbers, None).class_names(numbers) is None
+    assert Labelled().fitted(numbers, None).class_names(numbers) == ()
     known = numbers.cast_column("label", datasets.ClassLabel(names=["low", "high"]))
     assert Labelled().fitted(known, None).class_names(known) == ["low", "high"]
     assert Text(max_length=8).class_names(words) is None
+
+
+def test_numbers_without_names_beside_names_are_refused() -> None:
+    for names, found in (({"a": ["bad", "good"], "b": ()}, []), ({"a": (), "b": ["bad", "good"]}, ["bad", "good"])):
+        with pytest.raises(InvalidValueError) as refused:
+            _note(build_model("bert-classifier"), {}, names)
+        assert (refused.value.stream, refused.value.found) == ("b", found)
+        _note(multi_task(), {"a": "topic", "b": "tags"}, names)
+    with pytest.raises(InvalidValueError):
+        _note(build_model("bert-classifier"), {}, {"a": MOODS}, gold=())
+    _note(build_model("bert-classifier"), {}, {"a": (), "b": ()}, gold=())
+
+
+@pytest.mark.parametrize(
+    ("train", "held", "labels", "expected"),
+    [
+        (["bad", "good"], ["1", "2"], None, None),
+        (["bad", "good"], ["1", "0"], None, None),
+        (["1", "2"], ["bad", "good"], None, None),
+        (["bad", "good"], ["1", "0"], ["bad", "good"], [1, 0]),
+        (["bad", "good"], ["good"], None, [1]),
+        (["1", "2"], ["2", "1"], None, [2, 1]),
+        (["1", "2"], ["2", "1"], ["1", "2"], [1, 0]),
+    ],
+)
+def test_labels_for_evaluation_are_those_of_training(
+    train: list[str], held: list[str], labels: list[str] | None, expected: list[int] | None, tmp_path: Path
+) -> None:
+    for split, values in (("train", train), ("test", held)):
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + "".join(f"a,{value}\n" for value in values))
+    stream = StreamRecipe(data=DataSource(str(tmp_path), validation_split="test"), format=Labelled(labels=labels))
+    if expected is None:
+        with pytest.raises(InvalidValueError):
+            stream.build("s", byte_level(), "sequence-classification")
+    else:
+        built = stream.build("s", byte_level(), "sequence-classification")
+        assert list(built.evaluation["labels"]) == expected

@@ -14,6 +14,8 @@ import pytest
 from pyarrow import parquet
 
 from mixer.tools.recipe.data import Chat, DataSource, Format, Labelled, Prompt, Text, formatted
+from mixer.tools.recipe.data.file_list import FileRead, files_of, unlike
+from mixer.utils.errors import InvalidValueError
 from tests.mixer.tools.recipe.small_tokenizers import CHATML, byte_level
 
 BYTES = byte_level()
@@ -289,17 +291,54 @@ def test_declared_types_of_a_folder_hold(tmp_path: Path) -> None:
     assert (rows.to_list(), rows.features["label"].names) == ([{"text": "061", "label": 1}], ["neg", "pos"])
 
 
-@pytest.mark.parametrize("path", ["", "*.*"])
-def test_files_that_describe_data_are_left_out_and_told(path, tmp_path, caplog) -> None:
-    put(tmp_path / "d" / "rows.jsonl", '{"text": "x"}\n')
-    for name in ("metadata.json", "dataset_infos.json", "state.json" if path else "dataset_info.json"):
-        put(tmp_path / "d" / name, '{"text": "no row"}')
-    if not path:
-        for name in ("__pycache__/a.jsonl", ".hidden/a.jsonl", "README.md", "table.xlsx"):
-            put(tmp_path / "d" / name, '{"text": "no row"}')
-    assert read(tmp_path / "d" / path if path else tmp_path / "d") == [{"text": "x"}]
-    assert "metadata.json" in caplog.messages[0]
-    assert any("table.xlsx" in line for line in caplog.messages) == (not path)
+def test_what_is_read_of_a_folder_is_told_and_chosen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "d"
+    for number in range(4):
+        put(folder / "part" / f"{number}.jsonl", '{"text": "x", "n": 1}\n' * (20 + number))
+    put(folder / "z_stats.jsonl", '{"text": "no row"}\n')
+    for name in ("__pycache__/a.jsonl", ".hidden/a.jsonl", "README.md", "table.xlsx"):
+        put(folder / name, '{"text": "no row"}')
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        rows = DataSource(str(folder)).load("s")[0]
+        others, files, unlikes = (str(record.args) for record in caplog.records)
+        assert "table.xlsx" in others
+        assert [one.num_rows for one in files_of(rows)] == [20, 21, 22, 23, 1]
+        assert "5 files (0.jsonl, 1.jsonl, 2.jsonl and 2 more), 1,911 bytes, 87 rows" in files
+        assert "z_stats.jsonl (19 bytes, 462 usual; 1 rows, 21 usual; columns text; usual are n, text)" in unlikes
+    caplog.clear()
+    for patterns in ({"exclude": ["z_*"]}, {"include": ["part/*"]}, {"include": ["*.jsonl"], "exclude": ["z_*"]}):
+        assert len(read(folder, **patterns)) == 86
+    assert not [record for record in caplog.records if "unlike" in record.getMessage()]
+    assert [row["text"] for row in read(folder, include=["z_*"])] == ["no row"]
+    assert len(read(folder, streaming=True, exclude=["z_*"])) == 86
+    assert len(read(folder / "part" / "*.jsonl", exclude=["0.*"])) == 66
+
+
+@pytest.mark.parametrize(
+    ("patterns", "option", "found"),
+    [
+        ({"exclude": ["*.txt"]}, "data.exclude", "*.txt"),
+        ({"include": ["a.jsonl", "x*"]}, "data.include", "x*"),
+        ({"include": ["a*"], "exclude": ["*"]}, "data.include", ["a*"]),
+    ],
+)
+def test_patterns_that_choose_nothing_are_refused(patterns: Any, option: str, found: Any, tmp_path: Path) -> None:
+    put(tmp_path / "a.jsonl", '{"text": "x"}')
+    with pytest.raises(InvalidValueError) as refused:
+        read(tmp_path, **patterns)
+    assert (refused.value.option, refused.value.found) == (option, found)
+
+
+def test_files_are_unlike_others_by_far() -> None:
+    def names(*files: tuple[int, int, str]) -> list[str]:
+        return [*unlike([FileRead(str(place), size, rows, list(own)) for place, (size, rows, own) in enumerate(files)])]
+
+    same = (50_000, 900, "ab")
+    assert names(same, same, (100, 2, "ab")) == names(same, same, (50_000, 900, "a")) == ["2"]
+    assert names(same, same, (5_000_000, 900, "ab")) == ["2"]
+    assert names(same, (100, 2, "a")) == names(same, same, (9_000, 200, "ab")) == []
+    assert names(*((10**power, 5, "a") for power in range(2, 8))) == []  # of all sizes
 
 
 def test_files_of_shards_name_their_splits(tmp_path: Path) -> None:
@@ -308,3 +347,37 @@ def test_files_of_shards_name_their_splits(tmp_path: Path) -> None:
     assert read(tmp_path / "set", split="train_gen") == [{"text": "train_gen"}]
     with pytest.raises(ValueError, match=r"no split 'train'; there are \['test_sft', 'train_gen', 'train_sft'\]"):
         read(tmp_path / "set")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("name", "other"), [("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", ",")])
+def test_another_separator_is_named_and_can_be_said(name: str, other: str, streaming: bool, tmp_path: Path) -> None:
+    path = put(tmp_path / name, f"a{other}b\nx. y{other}1\n")
+    with pytest.raises(ValueError, match="separator") as refused:
+        read(path, streaming=streaming)
+    assert f"data.separator: {json.dumps(other)}" in str(refused.value)
+    assert read(path, streaming=streaming, separator=other) == [{"a": "x. y", "b": "1"}]
+    own = "," if name == "a.csv" else "\t"
+    assert read(path, streaming=streaming, separator=own) == [{f"a{other}b": f"x. y{other}1"}]
+
+
+def test_a_separator_is_one_character_of_cells(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError) as refused:
+        DataSource("a.csv", separator="; ")
+    assert (refused.value.option, refused.value.found) == ("data.separator", "; ")
+    with pytest.raises(ValueError, match="separator"):
+        read(put(tmp_path / "a.jsonl", '{"a": 1}'), separator=";")
+    datasets.Dataset.from_dict({"a": [1]}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="separator"):
+        read(tmp_path / "saved", separator=";")
+
+
+def test_a_column_without_a_value_in_the_first_file_of_a_stream_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "a.jsonl", '{"x": 1, "y": null}\n')
+    put(tmp_path / "b.jsonl", '{"x": 2, "y": null}\n{"x": 3, "y": 7}\n')
+    with pytest.raises(ValueError, match="first rows") as refused:
+        read(tmp_path, streaming=True)
+    assert all(part in str(refused.value) for part in ("b.jsonl", "line 2", "'y'", "7", "no value in the first rows"))
+    assert read(tmp_path, streaming=True, columns=["x"]) == [{"x": 1}, {"x": 2}, {"x": 3}]
+    put(tmp_path / "b.jsonl", '{"x": 2, "y": "seven"}\n')
+    assert read(tmp_path, streaming=True)[1] == {"x": 2, "y": "seven"}

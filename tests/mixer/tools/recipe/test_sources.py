@@ -262,7 +262,9 @@ def test_files_behind_a_url_are_one_split_in_the_order_of_a_pattern_or_a_list(in
 
 
 def test_a_folder_behind_a_url_is_split_by_names_and_read_anew_when_it_has_changed(in_memory: str) -> None:
-    source = DataSource(in_memory, validation_split="test")
+    with pytest.raises(ValueError, match=r"some name a split .* such as 'metadata.jsonl'"):
+        DataSource(in_memory, validation_split="test").load("s")
+    source = DataSource(in_memory, validation_split="test", exclude=["metadata.*"])
     train, validation = source.load("s")
     assert (train.to_list(), validation.to_list()) == (ROWS, ROWS[:2])
     fsspec.filesystem("memory").pipe("/rows/test.jsonl", json.dumps(ROWS[7]).encode())

@@ -62,10 +62,13 @@ class Format(ABC):
         return self
 
     def class_names(self, dataset: Any) -> Sequence[str] | None:
-        """Returns the names of the label's classes in the order of their numbers, or `None` without classes or names.
+        """Returns the names of the label's classes in the order of their numbers.
 
         Args:
             dataset: The rows.
+
+        Returns:
+            The names; an empty sequence for labels that are numbers without names; `None` for a format without labels.
         """
         return None
 

@@ -15,8 +15,8 @@ class Labelled(Format):
     """A text, or a pair of texts, with a label: a class, or a number for regression.
 
     Whole numbers and values of a `ClassLabel` stay as they are. Words are numbered alphabetically, or by value if all
-    are numbers. Fractions are numbers for regression, 1.0 too; if `labels` names classes, 1.0 is the class 1. Rows
-    without a text are left out.
+    are numbers. Fractions are numbers for regression, 1.0 too; if `labels` names classes, 1.0 is the one that is called
+    "1", or else the class 1. Rows without a text are left out.
 
     Args:
         text: The column of texts.
@@ -30,7 +30,7 @@ class Labelled(Format):
         ValueError: If `max_length` is below 2, or a label occurs twice.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     tasks: ClassVar[Sequence[str]] = ("sequence-classification", "encoder")
     telling_columns: ClassVar[Sequence[str]] = WEIGHTS
 
@@ -69,7 +69,7 @@ class Labelled(Format):
         """See `Format.class_names`."""
         features: Any = dataset.features or {}
         feature = features.get(self.label)
-        return feature.names if isinstance(feature, datasets.ClassLabel) else self.labels
+        return feature.names if isinstance(feature, datasets.ClassLabel) else self.labels or ()
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """See `Format.encode`."""
@@ -89,7 +89,7 @@ class Labelled(Format):
         value = row[self.label]
         if isinstance(value, (bool, int, float)):
             is_class = isinstance(value, bool) or (numbers and float(value).is_integer())
-            return int(value) if is_class else value
+            return numbers.get(str(int(value)), int(value)) if is_class else value
         if not isinstance(value, str):
             raise ValueError(f"column {self.label!r} has {value!r}, where a label is expected: a word or a number.")
         if value not in numbers:

@@ -10,9 +10,10 @@ import torch
 from datasets import Dataset
 from hypothesis import given, settings, strategies as st
 
+from mixer.loading.row_digest import digest
 from mixer.mixture.stream import Stream
 from mixer.tools.analysis.inspect import measures
-from mixer.tools.analysis.inspect.duplicates import Part, digest, find_overlaps
+from mixer.tools.analysis.inspect.duplicates import Part, find_overlaps
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.inspect_view import marked
 from mixer.tools.analysis.inspect.measures import (

@@ -1,0 +1,173 @@
+"""The files that rows come from: which are chosen, what was read of each, and which are unlike the others."""
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+import numpy as np
+from transformers.utils import logging
+
+from mixer.utils.errors import InvalidValueError
+from mixer.utils.files import read_json, write_json
+from mixer.utils.text import first_of, listed, short_number
+
+logger = logging.get_logger(__name__)
+
+_File = TypeVar("_File", Path, str, Path | str)
+_KEPT = "files_read.json"  # beside the rows in the cache
+_FEWEST = 3  # files, of which one can be unlike the others
+_MOST_TIMES, _MOST_DEVIATIONS = 10.0, 5.0  # of the median, and of the usual distance from it
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Which files of a folder, a pattern or a list are read.
+
+    Args:
+        include: Patterns of names or of ends of paths (`*.txt`, `part/*.txt`), of which a file must match one.
+        exclude: Patterns of which it must match none.
+    """
+
+    include: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
+
+    def chosen(self, files: Sequence[_File], called: str) -> list[_File]:
+        """Returns the files that are read.
+
+        Raises:
+            InvalidValueError: If a pattern matches no file, or no file is left.
+        """
+        for option, patterns in (("include", self.include or ()), ("exclude", self.exclude)):
+            idle = [pattern for pattern in patterns if not any(_matches(file, [pattern]) for file in files)]
+            if idle and files:
+                names = first_of([PurePath(file).name for file in files])
+                raise InvalidValueError(
+                    f"{called}: {option}: {idle[0]!r} matches none of the files, {listed(names)}.",
+                    option=f"data.{option}",
+                    found=idle[0],
+                )
+        kept = [file for file in files if self.include is None or _matches(file, self.include)]
+        kept = [file for file in kept if not _matches(file, self.exclude)]
+        if files and not kept:
+            raise InvalidValueError(
+                f"{called}: include and exclude leave none of {len(files)} files.",
+                option="data.include",
+                found=list(self.include or ()),
+            )
+        return kept
+
+
+def _matches(file: Path | str, patterns: Collection[str]) -> bool:
+    return any(PurePath(file).match(pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True)
+class FileRead:
+    """A file of rows.
+
+    Args:
+        name: Its name, without the folder.
+        num_bytes: Its size.
+        num_rows: Number of its rows; `None` if they are read on demand.
+        columns: The columns with a value in one of its rows; empty if they are read on demand.
+    """
+
+    name: str
+    num_bytes: int
+    num_rows: int | None
+    columns: Sequence[str]
+
+
+def count_files(builder: Any) -> dict[int, tuple[int, set[str]]]:
+    """Lets a builder of `datasets` count rows and columns of its files by their places, when it reads them."""
+    generate, found = builder._generate_tables, dict[int, tuple[int, set[str]]]()  # noqa: SLF001 of all builders
+
+    def counted(*arguments: Any, **lists: Any) -> Iterator[Any]:
+        for key, table in generate(*arguments, **lists):
+            num_rows, columns = found.get(key.original_shard_id, (0, set()))
+            own = {name for name in table.column_names if table.column(name).null_count < table.num_rows}
+            found[key.original_shard_id] = num_rows + table.num_rows, columns | own
+            yield key, table
+
+    builder._generate_tables = counted  # noqa: SLF001
+    return found
+
+
+def kept_files(files: Sequence[Path], folder: Path, found: dict[int, tuple[int, set[str]]]) -> list[FileRead]:
+    """Returns what was read of files, and keeps it in a folder of the cache, from which later starts take the rows.
+
+    Args:
+        files: The files.
+        folder: The folder.
+        found: What was counted now; empty if the rows come from the cache.
+    """
+    sizes = {place: (file.name, file.stat().st_size) for place, file in enumerate(files)}
+    if found:
+        none = 0, set[str]()
+        counts = [(found.get(place, none)[0], sorted(found.get(place, none)[1])) for place in sizes]
+        read = [FileRead(*sizes[place], *counts[place]) for place in sizes]
+        write_json(folder / _KEPT, {"files": [asdict(one) for one in read]})
+        return read
+    return _kept_in(folder) or [FileRead(*size, None, ()) for size in sizes.values()]
+
+
+def files_of(dataset: Any) -> list[FileRead]:
+    """Returns the files that the rows of a data set come from; none if that is not known."""
+    cached = getattr(dataset, "cache_files", None)
+    return _kept_in(Path(cached[0]["filename"]).parent) if cached else []
+
+
+def _kept_in(folder: Path) -> list[FileRead]:
+    if not (folder / _KEPT).is_file():
+        return []
+    return [FileRead(**one) for one in read_json(folder / _KEPT)["files"]]
+
+
+def tell_of_files(called: str, files: Sequence[FileRead]) -> None:
+    """Tells which files are read, and which of them are much unlike the others; on the first rank alone."""
+    if int(os.environ.get("RANK", "0")):
+        return
+    logger.warning("%s: %s.", called, in_words(files))
+    if others := unlike(files):
+        told = listed(first_of([f"{name} ({why})" for name, why in others.items()]))
+        logger.warning(
+            "%s: much unlike the other files: %s. If they are no data, leave them out, as by data.exclude: [%s].",
+            *(called, told, ", ".join(f'"{name}"' for name in first_of(list(others), 3)[:3])),
+        )
+
+
+def in_words(files: Sequence[FileRead]) -> str:
+    """Describes files: their number, first names, size and rows."""
+    names, size = listed(first_of([one.name for one in files])), sum(one.num_bytes for one in files)
+    rows = [one.num_rows for one in files if one.num_rows is not None]
+    counted = f", {sum(rows):,} rows" if len(rows) == len(files) else ""
+    return f"{len(files):,} file{'s' * (len(files) != 1)} ({names}), {short_number(size)} bytes{counted}"
+
+
+def unlike(files: Sequence[FileRead]) -> dict[str, str]:
+    """Finds files much unlike the others in size, rows or columns.
+
+    Returns:
+        By name, in what. A size, or a number of rows, is so beyond ten times the median, or a tenth of it, if it is
+        also five times as far from it, in logarithms, as usual.
+    """
+    if len(files) < _FEWEST:
+        return {}
+    why: dict[str, list[str]] = {}
+    for unit, values in (("bytes", [one.num_bytes for one in files]), ("rows", [one.num_rows for one in files])):
+        if None not in values:
+            logs = np.log(np.array(values, dtype=np.float64) + 1.0)
+            distances = np.abs(logs - np.median(logs))
+            bound = max(np.log(_MOST_TIMES), _MOST_DEVIATIONS * float(np.median(distances)))
+            for place in np.flatnonzero(distances > bound).tolist():
+                why.setdefault(files[place].name, []).append(
+                    f"{values[place]:,} {unit}, {np.median(values):,.0f} usual"
+                )
+    usual, times = Counter(tuple(one.columns) for one in files).most_common(1)[0]
+    for one in files if times > len(files) / 2 else ():
+        if tuple(one.columns) != usual:
+            why.setdefault(one.name, []).append(f"columns {', '.join(one.columns)}; usual are {', '.join(usual)}")
+    return {name: "; ".join(reasons) for name, reasons in why.items()}

@@ -1,0 +1,154 @@
+"""Rows of evaluation sets that are trained on, and streams that are one data set."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+from torch.utils.data import Subset
+from transformers.utils import logging
+
+from mixer.loading.row_digest import row_digests
+from mixer.mixture.stream import Stream, is_iterable
+from mixer.utils.arrays import Int64Array, UInt64Array
+
+logger = logging.get_logger(__name__)
+
+# What is read at most of a set, of a list, and of all together, so that a start stays short.
+_MOST_ROWS, _MOST_LISTED, _MOST_ROWS_TOGETHER, _MOST_BYTES_TOGETHER = 1_000_000, 100_000, 4_000_000, 1 << 30
+_BLOCK = 100  # rows of a sample that follow one another, which is faster to read
+_MOST_NAMED = 5
+# Streams that differ in one of these learn different things of the same rows.
+_LEARNED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func")
+_ONE_SET = 0.5  # share of the rows of each that two streams have in common, from which on they count as one set
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+class _Rows(NamedTuple):
+    """Sorted digests of a data set's rows: of all, or of some that are spread evenly."""
+
+    digests: UInt64Array
+    num_rows: int
+
+    def shared_with(self, others: UInt64Array) -> int:
+        """Counts the rows that are among others, given by sorted digests."""
+        places = np.minimum(np.searchsorted(others, self.digests), len(others) - 1)
+        return int((others[places] == self.digests).sum()) if len(others) else 0
+
+
+def tell_shared_rows(streams: Sequence[Stream], has_heads: bool, eval_dataset: Any) -> str | None:
+    """Warns of rows of evaluation sets that streams have, too, and of two streams that are one data set.
+
+    Rows of a `datasets.Dataset` and of a list are compared by digests of all their columns. Rows of other data sets may
+    be slow to read, or new each time: only the same row of the same object, such as of a `Subset`, is found.
+
+    Args:
+        streams: The streams.
+        has_heads: Whether the model has one head per task: streams of two heads learn different things.
+        eval_dataset: The trainer's argument.
+
+    Returns:
+        The warning of evaluation sets; `None` if none is known to be trained on.
+    """
+    sets = _by_name(eval_dataset)
+    known = [stream for stream in streams if not stream.is_memory and _is_known(stream.dataset)]
+    pairs = [pair for pair in combinations(known, 2) if _may_be_one(*pair, has_heads)]
+    read = known if sets else [stream for stream in known if any(stream is one for pair in pairs for one in pair)]
+    num_sets = len(read) + len(sets)
+    trained = {f"the stream {stream.name!r}": _read(stream.dataset, num_sets) for stream in read}
+    for pair in pairs:
+        names = [f"the stream {stream.name!r}" for stream in pair]
+        _tell_twins(*names, *(trained[name] for name in names))
+    told = _in_words(trained, {called: _read(own, num_sets) for called, own in sets.items()})
+    if told is not None:
+        logger.warning("%s Take them out of the streams, or evaluate on others.", told)
+    return told
+
+
+def rows_trained_on(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str | None:
+    """Says which rows that are evaluated on are trained on, too; see `tell_shared_rows`.
+
+    Args:
+        trained: Data sets, by what they are called in a sentence.
+        evaluated: Others.
+    """
+    parts = [{called: own for called, own in sets.items() if _is_known(own)} for sets in (trained, evaluated)]
+    num_sets = sum(map(len, parts))
+    return _in_words(*({called: _read(own, num_sets) for called, own in sets.items()} for sets in parts))
+
+
+def _by_name(eval_dataset: Any) -> dict[str, Any]:
+    is_several = isinstance(eval_dataset, Mapping)
+    sets = {f"eval_dataset[{name!r}]": own for name, own in eval_dataset.items()} if is_several else None
+    return {called: own for called, own in (sets or {"eval_dataset": eval_dataset}).items() if _is_known(own)}
+
+
+def _is_known(dataset: Any) -> bool:
+    is_map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not is_iterable(dataset)
+    return is_map_style and not isinstance(dataset, str | Mapping) and len(dataset) > 0
+
+
+def _may_be_one(one: Stream, other: Stream, has_heads: bool) -> bool:
+    sizes = sorted((len(one.dataset), len(other.dataset)))
+    is_alike = all(getattr(one, name) == getattr(other, name) for name in _LEARNED_BY)
+    has_one_head = not has_heads or (one.head or one.name) == (other.head or other.name)
+    return is_alike and has_one_head and sizes[0] >= _ONE_SET * sizes[1]
+
+
+def _in_words(trained: Mapping[str, _Rows], evaluated: Mapping[str, _Rows]) -> str | None:
+    together = np.sort(np.concatenate([np.empty(0, np.uint64), *(rows.digests for rows in trained.values())]))
+    found = [
+        (f"{number:,} of {len(own.digests):,} rows of {called} are in {other}", own, rows)
+        for called, own in evaluated.items()
+        if own.shared_with(together)
+        for other, rows in trained.items()
+        if (number := own.shared_with(rows.digests))
+    ]
+    if not found:
+        return None
+    told = ", ".join(text for text, *_ in found[:_MOST_NAMED])
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    is_sampled = any(len(rows.digests) < rows.num_rows for _, *both in found for rows in both)
+    sampled = " Large sets are compared by a sample, so there may be more." if is_sampled else ""
+    return f"Rows of evaluation sets are trained on: {told}{more}.{sampled}"
+
+
+def _tell_twins(name: str, other_name: str, one: _Rows, other: _Rows) -> None:
+    few = one._replace(digests=one.digests[:: max(1, len(one.digests) // 100)])  # most pairs have nothing in common
+    if not few.shared_with(other.digests):
+        return
+    counts = one.shared_with(other.digests), other.shared_with(one.digests)
+    if min(counts[0] / len(one.digests), counts[1] / len(other.digests)) >= _ONE_SET:
+        logger.warning(
+            "%d of %d rows of %s are in %s, too. If they are one data set, leave one out, and set the weight of "
+            "the other.",
+            *(counts[0], len(one.digests), name, other_name),
+        )
+
+
+def _read(dataset: Any, num_sets: int) -> _Rows:
+    """Computes the digests of a data set's rows: of as many as the number of data sets allows."""
+    base, places = dataset, np.arange(len(dataset))
+    while isinstance(base, Subset):
+        base, places = base.dataset, np.asarray(base.indices, np.int64)[places]
+    most = min(_MOST_ROWS, _MOST_ROWS_TOGETHER // num_sets)
+    if isinstance(base, datasets.Dataset):
+        bytes_per_row = base.data.nbytes // max(1, base.data.num_rows) or 1
+        most = min(most, _MOST_BYTES_TOGETHER // num_sets // bytes_per_row)
+    elif isinstance(base, list | tuple):
+        most = min(most, _MOST_LISTED // num_sets)
+    places = places[_evenly(len(places), max(_BLOCK, most))]
+    if isinstance(base, datasets.Dataset | list | tuple):
+        digests = row_digests(base, places)
+    else:  # a row by its place in this object
+        digests = places.astype(np.uint64) * _ODD + np.uint64(id(base))
+    return _Rows(np.sort(digests), len(dataset))
+
+
+def _evenly(num_rows: int, most: int) -> Int64Array:
+    """Returns up to `most` places of rows, in evenly spaced blocks."""
+    if num_rows <= most:
+        return np.arange(num_rows)
+    starts = np.linspace(0, num_rows - _BLOCK, max(1, most // _BLOCK)).astype(np.int64)
+    return np.unique((starts[:, None] + np.arange(_BLOCK)).ravel())
