@@ -9,10 +9,12 @@ import numpy as np
 from transformers import TrainingArguments
 
 from mixer.loading.learning_rate import decay_step
+from mixer.loading.lengths import Lengths
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
+from mixer.mixture.length_order import NO_GROUPS, LengthGroups
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.resolve import Amounts, amounts_of, check_amounts, check_epochs, resolve_epoch_size
 from mixer.mixture.stream import Stream
@@ -58,6 +60,7 @@ def assemble(
     options: MixtureOptions,
     saved_batch_size: int | None = None,
     scheduler: Any = None,
+    lengths: Lengths | None = None,
 ) -> tuple[Planner, Clock, BatchSize]:
     """Builds the parts of a mixture that start anew in every run.
 
@@ -68,6 +71,7 @@ def assemble(
         saved_batch_size: Initial batch size of the run to resume. It holds for any number of ranks unless the user sets
             another.
         scheduler: The user's own learning-rate schedule, or `None` for that of the arguments.
+        lengths: Lengths of samples, by which streams are grouped if the arguments say so.
 
     Returns:
         Planner, clock and batch size.
@@ -98,8 +102,19 @@ def assemble(
         is_constant=size.is_constant,
         decay_step=partial(decay_step, args, scheduler),
     )
-    planner = Planner(streams, options.seed, options.groupings, options.drawing, decay_begins=clock.decay_begins)
+    groups = _length_groups(args, streams, size.initial, lengths)
+    planner = Planner(streams, options.seed, options.groupings, options.drawing, clock.decay_begins, groups)
     return planner, clock, size
+
+
+def _length_groups(
+    args: TrainingArguments, streams: Sequence[Stream], batch_size: int, lengths: Lengths | None
+) -> LengthGroups:
+    """Groups the samples of each stream that has an order of its own."""
+    if args.train_sampling_strategy != "group_by_length" or lengths is None:
+        return NO_GROUPS
+    ordered = [number for number, stream in enumerate(streams) if not (stream.is_iterable or stream.is_memory)]
+    return LengthGroups(batch_size, {number: partial(lengths.of_rows, number) for number in ordered})
 
 
 def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:

@@ -16,6 +16,7 @@ from mixer.ledger.trackers.reporting import Reporting
 from mixer.loading.build import MixtureOptions, assemble, resolve_budget
 from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import check_schedule
+from mixer.loading.lengths import Lengths
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measure.auxiliary_passes import AuxiliaryPasses
 from mixer.measure.stream_gradients import RunProbe
@@ -84,7 +85,7 @@ class Parts:
         facts = Facts(rules.most_samples, self.differences.tasks, self.differences.share_batches, packs_rows)
         self.plan = plan = plan_run(streams, options, methods_of(streams, options.methods), args, facts)
         self.losses = losses = StreamLosses(trainer, step, plan)
-        mixing = _new_mixing(trainer, plan)
+        mixing = _new_mixing(trainer, plan, self.loading.lengths())
         folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
         ledger = Ledger(folder, is_writer, plan.config.ledger_interval_steps)
         self.run = run = Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once), step)
@@ -169,9 +170,9 @@ def check_options(
         check_best_of_each(trainer)
 
 
-def _new_mixing(trainer: Trainer, plan: RunPlan) -> Mixing:
+def _new_mixing(trainer: Trainer, plan: RunPlan, lengths: Lengths | None) -> Mixing:
     policy, streams, mixture = plan.policy, plan.streams, plan.mixture
-    planner, clock, size = assemble(trainer.args, streams, mixture, scheduler=trainer.lr_scheduler)
+    planner, clock, size = assemble(trainer.args, streams, mixture, scheduler=trainer.lr_scheduler, lengths=lengths)
     check_samples(policy, len(streams), size.value)
     units = new_loss_units(plan.config.loss_units, policy, streams, plan.have_heads)
     mixing = Mixing(planner, policy, clock, size, mixture.objective, units)
