@@ -102,16 +102,21 @@ def assemble(
         is_constant=size.is_constant,
         decay_step=partial(decay_step, args, scheduler),
     )
-    groups = _length_groups(args, streams, size.initial, lengths)
+    groups_by_length = args.train_sampling_strategy == "group_by_length"
+    groups = length_groups(streams, size.initial, lengths if groups_by_length else None)
     planner = Planner(streams, options.seed, options.groupings, options.drawing, clock.decay_begins, groups)
     return planner, clock, size
 
 
-def _length_groups(
-    args: TrainingArguments, streams: Sequence[Stream], batch_size: int, lengths: Lengths | None
-) -> LengthGroups:
-    """Groups the samples of each stream that has an order of its own."""
-    if args.train_sampling_strategy != "group_by_length" or lengths is None:
+def length_groups(streams: Sequence[Stream], batch_size: int, lengths: Lengths | None) -> LengthGroups:
+    """Groups the samples of each stream that can be indexed.
+
+    Args:
+        streams: Streams.
+        batch_size: Samples of a step, and of a group.
+        lengths: Their lengths; `None` for no groups.
+    """
+    if lengths is None:
         return NO_GROUPS
     ordered = [number for number, stream in enumerate(streams) if not (stream.is_iterable or stream.is_memory)]
     return LengthGroups(batch_size, {number: partial(lengths.of_rows, number) for number in ordered})

@@ -31,7 +31,12 @@ from mixer.run.plan import Facts, Options, RunPlan, plan_run
 from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.checks.classes import check_classes
 from mixer.trainer.checks.engines import check_engine
-from mixer.trainer.checks.requirements import check_gradient_noise, check_needs, warn_of_forwards
+from mixer.trainer.checks.requirements import (
+    check_gradient_noise,
+    check_needs,
+    warn_of_forwards,
+    warn_of_ungrouped,
+)
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.evaluation.best_model import check_best_metric, check_best_of_each
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
@@ -118,6 +123,7 @@ class Parts:
         check_measured(plan, self.hooks)
         check_classes(trainer, plan, self.differences, self._evaluation)
         check_engine(trainer, plan)
+        warn_of_ungrouped(plan.streams, trainer.args)
         if plan.one_stream_each or mixing.weighs_losses:
             warn_of_forwards(len(plan.streams), mixing.batch_size, trainer.args)
 

@@ -56,8 +56,10 @@ class Kept(Tokens):
 class Things(Tokens):
     """Rows with an object that says where it lies, and with a set of texts."""
 
+    thing = object()
+
     def __getitem__(self, index: int) -> Any:
-        return {**super().__getitem__(index), "thing": object(), "words": {f"word {k}" for k in range(9)}}
+        return {**super().__getitem__(index), "thing": self.thing, "words": {f"word {k}" for k in range(9)}}
 
 
 def shuffling(rank: int) -> Any:
@@ -92,7 +94,7 @@ DESCRIBED: dict[str, Any] = {
 ALIKE: dict[str, Any] = {
     "a transform": lambda rank: {"train_dataset": {"a": shuffling(rank), "b": table(0)}, "eval_dataset": Tokens(8, 1)},
     "random": lambda rank: {"train_dataset": {"a": Restless(40, 1), "b": Stream("b", Kept(40, 2), is_random=True)}},
-    "things": lambda rank: {"train_dataset": {"a": Things(40, 1), "rows": InOrder(Tokens(40, 1))}, "mixing": [1, 1]},
+    "things": lambda rank: {"train_dataset": Things(40, 1), "eval_dataset": {"rows": InOrder(Tokens(40, 1))}},
     "files": lambda rank: {"train_dataset": files(rank)},
 }
 
