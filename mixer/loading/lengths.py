@@ -178,7 +178,7 @@ def _stores_lists(source: Any, name: str) -> bool:
         return False
     kind = source.data.schema.field(name).type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return is_list and source.format["type"] != "custom"
+    return bool(is_list and source.format["type"] != "custom")
 
 
 def _column(source: Any, name: str) -> Any:
