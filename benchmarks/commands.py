@@ -32,7 +32,10 @@ class Command:
 COMMANDS = {
     "overhead": Command("speed.overhead", "What does a step cost over one of the Trainer?", 6, _QUICK),
     "data_path": Command(
-        "speed.data_path", "How fast is loading, how far behind the weights, and resuming?", 5, _QUICK
+        "speed.data_path",
+        "How fast is loading, how far behind the weights, and resuming; how much is padding?",
+        5,
+        _QUICK,
     ),
     "probe": Command("speed.probe", "What do measurements of the streams' gradients cost?", 10, _QUICK),
     "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 16, _QUICK),

@@ -1,4 +1,4 @@
-"""From data sets to micro-batches: loading, how far behind the weights it is, and resuming.
+"""From data sets to micro-batches: loading, how far behind the weights it is, resuming, and padding.
 
 Run `python -m benchmarks data_path`. The competitors of a figure have their turns in one process, round after
 round; what is compared are ratios within a round.
@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.common import in_words, new_parser, show, write_json
 from benchmarks.speed.loading import OURS, THEIRS, throughput
+from benchmarks.speed.padding import padding
 from benchmarks.speed.resuming import resume
 from benchmarks.speed.staleness import staleness
 
@@ -45,6 +46,15 @@ def _show_loading(results: Sequence[Any], lags: dict[int, dict[str, int]]) -> No
     show("Loading alone (tokens: in memory; slow: 5 ms a sample); staleness in steps", columns, rows)
 
 
+def _show_padding(results: Sequence[Any]) -> None:
+    columns = {"": "name", "streams": "streams", "step": "batch_size", "micro-batch": "micro_batch_size"}
+    rows = [
+        [*(str(own[name]) for name in columns.values()), f"{own['padding']:.1%}", f"{own['micro_batches']:.1f}"]
+        for own in results
+    ]
+    show("Padding, of tokens forwarded", [*columns, "padding", "micro-batches"], rows)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark, prints the tables and writes the figures."""
     parser = new_parser(__doc__)
@@ -61,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     _show_loading(figures["loading"], lags)
     if not args.loading:
         places, size, times = ((10**3, 10**4), 10**4, 2) if args.quick else ((10**4, 10**5, 10**6, 10**7), 4 * 10**6, 5)
+        figures["padding"] = [own for number in (1, 3) for own in padding(number, 500 if args.quick else 7_000)]
+        _show_padding(figures["padding"])
         figures["resuming"] = resume(places, size, times)
         rows = [
             [f"{place:.0e}", *(f"{own['median']:,.1f}" for own in by_name.values())]

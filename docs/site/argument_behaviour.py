@@ -83,7 +83,7 @@ DIFFERENCES = {
     "dataloader_prefetch_factor": "Counts portions as large as a micro-batch; for iterable streams, chunks of rows.",
     "train_sampling_strategy": '`"random"` and `"sequential"` order the samples within each stream. '
     '`"group_by_length"` '
-    "puts samples of similar length of one step into the same micro-batch.",
+    "draws each stream in groups of similar length (`docs/data_loading.md`).",
     "ddp_static_graph": "`auto_find_batch_size` cannot repeat steps with it.",
     "fsdp": "Trains as with DDP. Features that need gradients, weights or an optimizer step that the engine does not "
     "leave to each rank are refused (`docs/engines.md`).",

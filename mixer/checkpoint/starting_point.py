@@ -13,6 +13,7 @@ from mixer.checkpoint.choosing import Choice, Origin, as_request, checkpoint_at,
 from mixer.checkpoint.lock import FolderLock
 from mixer.checkpoint.trainer_files import check_trainer_state, find_unreadable
 from mixer.distributed.consistency import check_same, check_shared, shared_options
+from mixer.loading.same_data import check_same_rows, data_of_ranks
 from mixer.run.hf_compat import output_folder
 from mixer.run.state import Basis
 from mixer.utils.attributes import attributes_held
@@ -76,6 +77,7 @@ class StartingPoint:
             resumes = requested is not None and requested is not False
             uses_folder = resumes or args.save_strategy != "no"
             self._check_ranks("resumes" if resumes else "begins", uses_folder)
+            self._check_data()
             if resumes:
                 choice = self._choose(True if requested is True else str(requested))
                 if (checkpoint := choice.checkpoint) is not None:
@@ -161,6 +163,17 @@ class StartingPoint:
         check_same({"train()": does, "training": training, **mixture}, self._ranks)
         if uses_folder:
             check_shared(Path(str(args.output_dir)), args.should_save, self._ranks, _UNSEEN, _CROWDED)
+
+    def _check_data(self) -> None:
+        """Refuses ranks whose streams or evaluation sets differ."""
+        if self._trainer.args.world_size == 1:
+            return
+        data = data_of_ranks(self._plan.streams, self._trainer.eval_dataset, self._plan.mixture.seed)
+        told: dict[str, Any] = {}
+        for one in data:
+            told.setdefault(one.option, {})[one.name] = one.described()
+        check_same(told, self._ranks)
+        check_same_rows(data, self._ranks)
 
     def _choose(self, requested: str | bool | None) -> Choice:
         """Chooses a checkpoint, as the ranks that save do: rank 0, or one a node; `None` requests the newest, if any.

@@ -11,12 +11,15 @@ from mixer.mixture.cursors import IterableCursor, ShuffledCursor
 from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 
+BY_LENGTH = " by length "  # between the kind of a stream that is drawn in groups of similar length and their size
+
 
 class OrderRecorder:
     """Writes three tables of the ledger beside the counts of each step.
 
     - `orders`: how a stream's positions map to rows, from a step on. A row is written only when that changes: at the
       start, after an inexact resume, and when the end of an epoch is dropped. Position = samples seen + `shift`.
+      `kind` is `data` (`data by length 64`: in groups of 64 samples of similar length), `iterable` or `memory`.
     - `left_out`: positions of samples that could not be loaded and were skipped.
     - `replays`: rows that a replay buffer gave in a step, by the data set that they came from (-1: an iterable one).
 
@@ -57,7 +60,10 @@ class OrderRecorder:
             is_ordered = isinstance(cursor, ShuffledCursor)
             row: dict[str, Any] = {"step": 0, "stream": name, "shift": shift}
             row["kind"] = "data" if is_ordered else "iterable" if isinstance(cursor, IterableCursor) else "memory"
-            own = (cursor.length, cursor.key, cursor.shuffle) if isinstance(cursor, ShuffledCursor) else (0, 0, False)
+            own: tuple[Any, ...] = (0, 0, False)
+            if isinstance(cursor, ShuffledCursor):
+                own = cursor.length, cursor.key, cursor.shuffle
+                row["kind"] += f"{BY_LENGTH}{cursor.group_size}" if cursor.group_size else ""
             row |= zip(("length", "key", "shuffle"), own, strict=True)
             if self._recorded.get(name) != row:
                 self._recorded[name] = row

@@ -237,7 +237,8 @@ class MicroBatcher:
             order = sort_by_length(stream_ids, lengths, is_by_stream)
             lengths, stream_ids = lengths[order], stream_ids[order]
         if cap.max_tokens is not None:
-            return order, split_by_tokens(stream_ids, lengths, cap.max_tokens, bool(is_by_stream))
+            limits = cap.max_tokens, bool(is_by_stream), options.groups_by_length
+            return order, split_by_tokens(stream_ids, lengths, *limits)
         if is_by_stream is False:
             most = self._most_on_a_rank(plan.total, self._world_size)
             return order, split_part(0, len(stream_ids), most, cap.max_samples)
@@ -345,15 +346,19 @@ def split_evenly(
 
 
 def split_by_tokens(
-    stream_ids: Int64Array, lengths: Int64Array, max_tokens: int, is_by_stream: bool
+    stream_ids: Int64Array, lengths: Int64Array, max_tokens: int, is_by_stream: bool, is_sorted: bool = False
 ) -> list[MicroBatchSlice]:
     """Splits samples into micro-batches of at most `max_tokens` tokens, including padding.
+
+    Streams in a step have samples of different lengths, even if those of each are alike. Where samples are sorted,
+    none is padded to more than twice its length.
 
     Args:
         stream_ids: int64 `[count]`: stream of each sample.
         lengths: int64 `[count]`: its length.
         max_tokens: Maximum tokens per micro-batch; a longer sample has its own.
         is_by_stream: Whether each micro-batch holds one stream only.
+        is_sorted: Whether samples are sorted by length, those of each stream or all.
 
     Returns:
         Slices, in sample order.
@@ -364,6 +369,7 @@ def split_by_tokens(
     for place, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
         is_full = longest * (place + 1 - start) > max_tokens or (is_by_stream and ids[place] != ids[start])
+        is_full = is_full or (is_sorted and 2 * length < longest)
         if is_full and place > start:
             slices.append(MicroBatchSlice(start, place, ids[start] if is_by_stream else -1))
             start, longest = place, length

@@ -10,10 +10,12 @@ import numpy as np
 from transformers import TrainingArguments
 
 from mixer.loading.learning_rate import decay_step
+from mixer.loading.lengths import Lengths
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.groups import Grouping
+from mixer.mixture.length_order import NO_GROUPS, LengthGroups
 from mixer.mixture.planner import Drawing, Planner
 from mixer.mixture.resolve import Amounts, amounts_of, check_amounts, check_epochs, resolve_epoch_size
 from mixer.mixture.stream import Stream
@@ -61,6 +63,7 @@ def assemble(
     options: MixtureOptions,
     saved_batch_size: int | None = None,
     scheduler: Any = None,
+    lengths: Lengths | None = None,
 ) -> tuple[Planner, Clock, BatchSize]:
     """Builds the parts of a mixture that start anew in every run.
 
@@ -71,6 +74,7 @@ def assemble(
         saved_batch_size: Initial batch size of the run to resume. It holds for any number of ranks unless the user sets
             another.
         scheduler: The user's own learning-rate schedule, or `None` for that of the arguments.
+        lengths: Lengths of samples, by which streams are grouped if the arguments say so.
 
     Returns:
         Planner, clock and batch size.
@@ -103,8 +107,24 @@ def assemble(
         decay_step=partial(decay_step, args, scheduler),
         has_passes=has_passes,
     )
-    planner = Planner(streams, options.seed, options.groupings, options.drawing, decay_begins=clock.decay_begins)
+    groups_by_length = args.train_sampling_strategy == "group_by_length"
+    groups = length_groups(streams, size.initial, lengths if groups_by_length else None)
+    planner = Planner(streams, options.seed, options.groupings, options.drawing, clock.decay_begins, groups)
     return planner, clock, size
+
+
+def length_groups(streams: Sequence[Stream], batch_size: int, lengths: Lengths | None) -> LengthGroups:
+    """Groups the samples of each stream that can be indexed.
+
+    Args:
+        streams: Streams.
+        batch_size: Samples of a step, and of a group.
+        lengths: Their lengths; `None` for no groups.
+    """
+    if lengths is None:
+        return NO_GROUPS
+    ordered = [number for number, stream in enumerate(streams) if not (stream.is_iterable or stream.is_memory)]
+    return LengthGroups(batch_size, {number: partial(lengths.of_rows, number) for number in ordered})
 
 
 def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:

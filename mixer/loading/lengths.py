@@ -5,12 +5,16 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.step_plan import StreamShare
 from mixer.utils.arrays import Int64Array
+from mixer.utils.random_state import seeded
 
+_UNREAD = -1
 _ALL = slice(None)
 
 
@@ -25,7 +29,8 @@ class Lengths:
 
     def __init__(self, sources: Sequence[Any], length_column: str = "length", input_name: str = "input_ids"):
         self._length_column, self._input_name = length_column, input_name
-        self._columns = [_column(source, length_column) for source in sources]
+        self._sources, self._columns = sources, [_column(source, length_column) for source in sources]
+        self._read: dict[int, Int64Array] = {}  # lengths of the streams whose samples have to be read for them
 
     @property
     def are_known(self) -> bool:
@@ -36,6 +41,39 @@ class Lengths:
         """Reads sample lengths from the column, int64 `[num_samples]`, stream by stream."""
         parts = [self._columns[part.stream_id][part.indices.tolist()][self._length_column] for part in share]
         return np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(part, dtype=np.int64) for part in parts)])
+
+    def of_rows(self, stream_id: int, indices: Int64Array) -> Int64Array:
+        """Returns the lengths of samples of a stream before they are drawn.
+
+        They come from the column, or from the input if it is stored; other samples are read, once in a run.
+
+        Args:
+            stream_id: The stream, which can be indexed.
+            indices: int64 `[count]`: indices into its dataset.
+
+        Returns:
+            int64 `[count]`: lengths; 0 of samples that cannot be read or have none, which is told when they are drawn.
+        """
+        source, column = self._sources[stream_id], self._columns[stream_id]
+        if column is not None:
+            return np.asarray(column[indices.tolist()][self._length_column], dtype=np.int64)
+        if _stores_lists(source, self._input_name):
+            rows = source.select_columns([self._input_name]).with_format("arrow")[indices.tolist()]
+            lengths = pc.fill_null(pc.list_value_length(rows.column(self._input_name)), 0)
+            return np.asarray(lengths.to_numpy(), dtype=np.int64)
+        if stream_id not in self._read:
+            self._read[stream_id] = np.full(len(source), _UNREAD, dtype=np.int64)
+        known = self._read[stream_id]
+        for index in indices[known[indices] == _UNREAD].tolist():
+            known[index] = self._read_length(source, index)
+        return known[indices]
+
+    def _read_length(self, source: Any, index: int) -> int:
+        with seeded(index):  # random numbers drawn here must not affect the run
+            try:
+                return self._length(source[index])
+            except Exception:  # told when it is drawn, or skipped
+                return 0
 
     def measure(self, share: Sequence[StreamShare], loaded: Loaded) -> Int64Array:
         """Returns the lengths of loaded samples.
@@ -132,6 +170,15 @@ def sort_by_length(stream_ids: Int64Array, lengths: Int64Array, is_by_stream: bo
     if is_by_stream:
         return np.lexsort((-lengths, stream_ids))
     return np.argsort(-lengths, kind="stable")
+
+
+def _stores_lists(source: Any, name: str) -> bool:
+    """Whether a dataset stores an input as lists, and gives what it stores."""
+    if not isinstance(source, datasets.Dataset) or name not in source.column_names:
+        return False
+    kind = source.data.schema.field(name).type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(is_list and source.format["type"] != "custom")
 
 
 def _column(source: Any, name: str) -> Any:

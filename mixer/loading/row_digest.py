@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import marshal
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from mixer.utils.arrays import Int64Array, UInt64Array
 
 _ROWS_AT_ONCE = 10_000
 _NULL = np.uint64(0x9E3779B97F4A7C15)  # the digest of a missing value
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _PLAIN = {bool, int, float, str, bytes, type(None)}
 
 
@@ -43,7 +45,8 @@ def digest(content: Any) -> int:
     """Computes a digest of content, the same for a list, an array and a tensor of the same numbers.
 
     Args:
-        content: Plain data, arrays and tensors; another object counts by its `tobytes()`, else by its `repr`.
+        content: Plain data, arrays and tensors; another object counts by its `tobytes()`, else by its `repr`
+            without addresses in memory.
 
     Returns:
         An unsigned 64-bit integer.
@@ -65,7 +68,9 @@ def _plain(content: Any) -> Any:
         return list(content) if set(map(type, content)) <= _PLAIN else [_plain(value) for value in content]
     if type(content) in _PLAIN:
         return content
-    return content.tobytes() if hasattr(content, "tobytes") else repr(content)
+    if isinstance(content, set | frozenset):
+        return sorted(digest(value) for value in content)  # their order differs from process to process
+    return content.tobytes() if hasattr(content, "tobytes") else _ADDRESS.sub("", repr(content))
 
 
 def _as_range(indices: Int64Array) -> Any:

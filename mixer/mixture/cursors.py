@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from mixer.mixture.length_order import LengthOrder, ReadLengths
 from mixer.mixture.permutation import Permutation, PermutationBlock
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.validation import MOST_COUNT, whole_number
 
 _STATE = ("position", "passes", "pass_start", "longest_pass", "left", "undelivered")  # of an iterable stream
@@ -113,15 +115,24 @@ class ShuffledCursor:
     Args:
         stream: Stream.
         run_seed: Seed of the run, for streams without their own.
+        group_size: Samples of a group of similar length; 0 for an order without regard to length.
+        read_lengths: Returns the lengths of samples, for groups.
     """
 
-    def __init__(self, stream: Stream, run_seed: int):
+    def __init__(self, stream: Stream, run_seed: int, group_size: int = 0, read_lengths: ReadLengths | None = None):
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
         self._content = stream.content
-        self._block = PermutationBlock(Permutation(self.length, self.key, self.shuffle))
+        self._read_lengths = read_lengths
+        self._set_order(0 if read_lengths is None or not stream.shuffle else group_size)
         self.end = stream.end
         self._positions: Int64Array = np.zeros(1, dtype=np.int64)
         self._number = 0
+
+    def _set_order(self, group_size: int) -> None:
+        order, self.group_size = Permutation(self.length, self.key, self.shuffle), group_size
+        self._block: PermutationBlock | LengthOrder = PermutationBlock(order)
+        if group_size and self._read_lengths is not None:
+            self._block = LengthOrder(order, self.length, self.key, group_size, self._read_lengths)
 
     def share_positions(self, positions: Int64Array, number: int) -> None:
         """Keeps the position in an array of several cursors from now on, at `positions[number]`."""
@@ -156,6 +167,8 @@ class ShuffledCursor:
     def state_dict(self) -> dict[str, Any]:
         """Returns the position and the permutation's parameters; see `Cursor.state_dict`."""
         state = {"position": self._position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
+        if self.group_size:
+            state["group_size"] = self.group_size
         return state if self._content is None else {**state, "content": self._content}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
@@ -168,6 +181,7 @@ class ShuffledCursor:
         Raises:
             ValueError: If dataset, seed or shuffling have changed.
         """
+        self._take_up_groups(state, allow_inexact)
         own = self.state_dict()
         fields = ["length", "key", "shuffle", *({"content"} & state.keys() & own.keys())]
         position = whole_number(state["position"], "position", most=MOST_COUNT)
@@ -178,3 +192,17 @@ class ShuffledCursor:
                 length = whole_number(state.get("length", self.length), "length", least=1)
                 position = int(state["position"]) * self.length // length
         self._positions[self._number] = position
+
+    def _take_up_groups(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
+        """Goes on with groups of the saved size, which the batch size set when the run began."""
+        saved = whole_number(state.get("group_size", 0), "group_size", most=MOST_COUNT)
+        if saved and self.group_size:
+            self._set_order(saved)
+        elif saved != self.group_size and not allow_inexact:
+            then, now = ("grouped by length" if size else "in any order" for size in (saved, self.group_size))
+            raise InvalidValueError(
+                f"samples were drawn {then} when the run was saved and are {now} now (train_sampling_strategy)",
+                option="train_sampling_strategy",
+                expected=then,
+                found=now,
+            )

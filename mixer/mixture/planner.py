@@ -9,6 +9,7 @@ import numpy as np
 from mixer.mixture.apportion import apportion
 from mixer.mixture.cursors import IterableCursor, ShuffledCursor
 from mixer.mixture.groups import Grouping, Groups
+from mixer.mixture.length_order import NO_GROUPS, LengthGroups
 from mixer.mixture.step_plan import RankLookup, StepPlan, StreamShare
 from mixer.mixture.stream import Cursor, Stream
 from mixer.policies.contract import UNITS, no_decay
@@ -31,6 +32,7 @@ class Planner:
         groupings: Groups of streams with their own weights and caps.
         drawing: `"exact"` apportions counts and carries remainders over; `"multinomial"` draws them.
         decay_begins: Returns the progress at which the learning rate begins to fall.
+        length_groups: Streams that are drawn in groups of similar length.
 
     Raises:
         ValueError: If the drawing is unknown, or streams and groupings are inconsistent.
@@ -43,10 +45,13 @@ class Planner:
         groupings: Sequence[Grouping] = (),
         drawing: Drawing = "exact",
         decay_begins: Callable[[], float] = no_decay,
+        length_groups: LengthGroups = NO_GROUPS,
     ):
         check_choice("drawing", drawing, get_args(Drawing))
         self.streams = tuple(streams)
-        self.cursors: tuple[Cursor, ...] = tuple(_cursor(stream, seed) for stream in streams)
+        self.cursors: tuple[Cursor, ...] = tuple(
+            _cursor(stream, seed, length_groups, number) for number, stream in enumerate(streams)
+        )
         # `[num_streams]`: positions of the shuffled streams, which advance at once; `others` advance one by one.
         self.positions: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self.others: dict[int, Cursor] = {}
@@ -315,11 +320,13 @@ def _deficit(saved: Any, name: str) -> float:
     return finite_number(saved, f"the deficit of {name!r}", -_MAX_DEFICIT, _MAX_DEFICIT)
 
 
-def _cursor(stream: Stream, seed: int) -> Cursor:
+def _cursor(stream: Stream, seed: int, length_groups: LengthGroups, number: int) -> Cursor:
     if stream.is_memory:
         cursor: Cursor = stream.dataset.new_cursor(stream.order_key(seed))
         return cursor
-    return IterableCursor(stream) if stream.is_iterable else ShuffledCursor(stream, seed)
+    if stream.is_iterable:
+        return IterableCursor(stream)
+    return ShuffledCursor(stream, seed, length_groups.size, length_groups.readers.get(number))
 
 
 def _presence(streams: Sequence[Stream], decay_begins: Callable[[], float]) -> tuple[FloatArray, FloatArray]:

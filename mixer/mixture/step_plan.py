@@ -111,7 +111,7 @@ class RankLookup:
         # Each stream's number among the permuted ones; the others, buffers and rows, look up by themselves.
         is_ordered = np.array([isinstance(cursor, ShuffledCursor) for cursor in cursors], dtype=bool)
         self._numbers = np.where(is_ordered, np.cumsum(is_ordered) - 1, -1)
-        if len(ordered) > _FEW_STREAMS:
+        if len(ordered) > _FEW_STREAMS and not any(cursor.group_size for cursor in ordered):
             self._order = Permutation(
                 [d.length for d in ordered], [d.key for d in ordered], [d.shuffle for d in ordered]
             )

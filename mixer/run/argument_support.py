@@ -27,8 +27,8 @@ REFUSED = {
     "dataloader_in_order": "dataloader_in_order=False takes whichever samples a worker has ready first, but a plan "
     "fixes the samples of each step. Leave it at True: workers load ahead, so a slow one rarely delays training.",
     "train_sampling_strategy": "train_sampling_strategy='batch_rebalance' is not supported by mixing, which assigns "
-    "samples to ranks itself. Use 'group_by_length', which groups the samples of each step (over ranks too if "
-    "the data has a column of lengths), 'random' or 'sequential'.",
+    "samples to ranks itself. Use 'group_by_length', which draws each stream in groups of similar length, 'random' "
+    "or 'sequential'.",
     **dict.fromkeys(
         ("eval_strategy", "save_strategy", "logging_strategy"),
         "'epoch' with several streams, one of unknown length, would act once: the whole run is one epoch. Set 'steps', "

@@ -57,8 +57,8 @@ class MixingOptions:
             If so many do not fit into memory, auto_find_batch_size halves the number, and checkpoints hold what it has
             found.
         max_tokens_per_micro_batch: Maximum number of tokens in a micro-batch, padding included, in place of a number
-            of samples. Works best with train_sampling_strategy="group_by_length", which puts samples of similar length
-            of a step into the same micro-batch.
+            of samples. Works best with train_sampling_strategy="group_by_length": a micro-batch then also ends where a
+            sample would be padded to more than twice its length.
         objective: What the run is to lower, for policies and reports: "average" or "worst" of the evaluation sets, the
             name of one, several names, or their importance by name. If the policy reads targets, it follows
             development rows, a part of each target's evaluation set; the rest is evaluated.

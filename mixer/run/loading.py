@@ -86,6 +86,7 @@ class StreamLoading:
         self._trainer, self._streams, self._rank_sync = trainer, streams, rank_sync
         self._max_tokens, self._skipping = options.config.max_tokens_per_micro_batch, options.skipping
         self._rules = rules
+        self._lengths: Lengths | None = None
 
     @property
     def seed(self) -> int:
@@ -155,13 +156,22 @@ class StreamLoading:
     def _micro_batch_options(self) -> MicroBatchOptions:
         args = self._trainer.args
         groups = args.train_sampling_strategy == "group_by_length"
-        if not groups and self._max_tokens is None:
+        lengths = self.lengths()
+        if lengths is None:
             return MicroBatchOptions(self._rules.most_samples)
-        names = getattr(self._trainer.processing_class, "model_input_names", None) or ["input_ids"]
-        sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self._streams]
-        lengths = Lengths(sources, args.length_column_name, names[0])
         rules, max_over_ranks = self._rules, self._rank_sync.max_over_ranks
         return MicroBatchOptions(rules.most_samples, self._max_tokens, groups, lengths, max_over_ranks)
+
+    def lengths(self) -> Lengths | None:
+        """Returns the lengths of samples; `None` if micro-batches are made without regard to them."""
+        args = self._trainer.args
+        if args.train_sampling_strategy != "group_by_length" and self._max_tokens is None:
+            return None
+        if self._lengths is None:
+            names = getattr(self._trainer.processing_class, "model_input_names", None) or ["input_ids"]
+            sources = [preprocessed(stream.dataset, stream.preprocess) for stream in self._streams]
+            self._lengths = Lengths(sources, args.length_column_name, names[0])
+        return self._lengths
 
     def _worker_options(self) -> WorkerOptions:
         args = self._trainer.args

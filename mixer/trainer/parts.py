@@ -15,6 +15,7 @@ from mixer.ledger.recorder import Recorder
 from mixer.loading.build import MixtureOptions, assemble, resolve_budget
 from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import check_schedule
+from mixer.loading.lengths import Lengths
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements.hooks.stream_gradients import RunProbe
@@ -31,6 +32,12 @@ from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.checks.classes import check_classes
 from mixer.trainer.checks.engines import check_engine
 from mixer.trainer.checks.requirements import check_gradient_noise, check_needs, check_strategies, warn_of_forwards
+from mixer.trainer.checks.requirements import (
+    check_gradient_noise,
+    check_needs,
+    warn_of_forwards,
+    warn_of_ungrouped,
+)
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.evaluation.best_model import check_best_metric, check_best_of_each
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
@@ -83,7 +90,7 @@ class Parts:
         facts = Facts(rules.most_samples, self.differences.tasks, self.differences.share_batches, packs_rows)
         self.plan = plan = plan_run(streams, options, methods_of(streams, options.methods), args, facts)
         self.losses = losses = StreamLosses(trainer, step, plan)
-        mixing = _new_mixing(trainer, plan)
+        mixing = _new_mixing(trainer, plan, self.loading.lengths())
         folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
         ledger = Ledger(folder, is_writer, plan.config.ledger_interval_steps)
         self.run = run = Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once), step)
@@ -115,6 +122,7 @@ class Parts:
         check_measured(plan, self.hooks)
         check_classes(trainer, plan, self.differences, self._evaluation)
         check_engine(trainer, plan)
+        warn_of_ungrouped(plan.streams, trainer.args)
         if plan.one_stream_each or mixing.weighs_losses:
             warn_of_forwards(len(plan.streams), mixing.batch_size, trainer.args)
 
@@ -170,9 +178,9 @@ def check_options(
         check_best_of_each(trainer)
 
 
-def _new_mixing(trainer: Trainer, plan: RunPlan) -> Mixing:
+def _new_mixing(trainer: Trainer, plan: RunPlan, lengths: Lengths | None) -> Mixing:
     policy, streams, mixture = plan.policy, plan.streams, plan.mixture
-    planner, clock, size = assemble(trainer.args, streams, mixture, scheduler=trainer.lr_scheduler)
+    planner, clock, size = assemble(trainer.args, streams, mixture, scheduler=trainer.lr_scheduler, lengths=lengths)
     check_samples(policy, len(streams), size.value)
     units = new_loss_units(plan.config.loss_units, policy, streams, plan.have_heads)
     mixing = Mixing(planner, policy, clock, size, mixture.objective, units)

@@ -170,7 +170,10 @@ class Training:
         # The first samples of one rank decide for all ranks.
         self._one_stream_each = bool(self._ranks.max_over_ranks(int(self._one_stream_each)))
         new_parts = partial(
-            assemble, args, self._plan.streams, self._parts.mixture, scheduler=self._trainer.lr_scheduler
+            assemble,
+            *(args, self._plan.streams, self._parts.mixture),
+            scheduler=self._trainer.lr_scheduler,
+            lengths=self._parts.loading.lengths(),
         )
         self._parts.resuming.begin(new_parts, self._parts.describe)
         self._parts.steps.begin_run()

@@ -1,6 +1,6 @@
 """Which rows a run was trained on, and when: computed from the counts of its ledger and the inverse of its order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,8 +9,11 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from mixer.ledger.folder import open_ledger
+from mixer.ledger.orders import BY_LENGTH
+from mixer.mixture.length_order import LengthOrder
 from mixer.mixture.permutation import Permutation
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import did_you_mean
 
 _ROWS_AT_ONCE = 2**17
@@ -29,7 +32,7 @@ class _Part(NamedTuple):
         left_out: int64 `[num_left_out]`: positions that were skipped.
     """
 
-    order: Permutation | None
+    order: Permutation | LengthOrder | None
     length: int
     steps: Int64Array
     firsts: Int64Array
@@ -63,6 +66,8 @@ class Exposure:
 
     Args:
         folder: Output folder of a trainer.
+        lengths: Of each stream that was drawn in groups of similar length (`group_by_length`), the lengths of all rows
+            by which it was: the column `length`, or the number of `input_ids`.
 
     Raises:
         ValueError: If there is no such run, or it was recorded by a version that did not write its order.
@@ -72,8 +77,9 @@ class Exposure:
         >>> exposure.of("math", [17])  # doctest: +SKIP
     """
 
-    def __init__(self, folder: str | Path):
+    def __init__(self, folder: str | Path, lengths: Mapping[str, ArrayLike] | None = None):
         self._folder, self._ledger = Path(folder), open_ledger(folder)
+        self._lengths = {name: np.asarray(own, dtype=np.int64) for name, own in (lengths or {}).items()}
         self._orders = self._ledger.read("orders").to_pandas()
         if self._orders.empty:
             raise ValueError(f"The ledger of {folder} has no order: a version that did not keep it wrote it.")
@@ -86,7 +92,7 @@ class Exposure:
     @property
     def streams(self) -> list[str]:
         """Names of the streams whose rows have an index."""
-        return list(dict.fromkeys(self._orders.loc[self._orders["kind"] == "data", "stream"]))
+        return list(dict.fromkeys(self._orders.loc[self._orders["kind"].str.startswith("data"), "stream"]))
 
     def of(self, stream: str, rows: ArrayLike) -> pd.DataFrame:
         """Finds when rows were trained on.
@@ -227,7 +233,7 @@ class Exposure:
             hint = did_you_mean(stream, self.streams)
             raise ValueError(f"stream: there is none of the name {stream!r} in {self._folder}.{hint} {self.streams}")
         kind = known["kind"].iloc[-1]
-        if kind != "data":
+        if not kind.startswith("data"):
             why = {
                 "iterable": "is iterable: its rows have no index, so that nobody can tell which they were. at(step) "
                 "gives their positions in the order in which they came",
@@ -267,9 +273,9 @@ class Exposure:
         steps, stops = (counts[name].to_numpy() for name in ("step", "seen"))
         stops = stops + order["shift"]
         before: Int64Array = np.concatenate([np.zeros(1, np.int64), self._steps])[np.searchsorted(self._steps, steps)]
-        length, is_ordered = max(int(order["length"]), 1), order["kind"] == "data"
+        length = max(int(order["length"]), 1)
         return _Part(
-            Permutation(length, order["key"], order["shuffle"]) if is_ordered else None,
+            self._order(stream, order, length),
             length,
             steps,
             before + 1,
@@ -277,6 +283,25 @@ class Exposure:
             stops,
             own(self._left_out)["position"].to_numpy(),
         )
+
+    def _order(self, stream: str, order: dict[str, Any], length: int) -> Permutation | LengthOrder | None:
+        """Returns the order of a stream whose rows have an index."""
+        kind, _, group_size = order["kind"].partition(BY_LENGTH)
+        if kind != "data":
+            return None
+        plain = Permutation(length, order["key"], order["shuffle"])
+        if not group_size:
+            return plain
+        lengths = self._lengths.get(stream)
+        if lengths is None or len(lengths) != length:
+            raise InvalidValueError(
+                option="lengths",
+                stream=stream,
+                expected=f"the lengths of its {length} rows, because it was drawn in groups of similar length",
+                found=None if lengths is None else f"{len(lengths)} lengths",
+                hint=f"In Python, give them: Exposure({str(self._folder)!r}, lengths={{{stream!r}: [...]}}).",
+            )
+        return LengthOrder(plain, length, order["key"], int(group_size), lengths.__getitem__)
 
 
 def _typed(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from mixer.policies.objective import Objective
 from mixer.run.argument_support import REFUSED
 from mixer.schedules.base import Schedule
 from mixer.utils.errors import InvalidValueError
+from mixer.utils.text import shortened
 
 logger = logging.get_logger(__name__)
 
@@ -121,6 +122,23 @@ def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
             "batch_size=%s measures noise by the ranks' differences. train_sampling_strategy='group_by_length', with a "
             "length column, gives some ranks longer samples: that counts as noise and makes batches too large.",
             schedule.name,
+        )
+
+
+def warn_of_ungrouped(streams: Sequence[Stream], args: TrainingArguments) -> None:
+    """Warns of streams whose order cannot go by length.
+
+    Args:
+        streams: The streams.
+        args: Training arguments.
+    """
+    ordered = [one.name for one in streams if one.is_iterable or not (one.is_memory or one.shuffle)]
+    if ordered and args.train_sampling_strategy == "group_by_length" and args.process_index == 0:
+        logger.warning(
+            "train_sampling_strategy='group_by_length' keeps the order of the streams %s, which are iterable or have "
+            "shuffle=False: their samples are grouped by length within a step only, so that steps of one micro-batch "
+            "save no padding.",
+            shortened(str(ordered)),
         )
 
 

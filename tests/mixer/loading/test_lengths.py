@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from transformers import Trainer
 
-from mixer import LossChange, Stream, Uniform
+from mixer import LossChange, MixingTrainer, Stream, Uniform
 from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, split_by_tokens
 from mixer.loading.collate import Loaded, Samples
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length
@@ -19,8 +20,9 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_micro_batch
 from mixer.mixture.step_plan import StreamShare
+from tests.helpers import InOrder, arguments, build_model
 from tests.mixer.loaders import quick_and_full
-from tests.mixer.trainer.runs import gradients_of
+from tests.mixer.trainer.runs import gradients_of, make
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)
 
@@ -66,6 +68,15 @@ def test_no_micro_batch_is_over_its_tokens_but_for_single_samples(lengths, budge
         assert max(own) * len(own) <= budget or len(own) == 1
         if by_stream:
             assert set(ids[cut.start : cut.stop].tolist()) == {cut.stream_id}
+
+
+@given(lengths=lengths_lists, by_stream=st.booleans())
+def test_among_sorted_samples_none_is_padded_to_more_than_twice_its_length(lengths: list[int], by_stream: bool) -> None:
+    order = sort_by_length(_ids(lengths), np.array(lengths), by_stream)
+    ids, own = _ids(lengths)[order], np.array(lengths)[order]
+    slices = split_by_tokens(ids, own, 1_000, by_stream, is_sorted=True)
+    assert [place for cut in slices for place in range(cut.start, cut.stop)] == list(range(len(lengths)))
+    assert all(2 * own[cut.start : cut.stop].min() >= own[cut.start : cut.stop].max() for cut in slices)
 
 
 def test_a_micro_batch_is_filled_before_the_next_one_begins() -> None:
@@ -199,8 +210,33 @@ def test_samples_without_a_length_and_a_token_budget_that_is_none_are_refused() 
 def test_the_gradient_is_the_one_without_grouping(tmp_path: Path, max_tokens: int | None, strategy: str) -> None:
     def gradients(strategy: str, max_tokens: int | None) -> torch.Tensor:
         sources = {name: _Ragged(number, 30).with_column().remove_columns("place") for number, name in enumerate("ab")}
-        options = {"per_device_train_batch_size": 4, "batch_size": 16, "mixing": LossChange(), "data_collator": _pad}
+        # Both epochs in one step each: which samples a step has does not depend on their order then.
+        options = {"per_device_train_batch_size": 4, "batch_size": 60, "mixing": LossChange(), "data_collator": _pad}
         options |= {"train_sampling_strategy": strategy, "max_tokens_per_micro_batch": max_tokens}
         return gradients_of(tmp_path, "bert-classifier", train_dataset=sources, **options)
 
     torch.testing.assert_close(gradients(strategy, max_tokens), gradients("random", None), rtol=0, atol=1e-6)
+
+
+def test_one_stream_has_the_padding_of_the_trainer_where_a_step_is_one_micro_batch(tmp_path: Path) -> None:
+    data, shares = _Ragged(0, 400).with_column().remove_columns("place"), {}
+    for kind in (Trainer, MixingTrainer):
+        batches: list[torch.Tensor] = []
+        options = {"per_device_train_batch_size": 4, "max_steps": 100, "train_sampling_strategy": "group_by_length"}
+        trainer = kind(build_model("bert-classifier"), arguments(tmp_path, **options), train_dataset=data)
+        trainer.data_collator = lambda rows, batches=batches: batches.append(one := _pad(rows)) or one
+        for _ in trainer.get_train_dataloader():
+            pass
+        masks = [one["attention_mask"] for one in batches]
+        assert sum(len(mask) for mask in masks) >= 400
+        shares[kind] = 1 - float(sum(mask.sum() for mask in masks)) / sum(mask.numel() for mask in masks)
+    assert shares[MixingTrainer] < 1.1 * shares[Trainer] < 0.1
+
+
+def test_streams_whose_order_is_kept_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = _Ragged(0, 20).with_column().remove_columns("place")
+    sources = [Stream("mixed", rows), Stream("kept", rows, shuffle=False), Stream("rows", InOrder(rows))]
+    options = {"train_sampling_strategy": "group_by_length", "mixing": [1, 1, 1], "data_collator": _pad}
+    make(tmp_path, "bert-classifier", train_dataset=sources, **options)
+    told = [record.args for record in caplog.records if "group_by_length" in str(record.msg)]
+    assert told == [("['kept', 'rows']",)]

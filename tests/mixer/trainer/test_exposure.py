@@ -32,6 +32,13 @@ class Numbered(Tokens):
         return {**super().__getitem__(index), "row": self.first + index}
 
 
+class Uneven(Numbered):
+    """Rows that tell their length."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {**super().__getitem__(index), "length": index * 7 % 20}
+
+
 class Recording(TrainerCallback):
     """Notes the rows of each step, as the collator sees them."""
 
@@ -41,9 +48,10 @@ class Recording(TrainerCallback):
 
     def collate(self, samples: list[dict[str, Any]]) -> Any:
         for sample in samples:
-            which, index = divmod(int(sample["row"]), 1_000)
+            which, index = divmod(int(sample.pop("row")), 1_000)
+            sample.pop("length", None)
             self.present.add(("abc"[which], index))
-        return default_data_collator([{k: v for k, v in one.items() if k != "row"} for one in samples])
+        return default_data_collator(samples)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.present.clear()  # a sample of the check at construction
@@ -87,6 +95,10 @@ RUNS: dict[str, dict[str, Any]] = {
         "max_skipped_share": 0.5,
         "mixing": lambda: ReplayRatio(0.3, "Uniform"),
     },
+    "by length": {
+        "train_dataset": lambda: {"a": Uneven("a", 20), "c": Uneven("c", 6)},
+        "train_sampling_strategy": "group_by_length",
+    },
     "rows": {
         "train_dataset": lambda: {"a": Numbered("a", 20), "c": InOrder(Numbered("c", 6))},
         "mixing": lambda: [1.0, 1.0],
@@ -116,7 +128,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     trainer.add_callback(Stop())
     trainer.train()
     build(folder, request.param, recording).train(resume_from_checkpoint=str(folder / "checkpoint-4"))
-    return request.param, Exposure(folder), recording.steps
+    lengths = {name: [row * 7 % 20 for row in range(size)] for name, size in SIZES.items()}
+    return request.param, Exposure(folder, lengths if request.param == "by length" else None), recording.steps
 
 
 def pairs(table: pd.DataFrame) -> set[tuple[str, int]]:
@@ -161,12 +174,17 @@ def test_a_row_was_trained_on_in_the_steps_in_which_the_collator_saw_it(run: tup
 def test_the_command_takes_the_only_stream_or_asks_for_one(
     run: tuple[str, Exposure, Seen], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, exposure, _ = run
+    name, exposure, _ = run
     command, chosen = ["seen", str(exposure._folder), "--never", "--json"], ["--stream", "a"]
     if len(exposure.streams) > 1:
         with pytest.raises(SystemExit):
             main(command)
         assert "--stream" in capsys.readouterr().err
+    if name == "by length":  # the command does not know the lengths
+        with pytest.raises(SystemExit):
+            main(command + chosen)
+        assert "Exposure(" in capsys.readouterr().err
+        return
     main(command if len(exposure.streams) == 1 else command + chosen)
     never = [row for chunk in exposure.never("a") for row in chunk.tolist()]
     assert json.loads(capsys.readouterr().out) == {"stream": "a", "never": never}

@@ -1,0 +1,74 @@
+"""The order of streams whose neighbours have similar lengths."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from mixer import Stream
+from mixer.mixture.cursors import ShuffledCursor
+from mixer.mixture.length_order import LengthOrder
+from mixer.mixture.permutation import Permutation
+from mixer.utils.errors import InvalidValueError
+
+
+def order_of(lengths: np.ndarray, size: int, key: int = 7) -> LengthOrder:
+    return LengthOrder(Permutation(len(lengths), key), len(lengths), key, size, lengths.__getitem__)
+
+
+def padded_share(lengths: np.ndarray, size: int) -> float:
+    batches = np.split(lengths, range(size, len(lengths), size))
+    return float(1 - lengths.sum() / sum(batch.max() * len(batch) for batch in batches))
+
+
+@given(num_samples=st.integers(1, 300), size=st.integers(1, 40), key=st.integers(-(2**63), 2**63 - 1))
+def test_every_epoch_has_each_sample_once_wherever_it_is_read_and_its_inverse_finds_it(num_samples, size, key) -> None:
+    lengths = np.random.default_rng(num_samples).integers(1, 50, num_samples)
+    whole = order_of(lengths, size, key).read(range(3 * num_samples)).reshape(3, num_samples)
+    assert (np.sort(whole, axis=1) == np.arange(num_samples)).all()
+    some = np.arange(0, 3 * num_samples, 7)[::-1]
+    assert np.array_equal(order_of(lengths, size, key).read(some), whole.ravel()[some])
+    for epoch in range(3):
+        positions = order_of(lengths, size, key).positions(np.arange(num_samples), epoch)
+        assert np.array_equal(whole.ravel()[positions], np.arange(num_samples))
+
+
+@pytest.mark.parametrize("size", [8, 64])
+def test_steps_of_one_stream_have_as_little_padding_as_by_the_trainer(size: int) -> None:
+    lengths = np.exp(np.random.default_rng(0).uniform(np.log(8), np.log(1024), 10_000)).astype(np.int64)
+    theirs = get_length_grouped_indices(lengths.tolist(), size, generator=torch.Generator().manual_seed(0))
+    own = order_of(lengths, size).read(range(len(lengths)))
+    assert padded_share(lengths[own], size) < 1.05 * padded_share(lengths[np.array(theirs)], size)
+    by_step = lengths[own][: 50 * size].reshape(-1, size).mean(axis=1)
+    assert abs(np.corrcoef(by_step, np.arange(len(by_step)))[0, 1]) < 0.5  # not from long to short
+
+
+def test_only_lengths_that_are_needed_are_read() -> None:
+    asked: list[int] = []
+
+    def read(indices: np.ndarray) -> np.ndarray:
+        asked.extend(indices.tolist())
+        return indices
+
+    order = LengthOrder(Permutation(100_000, 1), 100_000, 1, 8, read)
+    order.read(range(5))
+    order.read(range(3, 400))
+    assert len(asked) == 50 * 8
+
+
+def test_a_resumed_stream_goes_on_in_its_own_groups_and_refuses_to_begin_or_end_them() -> None:
+    lengths = np.arange(200) * 37 % 200
+    stream = Stream("a", range(200))
+    new = partial(ShuffledCursor, stream, 0)
+    saved, resumed, plain = new(8, lengths.__getitem__), new(16, lengths.__getitem__), new()
+    saved.advance(30)
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.references(range(30, 230)).tolist() == saved.references(range(30, 230)).tolist()
+    for cursor, state in ((plain, saved.state_dict()), (saved, plain.state_dict())):
+        with pytest.raises(InvalidValueError) as raised:
+            cursor.load_state_dict(state)
+        assert raised.value.option == "train_sampling_strategy"
+        cursor.load_state_dict(state, allow_inexact=True)
