@@ -31,10 +31,10 @@ from mixer.run.plan import Facts, Options, RunPlan, plan_run
 from mixer.run.state import Basis, PresentStep, Run
 from mixer.trainer.checks.classes import check_classes
 from mixer.trainer.checks.engines import check_engine
-from mixer.trainer.checks.requirements import check_gradient_noise, check_needs, check_strategies, warn_of_forwards
 from mixer.trainer.checks.requirements import (
     check_gradient_noise,
     check_needs,
+    check_strategies,
     warn_of_forwards,
     warn_of_ungrouped,
 )

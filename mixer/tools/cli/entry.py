@@ -88,8 +88,8 @@ def _run_command(loaded: Command, name: str, rest: list[str]) -> int | None:
     with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
         command = _for_trainer(loaded, rest)
         command.parser.prog, recipe_class = f"mixer {name}", command.recipe_class
-        is_plain = recipe_class is None
-        config = command.parser.parse_args(rest) if is_plain else _parsed(command.parser, recipe_class, rest)
+        parser = command.parser
+        config = parser.parse_args(rest) if recipe_class is None else _parsed(parser, recipe_class, rest)
     return command.run(config)
 
 

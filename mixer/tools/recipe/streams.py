@@ -204,7 +204,7 @@ class StreamRecipe:
             rows = train, evaluation
             chosen = fitted(train, own_format, tokenizer, task, called)
             names = chosen.class_names(train)
-            if isinstance(own_format, Labelled) and evaluation is not None:
+            if isinstance(own_format, Labelled) and isinstance(chosen, Labelled) and evaluation is not None:
                 _check_labels(own_format, chosen, train, evaluation, called)
             train = formatted(train, chosen, tokenizer, task, called)
             if evaluation is not None:

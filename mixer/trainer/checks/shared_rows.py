@@ -58,8 +58,8 @@ def tell_shared_rows(streams: Sequence[Stream], has_heads: bool, eval_dataset: A
     num_sets = len(read) + len(sets)
     trained = {f"the stream {stream.name!r}": _read(stream.dataset, num_sets) for stream in read}
     for pair in pairs:
-        names = [f"the stream {stream.name!r}" for stream in pair]
-        _tell_twins(*names, *(trained[name] for name in names))
+        name, other = (f"the stream {stream.name!r}" for stream in pair)
+        _tell_twins(name, other, trained[name], trained[other])
     told = _in_words(trained, {called: _read(own, num_sets) for called, own in sets.items()})
     if told is not None:
         logger.warning("%s Take them out of the streams, or evaluate on others.", told)
@@ -129,9 +129,11 @@ def _tell_twins(name: str, other_name: str, one: _Rows, other: _Rows) -> None:
 
 def _read(dataset: Any, num_sets: int) -> _Rows:
     """Computes the digests of a data set's rows: of as many as the number of data sets allows."""
-    base, places = dataset, np.arange(len(dataset))
+    base: Any = dataset
+    places: Int64Array = np.arange(len(dataset))
     while isinstance(base, Subset):
-        base, places = base.dataset, np.asarray(base.indices, np.int64)[places]
+        places = np.asarray(base.indices, np.int64)[places]
+        base = base.dataset
     most = min(_MOST_ROWS, _MOST_ROWS_TOGETHER // num_sets)
     if isinstance(base, datasets.Dataset):
         bytes_per_row = base.data.nbytes // max(1, base.data.num_rows) or 1

@@ -12,6 +12,10 @@ from mixer import Head, Stream
 from mixer.tools.recipe.data import Text
 from mixer.tools.recipe.stream_checks import tell_shared_documents
 from mixer.tools.recipe.streams import BuiltStream
+from mixer.loading.row_digest import row_digests
+from mixer.recipe.data import Text
+from mixer.recipe.stream_checks import tell_shared_documents
+from mixer.recipe.streams import BuiltStream
 from mixer.trainer.checks import shared_rows
 from mixer.trainer.checks.shared_rows import tell_shared_rows
 from tests.helpers import Tokens
@@ -66,10 +70,12 @@ def test_large_sets_are_sampled_and_that_is_said(
 ) -> None:
     monkeypatch.setattr(shared_rows, "_MOST_ROWS", 1000)
     read: list[int] = []
-    digests = shared_rows.row_digests
-    monkeypatch.setattr(
-        shared_rows, "row_digests", lambda rows, places: read.append(len(places)) or digests(rows, places)
-    )
+
+    def digests(rows: Any, places: Any) -> Any:
+        read.append(len(places))
+        return row_digests(rows, places)
+
+    monkeypatch.setattr(shared_rows, "row_digests", digests)
     [told] = _told(caplog, {"a": _rows(0, 5000)}, _rows(0, 400))
     assert read == [1000, 400]
     assert "sample" in told[0]

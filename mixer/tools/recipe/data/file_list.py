@@ -142,9 +142,13 @@ def tell_of_files(called: str, files: Sequence[FileRead]) -> None:
 def in_words(files: Sequence[FileRead]) -> str:
     """Describes files: their number, first names, size and rows."""
     names, size = listed(first_of([one.name for one in files])), sum(one.num_bytes for one in files)
-    rows = [one.num_rows for one in files if one.num_rows is not None]
+    rows = _known_rows(files)
     counted = f", {sum(rows):,} rows" if len(rows) == len(files) else ""
     return f"{len(files):,} file{'s' * (len(files) != 1)} ({names}), {short_number(size)} bytes{counted}"
+
+
+def _known_rows(files: Sequence[FileRead]) -> list[int]:
+    return [one.num_rows for one in files if one.num_rows is not None]
 
 
 def unlike(files: Sequence[FileRead]) -> dict[str, str]:
@@ -157,8 +161,8 @@ def unlike(files: Sequence[FileRead]) -> dict[str, str]:
     if len(files) < _FEWEST:
         return {}
     why: dict[str, list[str]] = {}
-    for unit, values in (("bytes", [one.num_bytes for one in files]), ("rows", [one.num_rows for one in files])):
-        if None not in values:
+    for unit, values in (("bytes", [one.num_bytes for one in files]), ("rows", _known_rows(files))):
+        if len(values) == len(files):
             logs = np.log(np.array(values, dtype=np.float64) + 1.0)
             distances = np.abs(logs - np.median(logs))
             bound = max(np.log(_MOST_TIMES), _MOST_DEVIATIONS * float(np.median(distances)))
