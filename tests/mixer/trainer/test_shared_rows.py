@@ -9,13 +9,10 @@ from datasets import Dataset
 from torch.utils.data import Subset
 
 from mixer import Head, Stream
+from mixer.loading.row_digest import row_digests
 from mixer.tools.recipe.data import Text
 from mixer.tools.recipe.stream_checks import tell_shared_documents
 from mixer.tools.recipe.streams import BuiltStream
-from mixer.loading.row_digest import row_digests
-from mixer.recipe.data import Text
-from mixer.recipe.stream_checks import tell_shared_documents
-from mixer.recipe.streams import BuiltStream
 from mixer.trainer.checks import shared_rows
 from mixer.trainer.checks.shared_rows import tell_shared_rows
 from tests.helpers import Tokens
