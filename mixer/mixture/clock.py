@@ -392,10 +392,10 @@ class Clock:
             yield self._steps_for(limit - done)
         if self._max_samples is not None:
             yield self._steps_for(self._max_samples - self.num_samples)
-        for limit, done in ((budget.tokens, self.num_tokens), (budget.labels, self.num_labels)):
-            if limit is not None:
+        for amount, done in ((budget.tokens, self.num_tokens), (budget.labels, self.num_labels)):
+            if amount is not None:
                 per_sample = Fraction(done, self.num_samples) if done else self._guessed_tokens
-                yield self._steps_for(math.ceil((limit - done) / per_sample))
+                yield self._steps_for(math.ceil((amount - done) / per_sample))
         if budget.steps is not None:
             yield budget.steps - self.step
 

@@ -103,9 +103,9 @@ def _in_words(own: NamedClasses) -> str:
 
 def _hint(own: NamedClasses, first: NamedClasses) -> str:
     if not (own.names and first.names):
-        named, numbers = (own, first) if own.names else (first, own)
+        named, unnamed = (own, first) if own.names else (first, own)
         return (
-            f"Say what the numbers of {numbers.name} mean: Labelled(labels=[...]) with the names of the numbers 0, 1, "
+            f"Say what the numbers of {unnamed.name} mean: Labelled(labels=[...]) with the names of the numbers 0, 1, "
             f"... in this order, such as {list(named.names)}; or with numbers in quotes, which name themselves."
         )
     if own.column is None:

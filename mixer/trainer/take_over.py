@@ -35,7 +35,7 @@ def take_over(basis: Basis, checkpoint: Path) -> Progress:
     state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
     mixing = run.mixing
     mixing.pass_over(state.global_step)
-    problem = _other_amount(mixing.clock.epoch, state, mixing.clock.spans_run)
+    problem = _other_amount(mixing.clock.epoch, state, not mixing.clock.has_length)
     rows = [mixing.names[number] for number in mixing.planner.row_drawers]
     if problem is None and rows:
         problem = InvalidValueError(

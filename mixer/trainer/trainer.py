@@ -142,7 +142,8 @@ class MixingMixin(Trainer):
         self.args.metric_for_best_model = metric
         evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)
         is_main = self.is_world_process_zero()
-        overlap = tell_shared_rows(streams, takes_task(self.model), evaluated) if is_main else None
+        has_heads = self.model is not None and takes_task(self.model)
+        overlap = tell_shared_rows(streams, has_heads, evaluated) if is_main else None
         streams = self._preparation.take_stand_in_back()
         policy = resolve_policy(config.chosen("mixing", mixing), streams)
         target_splits = split_targets(self, config.chosen_objective(objective), policy)

@@ -227,7 +227,7 @@ def load_tensors(folder: Path, device: torch.device | str) -> dict[str, Tensors]
     if not (folder / _FILE).exists():
         return None
     groups: dict[str, Tensors] = {}
-    with safe_open(folder / _FILE, "pt") as file:  # type: ignore[no-untyped-call]
+    with safe_open(folder / _FILE, "pt") as file:
         strides = json.loads((file.metadata() or {}).get(_STRIDES, "{}"))
         for key in file.keys():  # noqa: SIM118  # it is no mapping
             saved = file.get_tensor(key)

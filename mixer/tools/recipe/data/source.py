@@ -104,7 +104,7 @@ class DataSource:
                 )
             if self.name is not None and len(paths) > 1:
                 raise ValueError(f"{called}: name={self.name!r} is for data on the hub, or a folder: leave it out.")
-        local = {"name": self.name, "rows": self.rows, "separator": self.separator}
+        local: dict[str, Any] = {"name": self.name, "rows": self.rows, "separator": self.separator}
         patterns = Patterns(self.include, tuple(self.exclude))
         if is_url(shown):
             read = partial(read, storage_options=self.storage_options)
