@@ -1,6 +1,6 @@
 """Errors about what a user gave: a sentence, and the facts in it as attributes."""
 
-from typing import Any
+from typing import Any, Self
 
 
 class ErrorFacts(Exception):  # noqa: N818  # what errors have in common
@@ -38,6 +38,23 @@ class ErrorFacts(Exception):  # noqa: N818  # what errors have in common
             message += "" if hint is None else f" {hint}"
         super().__init__(message)
         self.option, self.stream, self.expected, self.found, self.hint = option, stream, expected, found, hint
+
+    @classmethod
+    def about(cls, option: str, text: str, **facts: Any) -> Self:
+        """Makes an error whose sentence begins with the option.
+
+        Args:
+            option: Name of the option.
+            text: The rest: a predicate (`must be positive, got 0.`), or a sentence of its own.
+            **facts: The other facts.
+
+        Example:
+            >>> str(InvalidValueError.about("weight", "must be positive, got 0."))
+            'weight must be positive, got 0.'
+            >>> str(InvalidValueError.about("weight", "It must be positive, but 0 was given."))
+            'weight: It must be positive, but 0 was given.'
+        """
+        return cls(f"{option} {text}" if text[:1].islower() else f"{option}: {text}", option=option, **facts)
 
 
 class InvalidValueError(ErrorFacts, ValueError):
