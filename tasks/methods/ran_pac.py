@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
-from mixer.tools.recipe.data.validation import hold_out
 from mixer.trainer.method import TaskContext
 from mixer.utils.arrays import Float32Array, Int64Array
+from mixer.utils.held_out import hold_out
 from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range
 from replay import extract_features

@@ -15,8 +15,8 @@ from mixer.tools.recipe.data.formats.labelled import in_order
 from mixer.tools.recipe.data.row_files import files_in, read_files
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.suffixes import KNOWN
-from mixer.tools.recipe.data.validation import hold_out as draw_held_out
 from mixer.utils.arrays import Int64Array
+from mixer.utils.held_out import hold_out as draw_held_out
 from mixer.utils.validation import load_json
 from tasks.sources.arrays import Arrays
 from tasks.sources.checks import require_column

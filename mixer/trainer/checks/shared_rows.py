@@ -57,9 +57,7 @@ def tell_shared_rows(streams: Sequence[Stream], has_heads: bool, eval_dataset: A
     read = known if sets else [stream for stream in known if any(stream is one for pair in pairs for one in pair)]
     num_sets = len(read) + len(sets)
     trained = {f"the stream {stream.name!r}": _read(stream.dataset, num_sets) for stream in read}
-    for pair in pairs:
-        name, other = (f"the stream {stream.name!r}" for stream in pair)
-        _tell_twins(name, other, trained[name], trained[other])
+    _tell_twins(trained, [tuple(f"the stream {stream.name!r}" for stream in pair) for pair in pairs])
     told = _in_words(trained, {called: _read(own, num_sets) for called, own in sets.items()})
     if told is not None:
         logger.warning("%s Take them out of the streams, or evaluate on others.", told)
@@ -114,17 +112,28 @@ def _in_words(trained: Mapping[str, _Rows], evaluated: Mapping[str, _Rows]) -> s
     return f"Rows of evaluation sets are trained on: {told}{more}.{sampled}"
 
 
-def _tell_twins(name: str, other_name: str, one: _Rows, other: _Rows) -> None:
+def _tell_twins(rows: Mapping[str, _Rows], pairs: Sequence[tuple[str, ...]]) -> None:
+    """Warns once of the pairs of streams that are one data set."""
+    found = [(name, other, number) for name, other in pairs if (number := _twin_rows(rows[name], rows[other]))]
+    if not found:
+        return
+    texts = [
+        f"{number:,} of {len(rows[name].digests):,} rows of {name} are in {other}" for name, other, number in found
+    ]
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    logger.warning(
+        "%s%s. If two streams are one data set, leave one out, and set the weight of the other.",
+        *(", ".join(texts[:_MOST_NAMED]), more),
+    )
+
+
+def _twin_rows(one: _Rows, other: _Rows) -> int:
+    """Counts the rows that a stream shares with another; 0 if they are less than half of either."""
     few = one._replace(digests=one.digests[:: max(1, len(one.digests) // 100)])  # most pairs have nothing in common
     if not few.shared_with(other.digests):
-        return
+        return 0
     counts = one.shared_with(other.digests), other.shared_with(one.digests)
-    if min(counts[0] / len(one.digests), counts[1] / len(other.digests)) >= _ONE_SET:
-        logger.warning(
-            "%d of %d rows of %s are in %s, too. If they are one data set, leave one out, and set the weight of "
-            "the other.",
-            *(counts[0], len(one.digests), name, other_name),
-        )
+    return counts[0] if min(counts[0] / len(one.digests), counts[1] / len(other.digests)) >= _ONE_SET else 0
 
 
 def _read(dataset: Any, num_sets: int) -> _Rows:

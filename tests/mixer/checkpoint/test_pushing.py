@@ -100,7 +100,7 @@ def test_a_push_by_hand_has_a_card_with_the_figures_of_the_mixture(hub: Hub, tmp
     assert "mixture" in card.data.tags
     assert "Worst Loss" in card.text
     by_trainer, section = (repository / "README.md").read_text().split("\n## Training data and its mixture\n")
-    assert section.count("\n| a |") == 2  # among the sources, and over time
+    assert section.count("\n| `a` |") == 2  # among the sources, and over time
     Trainer.create_model_card(trainer, tags=["mixture"], model_name="out", dataset="three streams")
     assert by_trainer.rstrip("\n") == (tmp_path / "out" / "README.md").read_text().rstrip("\n")
     assert not list(repository.glob("checkpoint-*"))

@@ -6,7 +6,9 @@ import pytest
 from mixer import Fixed, MixingTrainer, Stream, Uniform
 from mixer.gradients.records import gradient_entries
 from mixer.ledger.recorder import Recorder
-from mixer.measurements import Gradients
+from mixer.loading.loaded_step import StepResult
+from mixer.measurements import Gradients, Results
+from mixer.run.hooks import StepHook
 from mixer.trainer import resume
 from tests.helpers import three_streams
 from tests.mixer.made_measurements import measured
@@ -35,14 +37,15 @@ def test_losses_read_late_are_the_losses_read_at_once(tmp_path, num_steps, inter
 class _Measuring(MixingTrainer):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        steps = self._parts.steps
-        read = steps._read
+        self._parts.hooks.insert(0, _MadeUp())
 
-        def with_gradients(result: Any, norm: Any) -> Any:
-            is_measured = result.plan.step in (1, 2, 6, 10)
-            return {**read(result, norm), **({Gradients: measured(3, seed=result.plan.step)} if is_measured else {})}
 
-        steps._read = with_gradients  # type: ignore[method-assign]
+class _MadeUp(StepHook):
+    only_observes = True
+
+    def observe(self, result: StepResult) -> Results:
+        is_measured = result.plan.step in (1, 2, 6, 10)
+        return {Gradients: measured(3, seed=result.plan.step)} if is_measured else {}
 
 
 def test_a_log_entry_says_what_was_measured_last_since_the_one_before_also_when_resumed(tmp_path: Path) -> None:

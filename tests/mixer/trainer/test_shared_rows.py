@@ -84,8 +84,8 @@ def test_large_sets_are_sampled_and_that_is_said(
 def test_one_data_set_as_two_streams_is_told(caplog: pytest.LogCaptureFixture) -> None:
     rows = _rows(0, 100)
     [told] = _told(caplog, {"a": rows, "b": rows.shuffle(seed=3), "c": _rows(100, 200), "few": _rows(0, 20)})
-    assert told == (100, 100, "the stream 'a'", "the stream 'b'")
-    assert _told(caplog, {"a": _rows(0, 100), "b": _rows(40, 140)})[0][:2] == (60, 100)
+    assert told == ("100 of 100 rows of the stream 'a' are in the stream 'b'", "")
+    assert _told(caplog, {"a": _rows(0, 100), "b": _rows(40, 140)})[0][0].startswith("60 of 100 rows")
     assert _told(caplog, {"a": _rows(0, 100), "b": _rows(60, 160)}) == []
     # The same texts for two heads, or with two preprocessings, are two tasks.
     assert _told(caplog, {"a": rows, "b": rows}, has_heads=True) == []

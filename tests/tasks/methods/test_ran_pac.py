@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixer.tools.recipe.data.validation import hold_out
+from mixer.utils.held_out import hold_out
 from tasks.continual.continual import ContinualRun
 from tasks.continual.cost import read_cost
 from tasks.methods import RanPAC

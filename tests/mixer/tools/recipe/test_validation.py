@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mixer.tools.recipe.data import Validation
-from mixer.tools.recipe.data.validation import hold_out
+from mixer.utils.held_out import hold_out
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=200), st.data(), st.integers(0, 9))
