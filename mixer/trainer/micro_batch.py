@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,9 @@ from mixer.loading.loaded_step import MicroBatch
 from mixer.losses.stream_losses import StreamLosses, factor_of
 from mixer.run.hf_compat import prepare_inputs
 from mixer.run.state import Run
+from mixer.trainer.loss_kinds import LossKinds
 from mixer.trainer.replaced_methods import OwnStep
+from mixer.utils.errors import InvalidTypeError
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -50,10 +52,11 @@ class MicroBatchTraining:
         trainer: The trainer.
         run: The run.
         losses: The losses of the streams.
+        kinds: Finds out how they are normalised.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses):
-        self._trainer, self._run, self._losses = trainer, run, losses
+    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, kinds: LossKinds):
+        self._trainer, self._run, self._losses, self._kinds = trainer, run, losses, kinds
         self._num_streams = len(run.mixing.names)
 
     def begin_run(self, own_step: OwnStep | None) -> None:
@@ -71,9 +74,9 @@ class MicroBatchTraining:
         self,
         model: nn.Module,
         micro: MicroBatch,
+        number: int,
         num_items: Tensor | int | None,
-        own_items: int,
-        weight: float = 1.0,
+        weight: Callable[[], float] | None = None,
         add_terms: Term | None = None,
     ) -> MicroBatchResult:
         """Runs the forward and backward of a micro-batch.
@@ -81,36 +84,70 @@ class MicroBatchTraining:
         Args:
             model: The model as it is trained.
             micro: The micro-batch.
+            number: Its number in the step.
             num_items: Number of items in the step, as the Trainer counts them.
-            own_items: Items of the micro-batch.
-            weight: Factor of the methods on its loss.
+            weight: Returns the factor of the methods on its loss; `None` for 1.
             add_terms: Adds the methods' terms to a loss, if there are any.
         """
-        losses, world_size = self._losses, self._trainer.args.world_size
-        first, total = micro.first_stream, self._losses.divisor_of_sum
-        normalization, counting = losses.normalization_of(first), factor_of(losses.item_factors, first)
-        divisor = normalization.divisor(total, own_items, world_size)
-        weigh = partial(_weighted, add_terms, weight * factor_of(losses.factors, first) if own_items else 0.0)
-        count = num_items if normalization.counts_items else None
+        losses, first = self._losses, micro.first_stream
         losses.reader.listen(micro.inputs)
-        with losses.function_of(first), losses.naming_streams(micro):
+        weigh = partial(self._weighted, micro, number, weight, add_terms)
+        with losses.function_of(first), self._kinds.listening(micro), losses.naming_streams(micro):
             if self._own_step is None:
-                loss = self.step(model, self._inputs(micro), count, partial(weigh, divisor))
+                loss, is_given = self.step(model, self._inputs(micro), num_items, weigh), True
             else:
-                mean = replace(normalization, counts_items=False, kind="item mean")
-                of_mean = divisor if count is None else mean.divisor(total, own_items, world_size)
-                loss, divisor = self._own_step.run(model, self._inputs(micro), count, weigh, divisor, of_mean)
-        rows = losses.take_row_losses(micro)
+                loss, is_given = self._own_step.run(model, self._inputs(micro), num_items, weigh)
+        rows, own_items = losses.take_row_losses(micro), self._run.step.micro_items[number]
         sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
             return MicroBatchResult(torch.zeros_like(loss), rows, sums)
+        world_size, total = self._trainer.args.world_size, losses.divisor_of_sum
+        counting = factor_of(losses.item_factors, first)
         per_item = counting * world_size / total
-        loss = self._add_losses(sums, micro, _divided(loss, divisor / counting), rows, per_item)
+        loss = _divided(loss, self._divisor(first, own_items, is_given) / counting)
+        loss = self._add_losses(sums, micro, loss, rows, per_item)
         share = total / self._run.step.num_items
         sums[-2].add_(_divided(loss if share == 1.0 else loss * share, world_size))
         return MicroBatchResult(loss, rows, sums)
 
-    def step(self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Term) -> Tensor:
+    def _divisor(self, stream_id: int, own_items: int, is_given: bool) -> float:
+        losses = self._losses
+        normalization, world_size = losses.normalization_of(stream_id), self._trainer.args.world_size
+        return normalization.divisor(losses.divisor_of_sum, own_items, world_size, is_given)
+
+    def _weighted(
+        self,
+        micro: MicroBatch,
+        number: int,
+        weight: Callable[[], float] | None,
+        add_terms: Term | None,
+        loss: Tensor,
+        is_given: bool = True,
+        is_first: bool = True,
+    ) -> Tensor:
+        """Weights a loss for its backward; the first of a micro-batch gets the methods' terms.
+
+        Args:
+            micro: The micro-batch.
+            number: Its number in the step.
+            weight: See `train`.
+            add_terms: See `train`.
+            loss: The loss.
+            is_given: Whether it was given the number of items.
+            is_first: Whether it is the first of the micro-batch.
+        """
+        first, step = micro.first_stream, self._run.step
+        if step.micro_items[number] and is_first:
+            self._kinds.look(micro, loss, is_given)  # after which items may be counted in another way
+        factor = 0.0
+        if own_items := step.micro_items[number]:
+            factor = factor_of(self._losses.factors, first) * (1.0 if weight is None else weight())
+        loss = _divided(loss, self._divisor(first, own_items, is_given) / factor if factor else float("inf"))
+        return add_terms(loss) if add_terms is not None and is_first else loss
+
+    def step(
+        self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Callable[..., Tensor]
+    ) -> Tensor:
         """Computes a loss and its gradient, as `Trainer.training_step` and those of TRL's trainers do to the bit.
 
         What these do for several GPUs of one process, for context parallelism and for gradient accumulation has no
@@ -124,7 +161,7 @@ class MicroBatchTraining:
                 train()
             inputs = prepare_inputs(trainer, inputs)
             with trainer.compute_loss_context_manager():
-                loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items)
+                loss = as_scalar(trainer.compute_loss(model, inputs, num_items_in_batch=num_items))
             del inputs
             if interval_steps is not None and trainer.state.global_step % interval_steps == 0:
                 clear_device_cache()
@@ -161,20 +198,20 @@ class MicroBatchTraining:
             if not (is_single and losses.user_computes_loss_of(first)):
                 sums[:-2].index_add_(0, ids, rows.to(sums.dtype))
                 return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)
-        # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still
-        # unknown, it is 0 or not finite.
-        is_unknown = (
-            not losses.is_known(first) or self._run.present_loader.round_robin or self._run.step.counts.mixed_up[1]
-        )
+        # A loss of several streams whose rows cannot be separated belongs to none of them, unless it is not finite.
         # Once a stream, however many of its rows there are: an assignment by index takes repeated ids once.
-        sums[ids] += loss * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
+        sums[ids] += loss * (1 / per_item if is_single else 0.0)
         return loss
 
 
-def _weighted(add_terms: Term | None, factor: float, divisor: float, loss: Tensor, is_first: bool = True) -> Tensor:
-    """Weights a loss for its backward; the first of a micro-batch gets the methods' terms."""
-    loss = _divided(loss, divisor / factor if factor else float("inf"))
-    return add_terms(loss) if add_terms is not None and is_first else loss
+def as_scalar(loss: Any) -> Tensor:
+    """Returns a loss of one element as a scalar; others raise a `TypeError`."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss if loss.dim() == 0 else loss.reshape(())
+    found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
+    raise InvalidTypeError(
+        option="loss", expected="a tensor with one element", found=found, hint="Return the mean of its terms."
+    )
 
 
 def _divided(loss: Tensor, divisor: float) -> Tensor:
