@@ -45,7 +45,11 @@ def test_hidden_states_are_those_of_the_layers(tmp_path: Path) -> None:
     torch.testing.assert_close(own.states, plain.states, rtol=0, atol=1e-7)
 
 
-def test_a_vision_tower_gives_its_layer(tmp_path: Path) -> None:
-    plain, own = (_trained(kind, tmp_path, vision.llava(), vision.rows(12)) for kind in (Trainer, MixingTrainer))
+@pytest.mark.parametrize(
+    "family", [one if one == "Llava" else pytest.param(one, marks=pytest.mark.full) for one in vision.FAMILIES]
+)
+def test_a_vision_tower_gives_its_layer(family: str, tmp_path: Path) -> None:
+    data = vision.rows_of(family)
+    plain, own = (_trained(kind, tmp_path, vision.model_of(family), data) for kind in (Trainer, MixingTrainer))
     losses = [[entry["loss"] for entry in run.state.log_history if "loss" in entry] for run in (plain, own)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
