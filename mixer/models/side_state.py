@@ -49,7 +49,7 @@ class Snapshot:
         self._bound = [(module, dict(_buffers(module))) for module in modules]
         own = [module for module in modules if not type(module).__module__.startswith(_KEEP_THEIR_OWN)]
         self._attributes = [(module, _attributes(module)) for module in own]
-        self._hooks = [(hooks, hooks.copy()) for module in own for hooks in map(vars(module).get, _HOOKS)]
+        self._hooks = [(hooks, hooks.copy()) for module in own for hooks in _hooks(module)]
         tensors = {id(buffer): (name, buffer) for name, buffer in model.named_buffers()}
         for _, attributes in self._attributes:
             tensors |= {id(value): (name, value) for name, value in attributes.items() if isinstance(value, Tensor)}
@@ -82,7 +82,9 @@ class Snapshot:
             tensor.data.copy_(value)  # keeps autograd's version: graphs that hold the tensor stay valid
         changed = [name for name, tensor, version in self._watched if _version(tensor) != version]
         if changed:
-            logger.warning("A trial forward changed the buffers %s, which are too large to restore.", changed)
+            logger.warning(
+                "A forward beside the training changed the buffers %s, which are too large to restore.", changed
+            )
 
 
 def _buffers(module: nn.Module) -> dict[str, Tensor | None]:
@@ -95,6 +97,10 @@ def _version(tensor: Tensor) -> int:
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+
+
+def _hooks(module: nn.Module) -> list[dict[int, Any]]:
+    return [hooks for name, hooks in vars(module).items() if name in _HOOKS and isinstance(hooks, dict)]
 
 
 @contextlib.contextmanager

@@ -29,9 +29,10 @@ logger = logging.get_logger(__name__)
 
 _NUM = len(CANDIDATES)
 # A rank's findings about a loss: the candidates that explain it; those if labels are shifted the other way; the former
-# with a part besides the rows; and whether it saw none, saw at most one row, or a division by `num_items_in_batch`. The
-# minimum over ranks is what holds on all of them; a rank with nothing to say has ones.
-_ABSTENTION = np.ones(3 * _NUM + 3, dtype=np.int64)
+# with a part besides the rows; and whether it saw none, saw at most one row, or a division by `num_items_in_batch`, and
+# did not fail. The minimum over ranks is what holds on all of them; a rank with nothing to say has ones.
+_ABSTENTION = np.ones(3 * _NUM + 4, dtype=np.int64)
+_FAILURE = np.append(_ABSTENTION[:-1], 0)
 # Steps in which kinds that explain all losses so far are compared again.
 _MOST_LOOKS = 32
 _WAY_OUT = (
@@ -63,29 +64,37 @@ class LossKinds:
         self._pending: list[int] = []  # kinds of loss to look at in this step, in the order of all ranks
         self._batch: StepBatch | None = None
         self._names: dict[int, str] = {}
+        self._ends_all = True  # whether a rank that fails ends the step on all
         self._has_recounted = False  # whether the loss shifts labels unlike its model
         self._warned: set[int] = set()
         self._again: Callable[[], Any] | None = None  # the user's loss of a forward for twice as many items
 
     # ---- A step ----
 
-    def begin_step(self, batch: StepBatch, comes_first: Callable[[int], bool]) -> None:
-        """Begins a step, or repeats it.
+    def begin_step(self, batch: StepBatch, comes_first: Callable[[int], bool], ends_all: bool) -> bool:
+        """Begins a step, or repeats it; returns whether a loss is in question.
 
         Args:
             batch: The step.
             comes_first: Whether the micro-batches of a stream run before the others.
+            ends_all: Whether the step cannot be repeated, so that a rank that fails ends all.
         """
+        self._ends_all = ends_all
         kinds = np.flatnonzero(batch.plan.counts).tolist() if self._losses.differ else [0]
         self._pending = [kind for kind in kinds if self._is_in_question(kind, batch.plan.step)]
         self._pending.sort(key=lambda kind: not comes_first(kind))
         self._batch = batch if self._pending else None
         self._names = {kind: self._losses.name(kind) for kind in self._pending}
+        return bool(self._pending)
 
-    def end_step(self) -> None:
-        """Abstains from what this rank has no micro-batch for, or has failed to run."""
+    def end_step(self, error: Exception | None = None) -> None:
+        """Abstains from what this rank has no micro-batch for, or tells the other ranks that it has failed.
+
+        Args:
+            error: Why it has failed; `None` if it has not.
+        """
         while self._pending:
-            self._agree(self._pending.pop(0), _ABSTENTION)
+            self._agree(self._pending.pop(0), _ABSTENTION if error is None else _FAILURE, error)
 
     def note_unlike(self, is_unlike: bool) -> None:
         """Notes whether the losses of rows did not explain that of the step; the same on all ranks."""
@@ -102,7 +111,7 @@ class LossKinds:
             micro_batches: The micro-batches.
             num_first: Number of those that have to come first; 0 for none.
         """
-        if not self._pending or self._losses.differ or self._is_stock(0):
+        if self._losses.differ or self._is_stock(0):
             return order
         own = order[: num_first or len(order)]
         spread = [float(self._items(micro_batches[number]).double().std(correction=0)) for number in own]
@@ -200,7 +209,7 @@ class LossKinds:
             # A model that wraps another one, for example, may shift its labels without a way to know.
             other = explain(losses.reader.other_row_losses(), items_per_row(inputs, not losses.shifts_labels))
         divides = not own.any() and self._divides(kind, value, has_labels(inputs) and is_given)
-        findings = [own, other, explain(rows, items, share), [False, len(items) <= 1, divides]]
+        findings = [own, other, explain(rows, items, share), np.array([False, len(items) <= 1, divides, True])]
         return np.concatenate(findings).astype(np.int64)
 
     def _explaining(
@@ -228,11 +237,14 @@ class LossKinds:
 
     # ---- What the ranks decide ----
 
-    def _agree(self, kind: int, findings: Int64Array) -> None:
-        """Decides by what all ranks find; each takes part."""
+    def _agree(self, kind: int, findings: Int64Array, error: Exception | None = None) -> None:
+        """Decides by what all ranks find; each takes part. A rank that has failed ends all, or abstains."""
         least = self._ranks.all_reduce_min(findings)
+        if self._ends_all and not least[-1]:
+            self._pending.clear()
+            self._ranks.raise_on_all(error)
         own, other, with_rest = least[: 3 * _NUM].reshape(3, _NUM).astype(np.bool_)
-        has_none, is_one_row, divides = (bool(number) for number in least[3 * _NUM :])
+        has_none, is_one_row, divides = (bool(number) for number in least[3 * _NUM : -1])
         if has_none:
             return
         losses, before = self._losses, self._losses.normalizations.get(kind)

@@ -198,7 +198,7 @@ class StepRunner:
         gradient_state = accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
         self._begin_step(model, batch)
-        order = self._order(batch)
+        order = self._order(batch, is_synchronised)
         try:
             for number in order:
                 micro, last = batch.micro_batches[number], order[-1]
@@ -208,16 +208,21 @@ class StepRunner:
                 result = self._train_micro_batch(model, micro, number, num_items, synchronises, no_sync)
                 loss = loss + result.loss
                 sums = result.sums if sums is None else sums + result.sums
-        finally:
-            self._kinds.end_step()
+        except Exception as error:
+            self._kinds.end_step(error)
+            raise
+        self._kinds.end_step()
         assert sums is not None, "a step has at least one micro-batch on every rank"  # noqa: S101
         return loss, sums
 
-    def _order(self, batch: StepBatch) -> list[int]:
+    def _order(self, batch: StepBatch, ends_all: bool) -> list[int]:
         """Returns the order of a step's micro-batches."""
-        micro_batches, has_priority = batch.micro_batches, self._methods.has_priority
-        self._kinds.begin_step(batch, self._methods.comes_first)
-        return self._kinds.ordered(self._methods.order(batch), micro_batches, sum(map(has_priority, micro_batches)))
+        order = self._methods.order(batch)
+        if not self._kinds.begin_step(batch, self._methods.comes_first, ends_all):
+            return order
+        return self._kinds.ordered(
+            order, batch.micro_batches, sum(map(self._methods.has_priority, batch.micro_batches))
+        )
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Called before the micro-batches run, again if the step is repeated."""
