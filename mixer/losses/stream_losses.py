@@ -163,11 +163,15 @@ class StreamLosses:
         """Whether losses are those of their rows, as far as is known."""
         return not hides_rows(self._trainer.args) and all(one.rows_known for one in self.normalizations.values())
 
-    def is_scaled(self, stream_id: int) -> bool:
-        """Whether the Trainer multiplies a loss by the number of ranks if it is given `num_items_in_batch`."""
+    def is_taken_as_divided(self, stream_id: int) -> bool:
+        """Whether the Trainer takes a loss for one that is divided by `num_items_in_batch`."""
         trainer: Any = self._trainer
         own = self._streams[stream_id].compute_loss_func if self._streams else None
         return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func or own)
+
+    def is_scaled(self, stream_id: int) -> bool:
+        """Whether the Trainer multiplies a loss by the number of ranks if it is given `num_items_in_batch`."""
+        return self.is_computed_by_trainer and self.is_taken_as_divided(stream_id)
 
     @property
     def is_computed_by_trainer(self) -> bool:

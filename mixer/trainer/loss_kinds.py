@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,7 +43,7 @@ _WAY_OUT = (
 class LossKinds:
     """Finds out how losses are normalised, together with the other ranks.
 
-    Ranks take part in as many collectives of a step as it has kinds of loss in question, in the same order.
+    While a kind of loss is in question, the ranks agree before the backward of each micro-batch.
 
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
@@ -61,7 +61,8 @@ class LossKinds:
         self._is_unlike = False  # whether the losses of rows did not explain that of the last step
         self._next_look: dict[int, int] = {}  # by kind of loss: the step from which on this is a reason to look again
         self._num_looks: Counter[int] = Counter()
-        self._pending: list[int] = []  # kinds of loss to look at in this step, in the order of all ranks
+        self._pending: list[int] = []  # kinds of loss to look at in this step; the same on all ranks
+        self._num_left = 0  # micro-batches in which the ranks may still agree
         self._batch: StepBatch | None = None
         self._names: dict[int, str] = {}
         self._ends_all = True  # whether a rank that fails ends the step on all
@@ -71,30 +72,28 @@ class LossKinds:
 
     # ---- A step ----
 
-    def begin_step(self, batch: StepBatch, comes_first: Callable[[int], bool], ends_all: bool) -> bool:
+    def begin_step(self, batch: StepBatch, ends_all: bool) -> bool:
         """Begins a step, or repeats it; returns whether a loss is in question.
 
         Args:
             batch: The step.
-            comes_first: Whether the micro-batches of a stream run before the others.
             ends_all: Whether the step cannot be repeated, so that a rank that fails ends all.
         """
-        self._ends_all = ends_all
         kinds = np.flatnonzero(batch.plan.counts).tolist() if self._losses.differ else [0]
         self._pending = [kind for kind in kinds if self._is_in_question(kind, batch.plan.step)]
-        self._pending.sort(key=lambda kind: not comes_first(kind))
         self._batch = batch if self._pending else None
         self._names = {kind: self._losses.name(kind) for kind in self._pending}
+        self._num_left, self._ends_all = len(batch.micro_batches), ends_all
         return bool(self._pending)
 
     def end_step(self, error: Exception | None = None) -> None:
-        """Abstains from what this rank has no micro-batch for, or tells the other ranks that it has failed.
+        """Abstains where this rank has not seen a loss, or tells the other ranks that it has failed.
 
         Args:
             error: Why it has failed; `None` if it has not.
         """
-        while self._pending:
-            self._agree(self._pending.pop(0), _ABSTENTION if error is None else _FAILURE, error)
+        while self._pending and self._num_left:
+            self._agree({}, error)
 
     def note_unlike(self, is_unlike: bool) -> None:
         """Notes whether the losses of rows did not explain that of the step; the same on all ranks."""
@@ -133,20 +132,20 @@ class LossKinds:
 
         return attributes_held(self._trainer, compute_loss_func=noted)
 
-    def look(self, micro: MicroBatch, loss: Tensor, is_given: bool) -> None:
-        """Decides how a loss is normalised, before its backward.
+    def look(self, micro: MicroBatch, loss: Tensor, has_items: bool, is_given: bool) -> None:
+        """Decides how losses are normalised, before the backward of a micro-batch.
 
         Args:
-            micro: A micro-batch with items.
+            micro: The micro-batch.
             loss: Its loss.
-            is_given: Whether it was given `num_items_in_batch`.
+            has_items: Whether it has items that count.
+            is_given: Whether the loss was given `num_items_in_batch`.
         """
-        if (kind := self._losses.kind(micro.first_stream)) not in self._pending:
-            return
-        while (other := self._pending.pop(0)) != kind:  # of which this rank has no micro-batch
-            self._agree(other, _ABSTENTION)
-        self._agree(kind, self._findings(kind, micro, loss, is_given))
-        self._again, self._losses.reader.keeps_forward = None, False
+        if self._pending:
+            kind = self._losses.kind(micro.first_stream)
+            is_seen = has_items and kind in self._pending
+            self._agree({kind: self._findings(kind, micro, loss, is_given)} if is_seen else {})
+            self._again, self._losses.reader.keeps_forward = None, False
 
     # ---- What is in question ----
 
@@ -233,20 +232,28 @@ class LossKinds:
         inner = inner_model(losses.own_model)
         if self._is_stock(kind) and isinstance(inner, PreTrainedModel) and not hides_rows(trainer.args):
             return losses.reader.was_given_count
-        return losses.is_scaled(kind) and is_given
+        return losses.is_taken_as_divided(kind) and is_given
 
     # ---- What the ranks decide ----
 
-    def _agree(self, kind: int, findings: Int64Array, error: Exception | None = None) -> None:
-        """Decides by what all ranks find; each takes part. A rank that has failed ends all, or abstains."""
-        least = self._ranks.all_reduce_min(findings)
-        if self._ends_all and not least[-1]:
+    def _agree(self, findings: Mapping[int, Int64Array], error: Exception | None = None) -> None:
+        """Decides by what ranks find, by kind of loss; all take part. One that has failed ends all, or abstains."""
+        self._num_left -= 1
+        own = np.stack([findings.get(kind, _ABSTENTION if error is None else _FAILURE) for kind in self._pending])
+        least = self._ranks.all_reduce_min(own.reshape(-1)).reshape(own.shape)
+        if self._ends_all and not least[:, -1].all():
             self._pending.clear()
             self._ranks.raise_on_all(error)
+        has_none = least[:, 3 * _NUM].astype(np.bool_)
+        seen = [kind for kind, is_none in zip(self._pending, has_none, strict=True) if not is_none]
+        self._pending = [kind for kind in self._pending if kind not in seen]
+        for kind, of_ranks in zip(seen, least[~has_none], strict=True):
+            self._decide(kind, of_ranks)
+
+    def _decide(self, kind: int, least: Int64Array) -> None:
+        """Decides on a kind of loss by what holds on all ranks that have seen it."""
         own, other, with_rest = least[: 3 * _NUM].reshape(3, _NUM).astype(np.bool_)
-        has_none, is_one_row, divides = (bool(number) for number in least[3 * _NUM : -1])
-        if has_none:
-            return
+        is_one_row, divides = (bool(number) for number in least[3 * _NUM + 1 : -1])
         losses, before = self._losses, self._losses.normalizations.get(kind)
         self._num_looks[kind] += 1
         self._next_look[kind] = 2 * self._run.step.present_plan.step
@@ -271,7 +278,9 @@ class LossKinds:
         left = [one for one, explains in zip(CANDIDATES, explaining, strict=True) if explains]
         chosen, kinds = left[0], {one.kind for one in left}
         if is_one_row and not self._is_stock(kind) and not self._run.step.counts.is_even:
-            like = "row means" if "row means" in kinds else "sum" if self._losses.is_scaled(kind) else "row sums"
+            like = (
+                "row means" if "row means" in kinds else "sum" if self._losses.is_taken_as_divided(kind) else "row sums"
+            )
             chosen = next((one for one in left if one.kind == like), chosen)
             if len(kinds) > 1:
                 text = (

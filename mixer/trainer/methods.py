@@ -108,11 +108,7 @@ class MethodList:
 
     def has_priority(self, micro: MicroBatch) -> bool:
         """Whether a micro-batch runs before the others."""
-        return self.comes_first(micro.first_stream)
-
-    def comes_first(self, stream_id: int) -> bool:
-        """Whether micro-batches of a stream run before the others."""
-        return any(method.has_priority(stream_id) for method in self.all)
+        return any(method.has_priority(micro.first_stream) for method in self.all)
 
     def order(self, batch: StepBatch) -> list[int]:
         """Returns the order of a step's micro-batches; the same on every rank."""

@@ -92,9 +92,12 @@ class MicroBatchTraining:
         losses, first = self._losses, micro.first_stream
         losses.reader.listen(micro.inputs)
         weigh = partial(self._weighted, micro, number, weight, add_terms)
+        # What is declared to be divided by no number of items gets none, and the Trainer does not scale it then.
+        num_items = None if losses.declared in ("item mean", "sum") else num_items
         with losses.function_of(first), self._kinds.listening(micro), losses.naming_streams(micro):
             if self._own_step is None:
-                loss, is_given = self.step(model, self._inputs(micro), num_items, weigh), True
+                is_given = num_items is not None
+                loss = self.step(model, self._inputs(micro), num_items, partial(weigh, is_given))
             else:
                 loss, is_given = self._own_step.run(model, self._inputs(micro), num_items, weigh)
         rows, own_items = losses.take_row_losses(micro), self._run.step.micro_items[number]
@@ -121,8 +124,8 @@ class MicroBatchTraining:
         number: int,
         weight: Callable[[], float] | None,
         add_terms: Term | None,
+        is_given: bool,
         loss: Tensor,
-        is_given: bool = True,
         is_first: bool = True,
     ) -> Tensor:
         """Weights a loss for its backward; the first of a micro-batch gets the methods' terms.
@@ -132,13 +135,13 @@ class MicroBatchTraining:
             number: Its number in the step.
             weight: See `train`.
             add_terms: See `train`.
+            is_given: Whether the loss was given the number of items.
             loss: The loss.
-            is_given: Whether it was given the number of items.
             is_first: Whether it is the first of the micro-batch.
         """
         first, step = micro.first_stream, self._run.step
-        if step.micro_items[number] and is_first:
-            self._kinds.look(micro, loss, is_given)  # after which items may be counted in another way
+        if is_first:  # after which items may be counted in another way
+            self._kinds.look(micro, loss, step.micro_items[number] > 0, is_given)
         factor = 0.0
         if own_items := step.micro_items[number]:
             factor = factor_of(self._losses.factors, first) * (1.0 if weight is None else weight())

@@ -29,7 +29,7 @@ _TRLS = {f"trl.trainer.{kind}_trainer" for kind in ("dpo", "reward", "sft")}
 _KNOWN = {"mixer.trainer.trainer", "transformers.trainer", *_TRLS}
 _PLACE_OF_COUNT = 4  # arguments of `compute_loss(model, inputs, return_outputs, num_items_in_batch)`
 
-Weigh = Callable[[Tensor, bool, bool], Tensor]
+Weigh = Callable[[bool, Tensor, bool], Tensor]
 
 
 def has_own_step(trainer: Trainer) -> bool:
@@ -85,7 +85,7 @@ class OwnStep:
 
         def counting(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_given
-            is_given = True
+            is_given = num_items is not None
             if len(args) < _PLACE_OF_COUNT and kwargs.get("num_items_in_batch") is None:
                 kwargs["num_items_in_batch"] = num_items
             return compute_loss(*args, **kwargs)
@@ -93,7 +93,7 @@ class OwnStep:
         def weighted(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
             nonlocal num_backwards
             num_backwards += 1
-            return backward(weigh(loss, is_given, num_backwards == 1), *args, **kwargs)
+            return backward(weigh(is_given, loss, num_backwards == 1), *args, **kwargs)
 
         with (
             attributes_held(self._trainer.accelerator, backward=weighted),

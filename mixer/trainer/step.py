@@ -218,7 +218,7 @@ class StepRunner:
     def _order(self, batch: StepBatch, ends_all: bool) -> list[int]:
         """Returns the order of a step's micro-batches."""
         order = self._methods.order(batch)
-        if not self._kinds.begin_step(batch, self._methods.comes_first, ends_all):
+        if not self._kinds.begin_step(batch, ends_all):
             return order
         return self._kinds.ordered(
             order, batch.micro_batches, sum(map(self._methods.has_priority, batch.micro_batches))
