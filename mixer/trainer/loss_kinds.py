@@ -187,7 +187,10 @@ class LossKinds:
         losses, is_stock = self._losses, self._is_stock(kind)
         may_scale = [losses.is_scaled(kind)] if losses.is_computed_by_trainer else [False, True]
         may_scale = [False] if self._trainer.args.world_size == 1 else may_scale
-        kinds = ("item mean", "items") if is_stock else [one.kind for one in CANDIDATES]
+        kinds = {"item mean", "items"} if is_stock else {one.kind for one in CANDIDATES}
+        # A loss of half the mean looks like one divided by the items of two micro-batches.
+        if losses.is_computed_by_trainer and not losses.is_taken_as_divided(kind):
+            kinds -= {"items"}
         return np.array([one.is_scaled in may_scale and one.kind in kinds for one in CANDIDATES])
 
     # ---- What a rank finds ----
