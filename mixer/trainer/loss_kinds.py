@@ -33,6 +33,7 @@ _NUM = len(CANDIDATES)
 # did not fail. The minimum over ranks is what holds on all of them; a rank with nothing to say has ones.
 _ABSTENTION = np.ones(3 * _NUM + 4, dtype=np.int64)
 _FAILURE = np.append(_ABSTENTION[:-1], 0)
+_DIVIDED = np.array([one.kind == "items" for one in CANDIDATES])
 # Steps in which kinds that explain all losses so far are compared again.
 _MOST_LOOKS = 32
 _WAY_OUT = (
@@ -206,12 +207,14 @@ class LossKinds:
         items, share = self._items(micro), 0.0 if self.is_strict else LARGEST_OTHER_SHARE
         explain = partial(self._explaining, kind, value)
         rows = losses.reader.row_losses
-        own, other = explain(rows, items), np.zeros(_NUM, dtype=np.bool_)
+        own, with_rest, other = explain(rows, items), explain(rows, items, share), np.zeros(_NUM, dtype=np.bool_)
+        if self._again is not None and not self._divides(kind, value, is_given):
+            own, with_rest = own & ~_DIVIDED, with_rest & ~_DIVIDED
         if not own.any() and labels_can_shift(inputs):
             # A model that wraps another one, for example, may shift its labels without a way to know.
             other = explain(losses.reader.other_row_losses(), items_per_row(inputs, not losses.shifts_labels))
         divides = not own.any() and self._divides(kind, value, has_labels(inputs) and is_given)
-        findings = [own, other, explain(rows, items, share), np.array([False, len(items) <= 1, divides, True])]
+        findings = [own, other, with_rest, np.array([False, len(items) <= 1, divides, True])]
         return np.concatenate(findings).astype(np.int64)
 
     def _explaining(

@@ -15,7 +15,7 @@ from mixer.losses.normalization import CANDIDATES, TOLERANCE, explaining, predic
 from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import hides_rows
 from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, _bert_config, arguments, build_model
-from tests.losses import DECLARED, LOSSES, padded, ragged, small_model, whole_gradient
+from tests.losses import DECLARED, LOSSES, padded, ragged, small_model, token_mean, whole_gradient
 from tests.mixer.trainer.runs import train
 
 _ROWS = ragged(13, 1)
@@ -123,6 +123,19 @@ def test_other_losses_are_named_once_and_computed(tmp_path: Path, name: str, cap
     exact = whole_gradient(loss, _ROWS)
     assert _error(whole, exact) < 1e-6  # as the way out says
     assert _error(gradient, exact) > 1e-3
+
+
+def _half_mean(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    return token_mean(outputs, labels) / 2
+
+
+def test_half_a_mean_is_not_taken_for_one_over_the_items_of_two_micro_batches(tmp_path: Path) -> None:
+    row = _ROWS[0]
+    own = {"train_dataset": {"a": [row] * 4}, "batch_size": 4, "compute_loss_func": _half_mean}
+    recorder = GradientRecorder()
+    args = {"per_device_train_batch_size": 2, "max_steps": 1, "data_collator": padded, "callbacks": [recorder]}
+    train(tmp_path, small_model(), **own, **args)
+    assert _error(recorder.gradients[0], whole_gradient(_half_mean, [row] * 4)) < 1e-6
 
 
 class _Counter(nn.Module):
