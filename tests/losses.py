@@ -115,12 +115,6 @@ def contrastive(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) ->
     return F.cross_entropy(ends @ starts.T / 0.1, torch.arange(len(labels)))
 
 
-def attended_z_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    """The mean over tokens, and that of log² Z over all places that are attended to."""
-    attended = outputs.logits.logsumexp(dim=-1)[labels.ne(_IGNORED)]
-    return token_mean(outputs, labels) + 0.1 * attended.square().mean()
-
-
 def hard_half(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
     """The mean over the half of the tokens with the largest terms."""
     terms = _terms(outputs, labels)[labels[:, 1:].ne(_IGNORED)].sort().values
@@ -147,6 +141,10 @@ LOSSES: dict[str, tuple[Loss | None, bool]] = {
     "root mean square": (root_mean_square, False),
     "in-batch contrastive": (contrastive, False),
 }
+
+
+# What rows cannot show, and is declared: terms of its own, or a number of its own.
+DECLARED = {"0.01 x sum over tokens": "sum", "focal, mean over tokens": "mean"}
 
 
 def whole_gradient(loss: Loss | None, rows: list[dict[str, list[int]]]) -> Tensor:

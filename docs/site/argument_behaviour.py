@@ -89,6 +89,5 @@ DIFFERENCES = {
     "leave to each rank are refused (`docs/engines.md`).",
     "fsdp_config": "As `fsdp`.",
     "deepspeed": "As `fsdp`.",
-    "debug": '`"underflow_overflow"` counts each micro-batch, and before them the trial forwards that determine how '
-    "the loss is normalised.",
+    "debug": '`"underflow_overflow"` counts each micro-batch.',
 }

@@ -19,6 +19,7 @@ _OF_MODEL = re.compile(r"(generation_)?config\.json|(pytorch_)?model(-\d+-of-\d+
 STATE_FILE = "mixing.json"
 MARKER_FILE = "complete.json"
 CAP_ENTRY = "micro_batch_cap"
+LOSSES_ENTRY = "losses"
 METHODS_ENTRY = "methods"
 FORMAT_VERSION = 1
 _ASIDE = "previous-"

@@ -31,7 +31,6 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.mixture.streams import combine
 from mixer.utils.arrays import BoolArray, Int64Array
-from mixer.utils.random_state import drawn_places
 
 _MOST_EXAMPLES = 100  # attempts to load a padding sample
 
@@ -91,7 +90,7 @@ class MixingLoader:
         self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._stacks_arrow = stack_columns is not None and self._reader.is_arrow
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
-        self._feed, self.keeps_samples = feed, keeps_samples
+        self._feed, self._keeps_samples = feed, keeps_samples
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
         self._rank, self._world_size = rank, world_size
         options = micro_batches or MicroBatchOptions()
@@ -212,29 +211,6 @@ class MixingLoader:
         share, loaded = batch.samples
         return self._split(batch.plan, share, self._is_by_stream(batch.plan), loaded)
 
-    def few_samples(self, batch: StepBatch, stream_id: int | None, most: int = 8) -> tuple[Any, int] | None:
-        """Collates a few of this rank's samples of a step, regardless of its micro-batches.
-
-        Args:
-            batch: Step that kept its samples.
-            stream_id: Stream of the samples; `None` for any.
-            most: Maximum samples.
-
-        Returns:
-            Collated inputs and number of samples; `None` if there are fewer than two.
-        """
-        if batch.samples is None:
-            return None
-        share, loaded = batch.samples
-        stream_ids = ids_of(share)
-        places = np.arange(len(stream_ids)) if stream_id is None else np.flatnonzero(stream_ids == stream_id)
-        places = _without(places, self._find_broken(stream_ids, loaded))
-        if len(places) < 2:
-            return None
-        places = places[drawn_places(len(places), most, batch.plan.step)]
-        inputs = self._collation.collate(loaded, places, batch.plan.step, 0, -1 if stream_id is None else stream_id)
-        return inputs, len(places)
-
     def _split(
         self, plan: StepPlan, share: list[StreamShare], is_by_stream: bool | BoolArray, loaded: Loaded | None = None
     ) -> StepBatch:
@@ -256,7 +232,7 @@ class MixingLoader:
             own = MicroBatch(None, stream_ids[selection], False, positions[selection], indices[selection])
             micro_batches.append(self._micro_batch(plan, loaded, selection, cut, number, own))
         left_out = tuple((int(stream_ids[k]), sample, int(positions[k])) for k, sample in broken.items())
-        return StepBatch(plan, tuple(micro_batches), (share, loaded) if self.keeps_samples else None, left_out)
+        return StepBatch(plan, tuple(micro_batches), (share, loaded) if self._keeps_samples else None, left_out)
 
     def _micro_batch(
         self, plan: StepPlan, loaded: Loaded, selection: Selection, cut: MicroBatchSlice, number: int, own: MicroBatch

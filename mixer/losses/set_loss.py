@@ -1,7 +1,7 @@
 """The loss of an evaluation set: the mean over its rows or tokens, on any number of ranks."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import Trainer
 
 from mixer.loading.collate import batch_mapping
-from mixer.losses.normalization import KindFound, LossKind, Seen, find_kind, kind_by_rows
+from mixer.losses.normalization import CANDIDATES, TOLERANCE, explaining, predicted
 from mixer.losses.stream_losses import StreamLosses
-from mixer.losses.trial_rows import rows_of, rows_to_try
 from mixer.models.row_losses import RowLossReader, num_rows
 from mixer.models.trl_metrics import metrics_restored
 from mixer.run.state import PresentStep
+from mixer.utils.arrays import Int64Array
 from mixer.utils.attributes import attributes_held
 from mixer.utils.device import to_host
 
@@ -25,8 +25,10 @@ Predict = Callable[..., tuple[Tensor | None, Any, Any]]
 
 _ROUNDING = 1e-6  # up to here the Trainer's own mean is kept, so that it is equal to the bit where it is right
 # What ranks find out of a loss: the first of these that one has found counts.
-_KINDS: tuple[LossKind, ...] = ("other", "sum", "row mean", "item mean")
+_KINDS = ("sum", "row mean", "item mean")
 _TENTATIVE, _UNKNOWN = len(_KINDS), len(_KINDS) + 1
+_IS_PLAIN = np.array([not one.is_scaled for one in CANDIDATES])
+_CODES = {"sum": 0, "row means": 1, "row sums": 1, "item mean": 2, "items": 2}  # it is given the items of its batch
 
 
 class SetLoss:
@@ -68,10 +70,10 @@ class SetLoss:
         kind = -1 if stream_id is None and losses.differ else losses.kind(stream_id or 0)
         known = losses.normalizations.get(kind)
         self._kind, self._batches = _UNKNOWN, []
-        if known is not None and not known.is_tentative:
-            # `count` tells a loss that counts items those of its batch: it is their mean.
-            is_mean = known.counts_items and known.kind != "other"
-            self._kind = _KINDS.index("item mean" if is_mean else known.kind)
+        if losses.declared is not None:
+            self._kind = _CODES[losses.declared]
+        elif known is not None:
+            self._kind = _code({known.kind, *(other for other, _ in known.others)})
         try:
             # Else the Trainer counts the items of all ranks, and multiplies losses by the number of ranks.
             with attributes_held(self._trainer.args, average_tokens_across_devices=False):
@@ -101,7 +103,7 @@ class SetLoss:
         if result[0] is not None:
             with metrics_restored(self._trainer):
                 if seeks:
-                    self._kind = self._found(predict, batch, result[0])
+                    self._kind = self._found(batch, result[0])
                 self._batches.append(self._noted(predict, batch, result[0]))
         return result
 
@@ -114,7 +116,7 @@ class SetLoss:
             own = min(max(state.remainder - size * args.process_index, 0), size)
             share = own / size
             if here == size:  # else rows are no samples, and cannot be left out
-                batch, share, here = rows_of(batch, np.arange(max(own, 1)), here), float(own > 0), max(own, 1)
+                batch, share, here = _rows_of(batch, np.arange(max(own, 1)), here), float(own > 0), max(own, 1)
                 loss = _loss(predict, batch)  # on all ranks: a forward may be a collective
         items = self._known.labels_per_row(batch).sum().to(loss.device, non_blocking=True)
         rows = torch.full_like(items, here)
@@ -130,29 +132,16 @@ class SetLoss:
             self._reader.attach()
         self._reader.listen(batch)
 
-    def _found(self, predict: Predict, batch: Mapping[str, Any], loss: Tensor) -> int:
+    def _found(self, batch: Mapping[str, Any], loss: Tensor) -> int:
         """Returns what the ranks know of the kind of the loss after a batch."""
         assert self._reader is not None, "it has been attached before the forward"  # noqa: S101
-        rows, num_samples = self._reader.take_row_losses(), num_rows(batch)
-        own = rows.double().cpu().numpy() if rows is not None and len(rows) == num_samples else None
-        seen = Seen(float(loss), own, self._known.labels_per_row(batch).cpu().numpy())
-        found = kind_by_rows(seen)
-        # The sum over a single row may be the mean over the rows' sums.
-        is_clear = found is not None and (num_samples > 1 or found.kind != "sum")
-        if self._least(int(is_clear)) == 0:
-            found = self._tried(predict, batch, num_samples)
-        code = _UNKNOWN if found is None else _TENTATIVE if found.is_tentative else _KINDS.index(found.kind)
+        rows, items = self._reader.take_row_losses(), self._known.labels_per_row(batch).cpu().numpy()
+        code = _UNKNOWN
+        if rows is not None and len(rows) == len(items) and float(loss):
+            predictions = predicted(rows.double().cpu().numpy(), items, max(int(items.sum()), 1), 1)
+            explains = explaining(float(loss), predictions, _IS_PLAIN, TOLERANCE)
+            code = _code({one.kind for one, is_it in zip(CANDIDATES, explains, strict=True) if is_it})
         return min(self._kind, self._least(code))
-
-    def _tried(self, predict: Predict, batch: Mapping[str, Any], num_samples: int) -> KindFound | None:
-        """Finds the kind by the losses of a few rows and of their halves; what cannot take them stays unknown."""
-        tried = rows_to_try(batch, num_samples, self._known.labels_per_row)
-        seen = []
-        for rows in tried or [batch] * 3:
-            with contextlib.suppress(Exception):
-                items = self._known.labels_per_row(rows).cpu().numpy()
-                seen.append(Seen(float(_loss(predict, rows)), None, items))
-        return find_kind(seen[0], seen[1:]) if tried is not None and len(seen) == len(tried) else None
 
     def _least(self, number: int) -> int:
         own = torch.tensor([number], device=self._trainer.args.device)
@@ -177,6 +166,24 @@ class SetLoss:
             value = float(sums[counts].sum() / weights[counts].sum())
             if not abs(value - metrics[key]) <= _ROUNDING * abs(value):
                 metrics[key] = value
+
+
+def _code(kinds: Collection[str]) -> int:
+    codes = {_CODES[kind] for kind in kinds}
+    return _UNKNOWN if not codes else codes.pop() if len(codes) == 1 else _TENTATIVE
+
+
+def _rows_of(inputs: Mapping[str, Any], places: Int64Array, num_samples: int) -> dict[str, Any]:
+    """Selects rows of a batch: of every value with one entry per sample; other values as they are."""
+
+    def pick(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.dim() and len(value) == num_samples:
+            return value[torch.from_numpy(places).to(value.device)]
+        if isinstance(value, list | tuple) and len(value) == num_samples:
+            return [value[place] for place in places.tolist()]
+        return value
+
+    return {name: pick(value) for name, value in inputs.items()}
 
 
 def _loss(predict: Predict, inputs: Mapping[str, Any]) -> Tensor:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from transformers import Trainer
 from mixer.loading.collate import batch_mapping
 from mixer.loading.errors import batch_norm_reason, name_rows, unfit_rows
 from mixer.loading.loaded_step import MicroBatch
-from mixer.losses.normalization import HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
+from mixer.losses.normalization import DECLARED, HALF_TOLERANCE, TOLERANCE, LossNormalization, samples_per_item
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import inner_model
 from mixer.models.labels import shifts_labels
@@ -23,6 +24,7 @@ from mixer.run.state import PresentStep
 from mixer.utils.arrays import FloatArray
 from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, is_user_code, module_of
+from mixer.utils.validation import refusing_damage
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -40,6 +42,8 @@ class StreamLosses:
         self._trainer, self._step, self._plan = trainer, step, plan
         self._streams: Sequence[Stream] = () if plan is None else plan.streams
         self.differ = plan is not None and plan.have_losses  # whether streams have losses or heads of their own
+        declared = None if plan is None else plan.config.loss_reduction
+        self.declared = None if declared is None else DECLARED[declared]  # the kind of loss that the user says it is
         self.normalizations: dict[int, LossNormalization] = {}  # by stream if losses differ, else under 0
         self._reader: RowLossReader | None = None
         self._shifts_labels: bool | None = None
@@ -130,26 +134,65 @@ class StreamLosses:
     # ---- Normalisation ----
 
     def begin_run(self) -> None:
-        """Begins a run, which has yet to find out how losses are normalised."""
+        """Begins a run, which has yet to find out how losses are normalised, unless that is declared."""
         self.normalizations.clear()
         self.stop_reading()
+        if self.declared is not None:
+            kinds = range(len(self._streams)) if self.differ else [0]
+            self.normalizations |= {kind: self.normalization_of(kind) for kind in kinds}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the run has found out of its losses as plain data."""
+        kinds = {str(kind): [self.name(kind), asdict(known)] for kind, known in self.normalizations.items()}
+        return {"kinds": kinds, "shifts_labels": self.shifts_labels}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what an earlier part of the run has found out of the losses that it still has."""
+        with refusing_damage("what the losses are divided by"):
+            saved = {
+                int(kind): (name, LossNormalization.from_state(own)) for kind, (name, own) in state["kinds"].items()
+            }
+            shifts_labels = bool(state["shifts_labels"])
+        are_equal = all(kind < len(self._streams) and self.name(kind) == name for kind, (name, _) in saved.items())
+        if self.declared is None and are_equal:
+            self.normalizations |= {kind: known for kind, (_, known) in saved.items()}
+            self._shifts_labels = shifts_labels
+
+    @property
+    def shows_rows(self) -> bool:
+        """Whether losses are those of their rows, as far as is known."""
+        return not hides_rows(self._trainer.args) and all(one.rows_known for one in self.normalizations.values())
+
+    def is_taken_as_divided(self, stream_id: int) -> bool:
+        """Whether the Trainer takes a loss for one that is divided by `num_items_in_batch`."""
+        trainer: Any = self._trainer
+        own = self._streams[stream_id].compute_loss_func if self._streams else None
+        return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func or own)
+
+    def is_scaled(self, stream_id: int) -> bool:
+        """Whether the Trainer multiplies a loss by the number of ranks if it is given `num_items_in_batch`."""
+        return self.is_computed_by_trainer and self.is_taken_as_divided(stream_id)
+
+    @property
+    def is_computed_by_trainer(self) -> bool:
+        """Whether `compute_loss` is that of a known trainer."""
+        return _is_known(self._trainer.compute_loss)
 
     def kind(self, stream_id: int) -> int:
         """Returns the key of a stream's loss normalisation."""
         return stream_id if self.differ else 0
 
-    def is_known(self, stream_id: int) -> bool:
-        """Whether the normalisation of a stream's loss is known."""
-        return self.kind(stream_id) in self.normalizations
-
     def normalization_of(self, stream_id: int) -> LossNormalization:
         """Returns how a stream's loss is normalised.
 
-        A loss of unknown kind so far, because it is 0 or not finite, counts as a mean; its rows are known only if the
-        model computes it.
+        A loss of unknown kind so far, because no forward has shown it or it is 0 or not finite, counts as a mean.
         """
         known = self.normalizations.get(stream_id if self.differ else 0)
-        return known or LossNormalization(False, factor=1.0, rows_known=not self.user_computes_loss_of(stream_id))
+        if known is None:
+            is_seen = self.declared is not None or not self.user_computes_loss_of(stream_id)
+            rows_known = is_seen and not hides_rows(self._trainer.args)
+            known = LossNormalization(self.declared or "item mean", self.is_scaled(stream_id), rows_known)
+        return known
 
     @property
     def tolerance(self) -> float:

@@ -122,8 +122,11 @@ class RowLossReader:
 
     def __post_init__(self, model: nn.Module, wrap_loss_function: bool) -> None:
         self.output: Any = None
-        self._row_losses: Tensor | None = None
+        self.row_losses: Tensor | None = None  # of the last forward
         self.terms: list[Tensor] = []
+        self.keeps_forward = False  # whether `other_row_losses` will be asked of the next forward
+        self.was_given_count = False  # whether the model's loss function was given `num_items_in_batch`
+        self._forward: Any = None  # the output of the last one
         self._labels: Any = None
         self.is_listening = False
         inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
@@ -154,6 +157,7 @@ class RowLossReader:
             reader = own()
             if reader is None or not reader.is_listening:
                 return original(*args, **kwargs)
+            reader.was_given_count = kwargs.get("num_items_in_batch") is not None
             with _ItemCrossEntropy() as items:
                 loss = original(*args, **kwargs)
             reader.terms += items.terms
@@ -178,25 +182,36 @@ class RowLossReader:
         Args:
             inputs: Its micro-batch.
         """
-        self._row_losses, self.terms, self.is_listening, self.output = None, [], True, None
-        self._labels = inputs.get("labels")
+        self.row_losses, self.terms, self.is_listening, self.output = None, [], True, None
+        self._labels, self._forward, self.was_given_count = inputs.get("labels"), None, False
 
     def take_row_losses(self) -> Tensor | None:
         """Returns the sum of each row's loss terms in the last forward, `[num_rows]`, once; `None` if unknown."""
-        rows = self._row_losses
-        self._row_losses = self._labels = self.output = None
+        rows = self.row_losses
+        self.row_losses = self._labels = self.output = self._forward = None
         self.is_listening = False
         return rows
+
+    def other_row_losses(self) -> Tensor | None:
+        """Returns the row losses of the last forward if labels are shifted, or not, unlike expected."""
+        if self._forward is None:
+            return None
+        self.shifts_labels, own = not self.shifts_labels, self.row_losses
+        self.read_output(self._forward, {})
+        self.shifts_labels, self.row_losses, other = not self.shifts_labels, own, self.row_losses
+        return other
 
     def read_output(self, output: Any, kwargs: Mapping[str, Any]) -> None:
         """Reads the row losses of a forward's output."""
         if self.keeps_output:
             self.output = output
+        if self.keeps_forward:
+            self._forward = output
         labels = kwargs.get("labels", self._labels)
         if not isinstance(labels, Tensor) or labels.dim() == 0:
             return
         if len(self.terms) == 1 and self.terms[0].numel() % len(labels) == 0:
-            self._row_losses = self.terms[0].reshape(len(labels), -1).sum(dim=1)
+            self.row_losses = self.terms[0].reshape(len(labels), -1).sum(dim=1)
             return
         log_probs = getattr(output, "log_probs", None)
         if isinstance(log_probs, Tensor):
@@ -205,16 +220,16 @@ class RowLossReader:
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if isinstance(logits, Tensor):
             with torch.no_grad():
-                self._row_losses = self._from_logits(logits.detach(), labels, kwargs)
+                self.row_losses = self._from_logits(logits.detach(), labels, kwargs)
 
     def _read_log_probs(self, log_probs: Tensor) -> None:
         """Reads the log-probabilities of TRL's fused head: `[num_rows, num_places - 1]`, 0 for ignored labels."""
-        if self._row_losses is not None:  # a second forward, for metrics alone, after one with logits
+        if self.row_losses is not None:  # a second forward, for metrics alone, after one with logits
             return
         terms = -_at_least_float(log_probs)
         if self.weighs_by_probability:
             terms = terms * terms.neg().exp()
-        self._row_losses = terms.sum(dim=1)
+        self.row_losses = terms.sum(dim=1)
 
     def _from_logits(self, logits: Tensor, labels: Tensor, kwargs: Mapping[str, Any]) -> Tensor | None:
         known, own = labels, self._labels

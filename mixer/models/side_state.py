@@ -20,6 +20,8 @@ _MOST_BYTES = 2**28
 # Modules of these libraries keep state of their own forwards: DDP, for one, sets itself up in the first.
 _KEEP_THEIR_OWN = ("torch.", "deepspeed.", "accelerate.")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+# Not those of state dicts: engines register them in the first forward, and need them to save.
+_HOOKS = {name for name in _OF_EVERY_MODULE if name.startswith(("_forward", "_backward"))}
 _CACHES = {"past_key_values", "layer_past"}  # recomputing a layer would append to them twice
 
 
@@ -27,7 +29,8 @@ class Snapshot:
     """A copy of the random states, the device's too, and of the state that a model's forward may change.
 
     That state is the buffers (statistics of batch normalisation, counters, codebooks), even if a forward rebinds their
-    names, and the attributes of the model's own modules.
+    names, and the attributes and hooks of the model's own modules: transformers installs hooks that capture hidden
+    states in the first forward, and marks that by an attribute.
 
     Args:
         model: The model in training; `None` for the random states alone.
@@ -46,6 +49,7 @@ class Snapshot:
         self._bound = [(module, dict(_buffers(module))) for module in modules]
         own = [module for module in modules if not type(module).__module__.startswith(_KEEP_THEIR_OWN)]
         self._attributes = [(module, _attributes(module)) for module in own]
+        self._hooks = [(hooks, hooks.copy()) for module in own for hooks in _hooks(module)]
         tensors = {id(buffer): (name, buffer) for name, buffer in model.named_buffers()}
         for _, attributes in self._attributes:
             tensors |= {id(value): (name, value) for name, value in attributes.items() if isinstance(value, Tensor)}
@@ -71,11 +75,16 @@ class Snapshot:
             for name in _attributes(module).keys() - attributes.keys():
                 del module.__dict__[name]
             module.__dict__.update(attributes)
+        for hooks, before in self._hooks:
+            hooks.clear()
+            hooks.update(before)
         for tensor, value in self._copies:
             tensor.data.copy_(value)  # keeps autograd's version: graphs that hold the tensor stay valid
         changed = [name for name, tensor, version in self._watched if _version(tensor) != version]
         if changed:
-            logger.warning("A trial forward changed the buffers %s, which are too large to restore.", changed)
+            logger.warning(
+                "A forward beside the training changed the buffers %s, which are too large to restore.", changed
+            )
 
 
 def _buffers(module: nn.Module) -> dict[str, Tensor | None]:
@@ -88,6 +97,10 @@ def _version(tensor: Tensor) -> int:
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+
+
+def _hooks(module: nn.Module) -> list[dict[int, Any]]:
+    return [hooks for name, hooks in vars(module).items() if name in _HOOKS and isinstance(hooks, dict)]
 
 
 @contextlib.contextmanager

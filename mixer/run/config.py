@@ -24,6 +24,7 @@ from mixer.utils.text import safe_names
 
 T = TypeVar("T")
 NonFinite = Literal["warn", "skip", "raise"]
+LOSS_REDUCTIONS = ("mean", "sum", "items")
 
 
 def _with_help(kind: type[T]) -> type[T]:
@@ -69,6 +70,9 @@ class MixingOptions:
             its first training loss, "entropy" by the entropy of its class labels, losses by stream (such as those of a
             reference model) by these; "none" leaves them as they are. By default "entropy" where streams have heads or
             numbers of classes that differ ("initial" if one has no classes), else "none".
+        loss_reduction: What the loss of a micro-batch is: "mean" over items (the labels that are not ignored, or the
+            rows), plain "sum", or "items", a sum divided by num_items_in_batch. By default it is read off the losses of
+            rows in the first steps, which shows all but losses of your own that are no cross entropy.
         conflict: How conflicting gradients of streams are combined: "pcgrad", "cagrad" or "mgda". By default
             they add up. Needs memory for one more gradient per stream but one.
         nonfinite: Reaction to a stream's loss that is not finite: "warn", "skip" the optimizer step, or "raise" before
@@ -107,6 +111,7 @@ class MixingOptions:
     development_share: float | None = None
     eval_weights: dict[str, float] | str | None = None
     loss_units: dict[str, float] | str | None = None
+    loss_reduction: str | None = None
     conflict: str | None = None
     nonfinite: NonFinite = "warn"
     on_sample_error: OnSampleError = "raise"
@@ -144,6 +149,8 @@ class MixingOptions:
             elif not isinstance(value, bool | int | float | str | list | dict | None):
                 hint = f" Pass objects to the trainer: {name}=..." if name in OF_TRAINER else ""
                 raise TypeError(f"{type(self).__name__}: {name} must be plain data, got {value!r:.100}.{hint}")
+        if self.loss_reduction is not None:
+            check_choice("loss_reduction", self.loss_reduction, LOSS_REDUCTIONS)
         check_micro_batch(self.max_samples_per_micro_batch, self.max_tokens_per_micro_batch)
 
     def check_unchanged(self, args: Any) -> None:

@@ -35,7 +35,7 @@ USED = {
     "_initial_num_input_tokens_seen": "a resumed run counts from its very start",
     "_load_rng_state": "for the end of an epoch that a checkpoint has cut off",
     "_loss_shifts_labels": "whether the first label of a row is no loss term",
-    "_prepare_inputs": "trial forwards see what a training step sees",
+    "_prepare_inputs": "forwards beside the training see what a training step sees",
     "_push_from_checkpoint": "a checkpoint is pushed once it is complete",
     "_set_signature_columns_if_needed": "streams may have label columns of their own",
     "_signature_columns": "the columns that the model takes",

@@ -99,6 +99,7 @@ class StreamLoading:
         feed: Feed | None,
         specifics: Mapping[int, StreamSpecifics],
         one_stream_each: bool,
+        keeps_samples: bool,
     ) -> MixingLoader:
         """Makes a loader.
 
@@ -107,6 +108,7 @@ class StreamLoading:
             feed: The rows of iterable streams.
             specifics: Collators and heads of single streams.
             one_stream_each: Whether every micro-batch contains one stream.
+            keeps_samples: Whether steps keep their samples.
         """
         trainer, args = self._trainer, self._trainer.args
         loader = MixingLoader(
@@ -122,7 +124,7 @@ class StreamLoading:
             workers=self._worker_options(),
             pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
             feed=feed,
-            keeps_samples=True,  # until the loss normalisation is known
+            keeps_samples=keeps_samples,
             specifics=specifics,
             skipping=self._skipping,
         )

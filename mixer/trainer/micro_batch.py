@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from mixer.loading.loaded_step import MicroBatch
 from mixer.losses.stream_losses import StreamLosses, factor_of
 from mixer.run.hf_compat import prepare_inputs
 from mixer.run.state import Run
+from mixer.trainer.loss_kinds import LossKinds
 from mixer.trainer.replaced_methods import OwnStep
 from mixer.utils.errors import InvalidTypeError
 
@@ -51,10 +52,11 @@ class MicroBatchTraining:
         trainer: The trainer.
         run: The run.
         losses: The losses of the streams.
+        kinds: Finds out how they are normalised.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses):
-        self._trainer, self._run, self._losses = trainer, run, losses
+    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, kinds: LossKinds):
+        self._trainer, self._run, self._losses, self._kinds = trainer, run, losses, kinds
         self._num_streams = len(run.mixing.names)
 
     def begin_run(self, own_step: OwnStep | None) -> None:
@@ -72,9 +74,9 @@ class MicroBatchTraining:
         self,
         model: nn.Module,
         micro: MicroBatch,
+        number: int,
         num_items: Tensor | int | None,
-        own_items: int,
-        weight: float = 1.0,
+        weight: Callable[[], float] | None = None,
         add_terms: Term | None = None,
     ) -> MicroBatchResult:
         """Runs the forward and backward of a micro-batch.
@@ -82,37 +84,74 @@ class MicroBatchTraining:
         Args:
             model: The model as it is trained.
             micro: The micro-batch.
+            number: Its number in the step.
             num_items: Number of items in the step, as the Trainer counts them.
-            own_items: Items of the micro-batch.
-            weight: Factor of the methods on its loss.
+            weight: Returns the factor of the methods on its loss; `None` for 1.
             add_terms: Adds the methods' terms to a loss, if there are any.
         """
-        losses, world_size = self._losses, self._trainer.args.world_size
-        first, total = micro.first_stream, self._losses.divisor_of_sum
-        normalization, counting = losses.normalization_of(first), factor_of(losses.item_factors, first)
-        divisor = normalization.divisor(total, own_items, world_size)
-        factor = weight * factor_of(losses.factors, first) if own_items else 0.0
-        weigh = partial(self._weighted, micro, add_terms, factor)
-        count = num_items if normalization.counts_items else None
+        losses, first = self._losses, micro.first_stream
         losses.reader.listen(micro.inputs)
-        with losses.function_of(first), losses.naming_streams(micro):
+        weigh = partial(self._weighted, micro, number, weight, add_terms)
+        # What is declared to be divided by no number of items gets none, and the Trainer does not scale it then.
+        num_items = None if losses.declared in ("item mean", "sum") else num_items
+        with losses.function_of(first), self._kinds.listening(micro), losses.naming_streams(micro):
             if self._own_step is None:
-                loss = self.step(model, self._inputs(micro), count, partial(weigh, divisor))
+                is_given = num_items is not None
+                loss = self.step(model, self._inputs(micro), num_items, partial(weigh, is_given))
             else:
-                mean = replace(normalization, counts_items=False, kind="item mean")
-                of_mean = divisor if count is None else mean.divisor(total, own_items, world_size)
-                loss, divisor = self._own_step.run(model, self._inputs(micro), count, weigh, divisor, of_mean)
-        rows = losses.take_row_losses(micro)
+                loss, is_given = self._own_step.run(model, self._inputs(micro), num_items, weigh)
+        rows, own_items = losses.take_row_losses(micro), self._run.step.micro_items[number]
         sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
             return MicroBatchResult(torch.zeros_like(loss), rows, sums)
+        world_size, total = self._trainer.args.world_size, losses.divisor_of_sum
+        counting = factor_of(losses.item_factors, first)
         per_item = counting * world_size / total
-        loss = self._add_losses(sums, micro, _divided(loss, divisor / counting), rows, per_item)
+        loss = _divided(loss.reshape(()), self._divisor(first, own_items, is_given) / counting)
+        loss = self._add_losses(sums, micro, loss, rows, per_item)
         share = total / self._run.step.num_items
         sums[-2].add_(_divided(loss if share == 1.0 else loss * share, world_size))
         return MicroBatchResult(loss, rows, sums)
 
-    def step(self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Term) -> Tensor:
+    def _divisor(self, stream_id: int, own_items: int, is_given: bool) -> float:
+        losses = self._losses
+        normalization, world_size = losses.normalization_of(stream_id), self._trainer.args.world_size
+        return normalization.divisor(losses.divisor_of_sum, own_items, world_size, is_given)
+
+    def _weighted(
+        self,
+        micro: MicroBatch,
+        number: int,
+        weight: Callable[[], float] | None,
+        add_terms: Term | None,
+        is_given: bool,
+        loss: Tensor,
+        is_first: bool = True,
+    ) -> Tensor:
+        """Weights a loss for its backward; the first of a micro-batch gets the methods' terms.
+
+        Args:
+            micro: The micro-batch.
+            number: Its number in the step.
+            weight: See `train`.
+            add_terms: See `train`.
+            is_given: Whether the loss was given the number of items.
+            loss: The loss.
+            is_first: Whether it is the first of the micro-batch.
+        """
+        first, step = micro.first_stream, self._run.step
+        loss = as_scalar(loss, micro, self._run.mixing.names)
+        if is_first:  # after which items may be counted in another way
+            self._kinds.look(micro, loss, step.micro_items[number] > 0, is_given)
+        factor = 0.0
+        if own_items := step.micro_items[number]:
+            factor = factor_of(self._losses.factors, first) * (1.0 if weight is None else weight())
+        loss = _divided(loss, self._divisor(first, own_items, is_given) / factor if factor else float("inf"))
+        return add_terms(loss) if add_terms is not None and is_first else loss
+
+    def step(
+        self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Callable[..., Tensor]
+    ) -> Tensor:
         """Computes a loss and its gradient, as `Trainer.training_step` and those of TRL's trainers do to the bit.
 
         What these do for several GPUs of one process, for context parallelism and for gradient accumulation has no
@@ -134,20 +173,6 @@ class MicroBatchTraining:
                     torch.mps.clear_graph_cache()
             trainer.accelerator.backward(weigh(loss), **self._options)
             return loss.detach()
-
-    def _weighted(
-        self,
-        micro: MicroBatch,
-        add_terms: Term | None,
-        factor: float,
-        divisor: float,
-        loss: Tensor,
-        is_first: bool = True,
-    ) -> Tensor:
-        """Weights a loss for its backward; the first of a micro-batch gets the methods' terms."""
-        check_loss(loss, micro, self._run.mixing.names)
-        loss = _divided(loss, divisor / factor if factor else float("inf"))
-        return add_terms(loss) if add_terms is not None and is_first else loss
 
     def _inputs(self, micro: MicroBatch) -> Any:
         """Returns inputs that a training step may change."""
@@ -177,18 +202,14 @@ class MicroBatchTraining:
             if not (is_single and losses.user_computes_loss_of(first)):
                 sums[:-2].index_add_(0, ids, rows.to(sums.dtype))
                 return loss if loss.dtype not in _HALF else _unrounded(loss, rows.sum() * per_item)
-        # A loss of several streams whose rows cannot be separated belongs to none of them. If its kind is still
-        # unknown, it is 0 or not finite.
-        is_unknown = (
-            not losses.is_known(first) or self._run.present_loader.round_robin or self._run.step.counts.mixed_up[1]
-        )
+        # A loss of several streams whose rows cannot be separated belongs to none of them, unless it is not finite.
         # Once a stream, however many of its rows there are: an assignment by index takes repeated ids once.
-        sums[ids] += loss * (1 / per_item if is_single else 0.0 if is_unknown else float("nan"))
+        sums[ids] += loss * (1 / per_item if is_single else 0.0)
         return loss
 
 
-def check_loss(loss: Any, micro: MicroBatch, names: Sequence[str]) -> None:
-    """Refuses what is no loss to train on; torch's own errors name neither the loss nor what was found.
+def as_scalar(loss: Any, micro: MicroBatch, names: Sequence[str]) -> Tensor:
+    """Returns a loss of one element as a scalar, as torch takes it; torch's own errors of others do not name them.
 
     Args:
         loss: What the model, the trainer or a loss function has returned.
@@ -196,14 +217,14 @@ def check_loss(loss: Any, micro: MicroBatch, names: Sequence[str]) -> None:
         names: Names of the streams.
 
     Raises:
-        InvalidTypeError: Unless it is a scalar tensor of floating-point numbers.
+        InvalidTypeError: Unless it is a tensor with one floating-point number.
     """
-    if isinstance(loss, Tensor) and loss.ndim == 0 and loss.is_floating_point():
-        return
+    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point():
+        return loss.reshape(())
     found = f"shape {list(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else repr(loss)
     is_single = len(names) > 1 and bool((micro.stream_ids == micro.first_stream).all())
     stream = names[micro.first_stream] if is_single else None
-    expected = "a scalar tensor of floating-point numbers"
+    expected = "a tensor with one floating-point number"
     hint = "Return the mean of the losses, as loss.mean() gives it."
     raise InvalidTypeError(option="loss", stream=stream, expected=expected, found=found, hint=hint)
 

@@ -74,16 +74,6 @@ class Recovery:
         if self._obstacle is None and world_size > 1 and keeps_metrics(trainer):
             self._obstacle = f"{type(trainer).__name__} gathers metrics from all ranks in every loss"
 
-    def run_forwards(self, work: Callable[[StepBatch], Result], batch: StepBatch) -> Result:
-        """Runs forwards of a step, again in smaller micro-batches until they fit on all ranks."""
-        with self._naming_the_cap(batch.plan.step):
-            if self._obstacle is not None:
-                return work(batch)
-            finish_forward_sync(self._trainer.model_wrapped)
-            while (result := self._attempt(work, batch)) is None:
-                batch = self._confirmation.resplit(batch)
-            return result
-
     def train(self, work: Callable[[StepBatch, bool], Result], batch: StepBatch) -> Result:
         """Trains a step, again in smaller micro-batches until it fits on all ranks.
 

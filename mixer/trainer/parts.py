@@ -102,7 +102,7 @@ class Parts:
         self.hooks = hooks = [*observers, *_trl_metrics(trainer, step), *methods]
         self.arguments = HeldArguments(trainer)
         guard = WeightGuard(basis, methods)
-        self.checkpoints = Checkpointing(basis, methods, self.arguments, guard)
+        self.checkpoints = Checkpointing(basis, losses, methods, self.arguments, guard)
         self.loop = loop = LoopControl(basis, self.checkpoints, self.arguments)
         self.start = start = StartingPoint(basis)
         self.resuming = Resuming(basis, start, loop, self.checkpoints, methods)

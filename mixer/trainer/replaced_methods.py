@@ -29,7 +29,7 @@ _TRLS = {f"trl.trainer.{kind}_trainer" for kind in ("dpo", "reward", "sft")}
 _KNOWN = {"mixer.trainer.trainer", "transformers.trainer", *_TRLS}
 _PLACE_OF_COUNT = 4  # arguments of `compute_loss(model, inputs, return_outputs, num_items_in_batch)`
 
-Weigh = Callable[[float, Tensor, bool], Tensor]
+Weigh = Callable[[bool, Tensor, bool], Tensor]
 
 
 def has_own_step(trainer: Trainer) -> bool:
@@ -64,31 +64,28 @@ class OwnStep:
 
         return attributes_held(self._trainer, training_step=training_step)
 
-    def run(
-        self, model: nn.Module, inputs: Any, num_items: Any, weigh: Weigh, divisor: float, of_mean: float
-    ) -> tuple[Tensor, float]:
+    def run(self, model: nn.Module, inputs: Any, num_items: Any, weigh: Weigh) -> tuple[Tensor, bool]:
         """Runs the training step on a micro-batch.
 
         Args:
             model: The model as it is trained.
             inputs: The micro-batch, which the step may change.
-            num_items: Number of items in the step; `None` for a loss that does not count them.
-            weigh: Weights a loss by its divisor, and adds the methods' terms if it is the first.
-            divisor: The divisor of the loss.
-            of_mean: Its divisor if the step computes it without `compute_loss`, which gives it the number of items.
+            num_items: Number of items in the step.
+            weigh: Weights a loss, given whether it was computed by `compute_loss`, which gives it the number of items,
+                and adds the methods' terms if it is the first.
 
         Returns:
-            The loss, and its divisor.
+            The loss, and whether it was computed by `compute_loss`.
 
         Raises:
             TypeError: If the step has a backward of its own; with the call to use.
         """
         compute_loss, backward = self._trainer.compute_loss, self._trainer.accelerator.backward
-        used, num_backwards = divisor if num_items is None else of_mean, 0
+        is_given, num_backwards = False, 0
 
         def counting(*args: Any, **kwargs: Any) -> Any:
-            nonlocal used
-            used = divisor
+            nonlocal is_given
+            is_given = num_items is not None
             if len(args) < _PLACE_OF_COUNT and kwargs.get("num_items_in_batch") is None:
                 kwargs["num_items_in_batch"] = num_items
             return compute_loss(*args, **kwargs)
@@ -96,12 +93,12 @@ class OwnStep:
         def weighted(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
             nonlocal num_backwards
             num_backwards += 1
-            return backward(weigh(used, loss, num_backwards == 1), *args, **kwargs)
+            return backward(weigh(is_given, loss, num_backwards == 1), *args, **kwargs)
 
-        with contextlib.ExitStack() as replaced:
-            replaced.enter_context(attributes_held(self._trainer.accelerator, backward=weighted))
-            if num_items is not None:
-                replaced.enter_context(attributes_held(self._trainer, compute_loss=counting))
+        with (
+            attributes_held(self._trainer.accelerator, backward=weighted),
+            attributes_held(self._trainer, compute_loss=counting),
+        ):
             has_none = not _has_gradient(model)
             loss = self._step(model, inputs, num_items).detach()
         is_hidden = getattr(self._trainer, "is_deepspeed_enabled", False)  # it keeps gradients elsewhere
@@ -111,7 +108,7 @@ class OwnStep:
                 "self.accelerator.backward(loss), which weights the loss by the micro-batch's share of the step: call "
                 "that."
             )
-        return loss, used
+        return loss, is_given
 
 
 def _has_gradient(model: nn.Module) -> bool:

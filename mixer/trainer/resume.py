@@ -20,6 +20,7 @@ A checkpoint of the plain Trainer has no `mixing.json`: `TakeOver` stands in for
 | | `progress`: sums for the next log entry | `mixing.json` | `Recorder`, `MethodList` |
 | | rows of iterable streams | `rows-RANK.json` | `StreamLoading.new_feed` |
 | | `micro_batch_cap`, if one was found by halving | `mixing.json` | `Resuming.restore_cap` |
+| | `losses`: what they are divided by | | `Resuming.restore_losses` |
 | it sets its length | `progress`: the epoch to go on in | | `LoopControl.first_epoch` |
 | the model is wrapped | optimizer, schedule | `optimizer.pt`, `scheduler.pt` | the Trainer, in `loading_optimizer` |
 | `on_train_begin` | `progress`: time, sums of losses, learning rate | `mixing.json` | `LoopControl.prepare` |
@@ -36,12 +37,13 @@ from typing import Any
 from transformers.utils import logging
 
 from mixer.checkpoint import saved_options
-from mixer.checkpoint.checkpoint_files import CAP_ENTRY, STATE_FILE, is_of_trainer, read_state, step_of
+from mixer.checkpoint.checkpoint_files import CAP_ENTRY, LOSSES_ENTRY, STATE_FILE, is_of_trainer, read_state, step_of
 from mixer.checkpoint.choosing import Origin
 from mixer.checkpoint.starting_point import StartingPoint
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.loader import MixingLoader
+from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
 from mixer.mixture.controller import check_format
@@ -81,6 +83,7 @@ class Resuming:
         self._trainer, self._plan, self._run, self._ranks = basis
         self._start, self._loop, self._checkpoints, self._methods = start, loop, checkpoints, methods
         self._saved_cap: Mapping[str, Any] | None = None  # the checkpoint's limit of micro-batches
+        self._saved_losses: Mapping[str, Any] | None = None  # what it knows of the losses
         self._saved_optimizer: str | None = None  # the class of its optimizer
         self._begins_policy = False  # whether another policy than that of the checkpoint begins, in a fork
 
@@ -99,7 +102,8 @@ class Resuming:
         run, progress = self._run, None
         checkpoint = None if self._start.checkpoint is None else Path(self._start.checkpoint)
         has_records = checkpoint is not None and not is_of_trainer(checkpoint)
-        self._saved_cap, self._saved_optimizer, self._begins_policy = None, None, False
+        self._saved_cap = self._saved_losses = self._saved_optimizer = None
+        self._begins_policy = False
         if checkpoint is None or not has_records:
             run.mixing.restart(*new_parts(None))
         if checkpoint is not None:
@@ -120,6 +124,12 @@ class Resuming:
         """Gives a loader the micro-batch limit that an earlier part of the run has found."""
         with self._naming_checkpoint():
             loader.cap = loader.cap.lowered_to(self._saved_cap)
+
+    def restore_losses(self, losses: StreamLosses) -> None:
+        """Restores what an earlier part of the run has found out of its losses."""
+        if self._saved_losses is not None:
+            with self._naming_checkpoint():
+                losses.load_state_dict(self._saved_losses)
 
     def loading_optimizer(self) -> contextlib.AbstractContextManager[None]:
         """Refuses another optimizer than the checkpoint's; the Trainer loads it in this context."""
@@ -146,7 +156,8 @@ class Resuming:
     def _load(self, state: Mapping[str, Any], new_parts: NewParts) -> Progress:
         check_format(state)
         mixing, saved = self._run.mixing, state[saved_options.OPTIONS_ENTRY]
-        self._saved_cap, self._saved_optimizer = state.get(CAP_ENTRY), saved["optimizer"]
+        self._saved_cap, self._saved_losses = state.get(CAP_ENTRY), state.get(LOSSES_ENTRY)
+        self._saved_optimizer = saved["optimizer"]
         progress = Progress.from_state(state["progress"])
         batch_size = self._batch_size_of(state, len(progress.running_losses))
         mixing.restart(*new_parts(batch_size))

@@ -17,6 +17,7 @@ from mixer.checkpoint.saved_options import OPTIONS_ENTRY, options_of
 from mixer.checkpoint.write_errors import write_error
 from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
+from mixer.losses.stream_losses import StreamLosses
 from mixer.run.hf_compat import loop_losses, output_folder, present_trial, push_checkpoint
 from mixer.run.state import Basis
 from mixer.trainer.guard import WeightGuard
@@ -141,14 +142,17 @@ class Checkpointing:
 
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
+        losses: The losses of the streams.
         methods: Its methods, which have states of their own.
         arguments: The training arguments.
         guard: Refuses weights that are not finite.
     """
 
-    def __init__(self, basis: Basis, methods: MethodList, arguments: HeldArguments, guard: WeightGuard):
+    def __init__(
+        self, basis: Basis, losses: StreamLosses, methods: MethodList, arguments: HeldArguments, guard: WeightGuard
+    ):
         self._trainer, self._plan, self._run, self._ranks = basis
-        self._methods, self._arguments, self._guard = methods, arguments, guard
+        self._losses, self._methods, self._arguments, self._guard = losses, methods, arguments, guard
         self.started = 0.0  # start time of the run without its interruptions, by the monotonic clock
         self.last: Path | None = None  # the newest checkpoint
         # Number, gradient norm and learning rate of the last step.
@@ -294,6 +298,7 @@ class Checkpointing:
         loader = self._run.present_loader
         cap = loader.cap.state_dict(loader.configured_cap)
         state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), checkpoint_files.CAP_ENTRY: cap}
+        state[checkpoint_files.LOSSES_ENTRY] = self._losses.state_dict()
         with self._arguments.as_the_user_set_them():
             state[OPTIONS_ENTRY] = options_of(self._trainer, self._plan, self._run.mixing)
         with synced_later():  # by `complete`

@@ -34,7 +34,7 @@ from mixer.run.state import Basis
 from mixer.trainer.checks.labels_seen import LabelsSeen
 from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError, WeightGuard
-from mixer.trainer.loss_trials import LossTrials
+from mixer.trainer.loss_kinds import LossKinds
 from mixer.trainer.methods import MethodList
 from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
 from mixer.trainer.out_of_memory import Recovery
@@ -77,9 +77,9 @@ class StepRunner:
         self._observers, self._hooks = hooks, [hook for hook in hooks if not hook.only_observes]
         self._losses, self._confirmation = losses, confirmation
         self._recovery, self._methods = recovery, methods
-        self._separation = StreamSeparation(basis, len(self._hooks) > 0, confirmation)
-        self._trials = LossTrials(basis, losses, confirmation, self._separation, recovery)
-        self._micro = MicroBatchTraining(self._trainer, self._run, losses)
+        self._separation = StreamSeparation(basis, losses, len(self._hooks) > 0, confirmation)
+        self._kinds = LossKinds(basis, losses, confirmation)
+        self._micro = MicroBatchTraining(self._trainer, self._run, losses, self._kinds)
         self._guard, self._arguments, self._probe = guard, arguments, probe
         self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
         self._labels = LabelsSeen(plan.streams, self._trainer.is_world_process_zero())
@@ -98,7 +98,7 @@ class StepRunner:
         self._guard.begin_run()
         self._confirmation.begin_run()
         self._losses.begin_run()
-        self._trials.begin_run()
+        self._kinds.begin_run()
         self._labels.begin_run()
 
     def end(self) -> None:
@@ -127,7 +127,8 @@ class StepRunner:
         if (batch := self._confirmation.load_and_confirm(lambda: next(epoch_iterator, None))) is None:
             return [], None
         self._load_counts = dict(zip(("hits", "misses"), self._run.present_loader.hits_and_misses, strict=True))
-        batch = self._trials.normalized_step(self._separation.separated_if_packed(batch))
+        batch = self._separation.separated(batch)
+        self._losses.start_reading()
         batch = self._methods.retrieve(batch, self._confirmation.reload)
         self._run.set_learning_rate()
         self._train_started = time.perf_counter()
@@ -176,7 +177,10 @@ class StepRunner:
             return None if norm is None else float(norm)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # of FSDP
         norm, num_unlike = read_together([self._finished], [norm, self._num_unlike])  # one wait for the device
-        self._trials.is_unlike, self._run.gradient_norm = bool(num_unlike), norm
+        self._kinds.note_unlike(bool(num_unlike))
+        if num_unlike and self._kinds.is_strict and not self._separation.is_by_stream(self._finished.plan):
+            self._finished = replace(self._finished, measured=self._none(self._finished.plan))
+        self._run.gradient_norm = norm
         self._guard.check(model, self._finished, norm)
         return norm
 
@@ -188,24 +192,38 @@ class StepRunner:
         self, model: nn.Module, num_items: Tensor | int | None, batch: StepBatch, is_synchronised: bool
     ) -> tuple[Tensor, Tensor]:
         """Runs the micro-batches; returns the sums of `MicroBatchResult.loss` and `MicroBatchResult.sums`."""
-        args, accelerator, step = self._trainer.args, self._trainer.accelerator, self._run.step
+        args, accelerator = self._trainer.args, self._trainer.accelerator
         loss, sums = torch.zeros((), device=args.device), None
         if not is_synchronised:  # the step may have been split again, with other numbers of items
             num_items = torch.full((), self._losses.num_items_in_batch, device=args.device)
         gradient_state = accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
         self._begin_step(model, batch)
-        order = self._methods.order(batch)
-        for number in order:
-            micro, last = batch.micro_batches[number], order[-1]
-            gradient_state._set_sync_gradients(number == last)  # noqa: SLF001 accelerate
-            synchronises = is_synchronised and (always or number == last)
-            no_sync = contextlib.nullcontext() if synchronises else accelerator.no_sync(model=model)
-            result = self._train_micro_batch(model, micro, num_items, step.micro_items[number], synchronises, no_sync)
-            loss = loss + result.loss
-            sums = result.sums if sums is None else sums + result.sums
+        order = self._order(batch, is_synchronised)
+        try:
+            for number in order:
+                micro, last = batch.micro_batches[number], order[-1]
+                gradient_state._set_sync_gradients(number == last)  # noqa: SLF001 accelerate
+                synchronises = is_synchronised and (always or number == last)
+                no_sync = contextlib.nullcontext() if synchronises else accelerator.no_sync(model=model)
+                result = self._train_micro_batch(model, micro, number, num_items, synchronises, no_sync)
+                loss = loss + result.loss
+                sums = result.sums if sums is None else sums + result.sums
+        except Exception as error:
+            self._kinds.end_step(error)
+            raise
+        self._kinds.end_step()
         assert sums is not None, "a step has at least one micro-batch on every rank"  # noqa: S101
         return loss, sums
+
+    def _order(self, batch: StepBatch, ends_all: bool) -> list[int]:
+        """Returns the order of a step's micro-batches."""
+        order = self._methods.order(batch)
+        if not self._kinds.begin_step(batch, ends_all):
+            return order
+        return self._kinds.ordered(
+            order, batch.micro_batches, sum(map(self._methods.has_priority, batch.micro_batches))
+        )
 
     def _begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Called before the micro-batches run, again if the step is repeated."""
@@ -219,25 +237,28 @@ class StepRunner:
         self,
         model: nn.Module,
         micro: MicroBatch,
+        number: int,
         num_items: Tensor | int | None,
-        own_items: int,
         is_synchronised: bool,
         no_sync: contextlib.AbstractContextManager[None],
     ) -> MicroBatchResult:
         """Trains a micro-batch, with the hooks before and after it."""
-        train = partial(self._micro.train, model, micro, num_items, own_items)
+        train = partial(self._micro.train, model, micro, number, num_items)
         hooks, methods = self._hooks, self._methods
         if not hooks:
             with no_sync:
                 return train()
+        counts = self._run.step.counts
         trained = ForwardResult(self._run.step.present_plan, micro, None, self._losses.items_per_row(micro))
         for hook in hooks:
             hook.begin_micro_batch(trained, is_synchronised)
         reader = self._losses.reader
         add_terms = (lambda loss: methods.add_terms(trained, reader.output, loss)) if len(methods) else None
         with no_sync:
-            result = train(methods.factor(micro.first_stream), add_terms)
+            result = train(lambda: methods.factor(micro.first_stream), add_terms)
         done = replace(trained, row_losses=result.row_losses)
+        if self._run.step.counts is not counts:  # the forward has shown that items are others
+            done = replace(done, items=self._losses.items_per_row(micro))
         is_first = methods.has_priority(micro)
         self._num_first -= is_first
         for hook in hooks:
@@ -258,10 +279,14 @@ class StepRunner:
 
     def _measured(self, plan: StepPlan) -> BoolArray | None:
         """Returns the streams whose losses the step shows, bool `[num_streams]`; `None` for all."""
-        measured = self._run.present_loader.measured(plan)
-        if measured is None and self._run.step.counts.mixed_up[1]:
-            return np.zeros(len(plan.counts), dtype=np.bool_)
-        return measured
+        is_mixed = self._run.step.counts.mixed_up[1] or not self._losses.shows_rows
+        if is_mixed and not self._separation.is_by_stream(plan):
+            return self._none(plan)
+        return self._run.present_loader.measured(plan)
+
+    @staticmethod
+    def _none(plan: StepPlan) -> BoolArray:
+        return np.zeros(len(plan.counts), dtype=np.bool_)
 
     def _note_times(self, batch: StepBatch) -> None:
         self._times = dict(

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 from transformers.utils import logging
 
 from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.loaded_step import StepBatch
+from mixer.losses.stream_losses import StreamLosses
+from mixer.mixture.step_plan import StepPlan
 from mixer.run.state import Basis
 from mixer.trainer.confirmation import StepConfirmation
 
@@ -17,35 +20,43 @@ class StreamSeparation:
 
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
+        losses: The losses of the streams.
         needs_rows: Whether a hook needs rows of a known stream.
         confirmation: Loads steps again.
     """
 
-    def __init__(self, basis: Basis, needs_rows: bool, confirmation: StepConfirmation):
+    def __init__(self, basis: Basis, losses: StreamLosses, needs_rows: bool, confirmation: StepConfirmation):
         self._trainer, _, self._run, _ = basis
-        self._needs_rows, self._confirmation = needs_rows, confirmation
+        self._losses, self._needs_rows, self._confirmation = losses, needs_rows, confirmation
         self._has_warned = False  # of rows that belong to no stream
 
-    @property
-    def is_needless(self) -> bool:
-        """Whether the streams are separate, or the rows of this step are not its samples."""
+    def is_by_stream(self, plan: StepPlan) -> bool:
+        """Whether the micro-batches of a step contain one stream each, all of them or those that are measured."""
         loader = self._run.present_loader
-        return loader.by_stream or loader.round_robin or self._run.step.counts.mixed_up[1] > 0
+        is_separate = loader.by_stream or loader.round_robin or plan.loss_weights is not None
+        return is_separate or np.count_nonzero(plan.counts) == 1
 
-    def separated_if_packed(self, batch: StepBatch) -> StepBatch:
-        """Deals with a collator whose rows are not its samples: packed or multiplied ones are separated by stream.
+    def separated(self, batch: StepBatch) -> StepBatch:
+        """Deals with losses without rows, and with a collator whose rows are not its samples.
+
+        Packed or multiplied rows are separated by stream.
 
         If only some are left out, a micro-batch of one stream might have none left. It is trained on as it is then, and
         belongs to no stream, unless a hook needs its rows.
         """
         loader, (num_rows, num_samples) = self._run.present_loader, self._run.step.counts.mixed_up
-        if not num_samples or loader.by_stream or loader.round_robin:
+        if loader.by_stream or loader.round_robin:
+            return batch
+        if not (num_samples or self._losses.shows_rows):
+            self._separate("The loss of this model cannot be separated by row")
+            return self._confirmation.reload(batch)
+        if not num_samples:
             return batch
         collator: Any = self._trainer.data_collator
         name = getattr(collator, "__qualname__", type(collator).__qualname__)
         found = f"data_collator={name} made {num_rows} rows of {num_samples} samples of several streams"
         if not num_rows < num_samples <= 2 * num_rows or self._needs_rows:
-            self.separate(f"In step {batch.plan.step} {found}: which row is of which stream cannot be told")
+            self._separate(f"In step {batch.plan.step} {found}: which row is of which stream cannot be told")
             return self._confirmation.reload(batch)
         if not self._has_warned and self._trainer.is_world_process_zero():
             self._has_warned = True
@@ -56,7 +67,7 @@ class StreamSeparation:
             )
         return batch
 
-    def separate(self, reason: str) -> None:
+    def _separate(self, reason: str) -> None:
         """Separates the streams from the next load on: all of them, or some in turns.
 
         Args:

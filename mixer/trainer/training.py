@@ -152,7 +152,10 @@ class Training:
         rows_from = None if self._parts.start.checkpoint is None else Path(self._parts.start.checkpoint)
         mixing = run.mixing if is_run else run.mixing.preview_copy()
         feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
-        loader = self._parts.loading.new_loader(mixing, feed, self._parts.differences.specifics, self._one_stream_each)
+        keeps_samples = self._plan.keeps_samples or self._parts.recovery.is_on
+        loader = self._parts.loading.new_loader(
+            mixing, feed, self._parts.differences.specifics, self._one_stream_each, keeps_samples
+        )
         loader.is_preview = not is_run
         if is_run:
             run.loader, run.feed = loader, feed
@@ -177,6 +180,7 @@ class Training:
         )
         self._parts.resuming.begin(new_parts, self._parts.describe)
         self._parts.steps.begin_run()
+        self._parts.resuming.restore_losses(self._parts.losses)
         if self._parts.start.checkpoint is not None:  # only at the start
             self._held.enter_context(self._parts.arguments.held(eval_on_start=False))
 

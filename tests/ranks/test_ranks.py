@@ -19,7 +19,7 @@ from tests.helpers import (
     three_streams,
     weights_of,
 )
-from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from tests.losses import DECLARED, LOSSES, padded, ragged, small_model, whole_gradient
 from tests.mixer.trainer.runs import make
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
@@ -67,6 +67,7 @@ def kinds_of_loss(folder: Path) -> dict[str, float]:
     rows, errors = ragged(13, 1), {}
     for name, (loss, is_exact) in LOSSES.items():
         options = {"batch_size": 13, "compute_loss_func": loss, "data_collator": padded}
+        options["loss_reduction"] = DECLARED.get(name)
         found = train(folder, small_model(), {"a": rows[:5], "b": rows[5:]}, 2, 1, **options).gradients[0]
         exact = whole_gradient(loss, rows)
         if is_exact:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.helpers import MODEL_DATA, Tokens, build_model
-from tests.losses import LOSSES, padded, ragged, small_model
+from tests.losses import DECLARED, LOSSES, padded, ragged, small_model
 from tests.mixer.trainer.runs import make
 from tests.ranks.warm import on_ranks
 
@@ -28,6 +28,8 @@ def evaluations(folder: Path) -> dict[str, list[float]]:
         head = name in HEADS
         data = Tokens(12, 1, MODEL_DATA[name]) if head else ragged(12, 1)
         options = {} if head else {"data_collator": padded, "compute_loss_func": LOSSES[name][0]}
+        if name in DECLARED:
+            options["loss_reduction"] = DECLARED[name]
         options |= {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "learning_rate": 0.0}
         options |= {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "eval_dataset": _sets(data)}
         trainer = make(folder / "run", name if head else small_model(), train_dataset=data, **options)

@@ -109,7 +109,7 @@ class AuxiliaryPasses:
 
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
-        if not self.run.present_loader.by_stream:
+        if self.run.present_loader.round_robin:
             return False
         own = any(len(self.items(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
         return bool(self.ranks.max_over_ranks(int(own)))
@@ -241,7 +241,8 @@ class AuxiliaryPasses:
         num_items = max(int(self.items(micro).sum()), 1)
         run: Any = self.trainer.model_wrapped if model is None else model
         loss = self._loss(micro, run, num_items if normalization.counts_items else None)
-        divisor = normalization.factor if normalization.counts_items else num_items if normalization.is_plain_sum else 1
+        divisor = normalization.factor(self.trainer.args.world_size) if normalization.counts_items else 1
+        divisor = num_items if normalization.is_plain_sum else divisor
         return torch.as_tensor(loss / divisor)
 
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:

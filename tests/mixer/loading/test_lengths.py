@@ -156,7 +156,7 @@ class TestLoader:
         numbers, rows = set(), []
         for rank in range(3):
             loader = _loader(rank, 3, has_column, groups_by_length=True)
-            loader.keeps_samples = True
+            loader._keeps_samples = True
             batch = _first(loader, by_stream)
             loader.cap = MicroBatchCap(cap)
             again = loader.resplit(batch)

@@ -1,4 +1,4 @@
-"""Losses that look like a mean only as long as all terms are alike: later trials find them out, and say so once."""
+"""Losses that look like a mean only as long as all terms are alike: later steps find them out, and say so once."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 from transformers import TrainerCallback
 
-from tests.losses import attended_z_loss, hard_half, log_mean_exp, padded, ragged, small_model, token_mean
+from tests.losses import hard_half, log_mean_exp, padded, ragged, small_model, token_mean
 from tests.mixer.trainer.runs import train
 
 _ROWS = ragged(24, 1)
@@ -35,15 +35,15 @@ def _told(folder: Path, loss: Any, caplog: pytest.LogCaptureFixture, **changes: 
     data = {"a": _ROWS[:10], "b": _ROWS[10:]}
     train(folder, small_model(1e-4), train_dataset=data, batch_size=12, compute_loss_func=loss, **own)
     messages = [record.getMessage() for record in caplog.records]
-    return [message for message in messages if "neither a sum nor a mean" in message]
+    return [message for message in messages if "cannot be seen" in message]
 
 
-@pytest.mark.parametrize("loss", [attended_z_loss, pytest.param(hard_half, marks=pytest.mark.full), log_mean_exp])
+@pytest.mark.parametrize("loss", [hard_half, pytest.param(log_mean_exp, marks=pytest.mark.full)])
 def test_they_are_told_once(loss: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not _told(tmp_path / "first", loss, caplog, max_steps=1)  # it looks like a mean
     said = _told(tmp_path / "run", loss, caplog)
     assert len(said) == 1
-    assert said[0].startswith(f"{loss.__name__} is neither")
+    assert loss.__name__ in said[0]
 
 
 def test_a_mean_stays_a_mean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

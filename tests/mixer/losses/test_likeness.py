@@ -224,13 +224,13 @@ def test_losses_without_rows_are_measured_in_turns(tmp_path: Path, caplog: pytes
     num_streams, model = 40, Opaque()
     data = Tokens(80, 1, "sequence-classification")
     streams = {f"s{k}": [data[2 * k], data[2 * k + 1]] for k in range(num_streams)}
-    own = {"per_device_train_batch_size": 64, "learning_rate": 0.0, "batch_size": num_streams}
+    own = {"per_device_train_batch_size": 64, "learning_rate": 0.0, "batch_size": num_streams, "max_steps": 4}
     trainer = train(tmp_path, model, train_dataset=streams, mixing=LossChange(floor=0.01), **own)
     micro_batches = trainer.ledger.timings()["micro_batches"]
-    assert micro_batches.tolist() == [17] * 3  # sixteen streams alone, and the others together
+    assert micro_batches.tolist() == [1, 17, 17, 17]  # sixteen streams alone, and the others together
     rows = trainer.ledger.to_pandas()
-    assert rows.groupby("step")["loss"].count().tolist() == [16] * 3
-    assert rows.groupby("stream")["loss"].count().min() == 1  # three steps show all forty
+    assert rows.groupby("step")["loss"].count().tolist() == [0, 16, 16, 16]
+    assert rows.groupby("stream")["loss"].count().min() == 1  # three steps with them show all forty
     assert "a step measures the losses of 16 of the 40 streams, in turns" in caplog.text
     assert "not finite" not in caplog.text
     # The loss that is trained is the mean over all samples all the same.

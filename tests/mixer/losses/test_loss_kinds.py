@@ -1,5 +1,6 @@
 """Which kind a loss is, how many terms it has, and that its gradient is that of the whole batch however it is cut."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,62 +11,52 @@ from hypothesis import given, strategies as st
 from torch import nn
 from transformers import BertLMHeadModel, Trainer
 
-from mixer.losses.normalization import KindFound, Seen, find_kind
-from mixer.losses.trial_rows import rows_to_try
+from mixer.losses.normalization import CANDIDATES, TOLERANCE, explaining, predicted
 from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import hides_rows
 from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, _bert_config, arguments, build_model
-from tests.losses import LOSSES, padded, ragged, small_model, whole_gradient
+from tests.losses import DECLARED, LOSSES, padded, ragged, small_model, token_mean, whole_gradient
 from tests.mixer.trainer.runs import train
 
 _ROWS = ragged(13, 1)
-# By parts: what the loss of some rows is, given their terms, `[num_rows]` lists.
+# What the loss of some rows is, given their terms, `[num_rows]` lists, and the items of the step.
 _FORMS: dict[str, Any] = {
-    "sum": lambda rows: 0.3 * sum(map(sum, rows)),
-    "item mean": lambda rows: sum(map(sum, rows)) / sum(map(len, rows)),
-    "row mean": lambda rows: sum(sum(row) / len(row) for row in rows) / len(rows),
-    "other": lambda rows: (sum(term**2 for row in rows for term in row) / sum(map(len, rows))) ** 0.5,
+    "item mean": lambda rows, count: sum(map(sum, rows)) / sum(map(len, rows)),
+    "items": lambda rows, count: sum(map(sum, rows)) / count,
+    "row means": lambda rows, count: sum(sum(row) / len(row) for row in rows) / len(rows),
+    "row sums": lambda rows, count: sum(map(sum, rows)) / len(rows),
+    "sum": lambda rows, count: sum(map(sum, rows)),
 }
 _TERMS = [[0.5, 1.0], [2.0], [4.0, 1.0, 3.0], [2.5, 0.5, 1.0, 6.0]]
+_ALL = np.ones(len(CANDIDATES), dtype=np.bool_)
 
 
-def _seen(kind: str, rows: list[list[float]], shows_rows: bool = False) -> Seen:
-    sums = np.array([sum(row) for row in rows]) if shows_rows else None
-    return Seen(_FORMS[kind](rows), sums, np.array([len(row) for row in rows]))
+def _explaining(loss: float, rows: list[list[float]], count: int, world_size: int, share: float = 0.0) -> set[Any]:
+    sums, items = np.array([sum(row) for row in rows]), np.array([len(row) for row in rows])
+    found = explaining(loss, predicted(sums, items, count, world_size), _ALL, TOLERANCE, share)
+    return {(one.kind, one.is_scaled) for one, explains in zip(CANDIDATES, found, strict=True) if explains}
 
 
-@pytest.mark.parametrize("shows_rows", [False, True])
+@pytest.mark.parametrize("is_scaled", [False, True])
 @pytest.mark.parametrize("kind", _FORMS)
-def test_parts_tell_the_kind(kind: str, shows_rows: bool) -> None:
-    found = find_kind(_seen(kind, _TERMS, shows_rows), [_seen(kind, _TERMS[:2]), _seen(kind, _TERMS[2:])])
-    assert found is not None
-    assert (found.kind, found.is_tentative) == (kind, False)
-    # Rows explain a mean over items or of means; they do not a sum that is scaled, or a root.
-    assert found.rows_known is (shows_rows and kind in ("item mean", "row mean"))
-    assert found.has_row_means is (shows_rows and kind == "row mean")
+def test_rows_tell_the_kind(kind: str, is_scaled: bool) -> None:
+    loss = _FORMS[kind](_TERMS, 25) * (3 if is_scaled else 1)
+    assert _explaining(loss, _TERMS, 25, 3) == {(kind, is_scaled)}
 
 
 @given(st.lists(st.lists(st.floats(0.1, 9.0), min_size=3, max_size=3), min_size=2, max_size=6))
 def test_means_over_items_and_rows_are_one_where_rows_are_equally_long(rows: list[list[float]]) -> None:
-    halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
-    for kind in ("item mean", "row mean"):
-        found = find_kind(_seen(kind, rows), [_seen(kind, half) for half in halves])
-        assert found == KindFound("item mean", is_tentative=True)
+    for kind in ("item mean", "row means"):
+        found = {kind for kind, _ in _explaining(_FORMS[kind](rows, 100), rows, 100, 1)}
+        assert {"item mean", "row means"} <= found
+        assert "sum" not in found
 
 
-def _labels(inputs: Any) -> torch.Tensor:
-    return inputs["labels"].ne(-100).sum(dim=1)
-
-
-def test_one_row_is_tried_twice_with_other_labels() -> None:
-    batch = padded(_ROWS[:1])
-    batch["labels"][:, 0] = -100
-    before = batch["labels"].clone()
-    whole, fewer, more = rows_to_try(batch, 1, _labels) or ({}, {}, {})
-    assert _labels(more).item() == _labels(batch).item()
-    assert _labels(fewer).item() == (_labels(batch).item() + 1) // 2
-    assert torch.equal(batch["labels"], before)
-    assert torch.equal(whole["input_ids"], batch["input_ids"].repeat(2, 1))
+def test_a_part_besides_the_rows_is_tolerated_up_to_a_share() -> None:
+    loss = 1.05 * _FORMS["item mean"](_TERMS, 25)
+    assert _explaining(loss, _TERMS, 25, 3) == set()
+    assert _explaining(loss, _TERMS, 25, 3, share=0.1) == {("item mean", False)}
+    assert _explaining(math.pi * loss, _TERMS, 1000, 1, share=0.1) == set()
 
 
 def _run(folder: Path, per_device: int, loss: Any = None, model: Any = None, cuts: Any = (), **changes: Any) -> Any:
@@ -81,30 +72,70 @@ def _error(gradient: torch.Tensor, exact: torch.Tensor) -> float:
     return float((gradient - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize("per_device", [1, 4])
-@pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if is_exact])
-def test_gradient_is_the_one_of_the_whole_batch(tmp_path: Path, name: str, per_device: int) -> None:
-    gradient, trainer = _run(tmp_path, per_device, LOSSES[name][0], cuts=[7])
+_EXACT = [name for name, (_, is_exact) in LOSSES.items() if is_exact]
+# Of single rows a mean over tokens looks like one over rows, and a sum like a mean of sums.
+_OF_SINGLE_ROWS = {name: DECLARED.get(name) for name in _EXACT if name != "mean of rows' sums"}
+
+
+@pytest.mark.parametrize(
+    ("name", "per_device", "declared"),
+    [
+        *((name, 4, DECLARED.get(name)) for name in _EXACT),
+        *((name, 1, declared) for name, declared in {**_OF_SINGLE_ROWS, "mean over tokens": "mean"}.items()),
+        ("focal, mean over tokens", 4, None),
+    ],
+)
+def test_gradient_is_the_one_of_the_whole_batch(tmp_path: Path, name: str, per_device: int, declared: Any) -> None:
+    gradient, trainer = _run(tmp_path, per_device, LOSSES[name][0], cuts=[7], loss_reduction=declared)
     assert _error(gradient, whole_gradient(LOSSES[name][0], _ROWS)) < 1e-6
     rows = trainer.ledger.to_pandas()
-    assert rows["loss"].notna().all()
+    assert rows["loss"].isna().all() == (name in DECLARED)  # in the first step
+    if name in DECLARED:
+        return
     # Streams' losses make up the loss that was back-propagated.
     whole = (rows["loss"] * rows["items"]).sum() / rows["items"].sum()
     assert trainer.ledger.clock()["loss"].iloc[0] == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_loss_without_rows_is_told_by_stream_from_the_second_step_on(tmp_path: Path) -> None:
+    for declared in ("mean", None):
+        _, trainer = _run(
+            tmp_path / str(declared),
+            4,
+            LOSSES["focal, mean over tokens"][0],
+            cuts=[7],
+            max_steps=2,
+            loss_reduction=declared,
+        )
+        assert trainer.ledger.to_pandas().groupby("step")["loss"].count().tolist() == [0, 2]
+        assert trainer._parts.run.present_loader.by_stream
 
 
 @pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if not is_exact])
 def test_other_losses_are_named_once_and_computed(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     loss = LOSSES[name][0]
     gradient, _ = _run(tmp_path / "parts", 4, loss)
-    said = [record.getMessage() for record in caplog.records if "neither a sum nor a mean" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "cannot be seen" in record.getMessage()]
     assert len(said) == 1
-    assert said[0].startswith(f"{loss.__qualname__} is neither")  # type: ignore[union-attr]
-    assert "micro-batches' gradients, weighted by their labels" in said[0]
+    assert loss.__qualname__ in said[0]  # type: ignore[union-attr]
+    assert "loss_reduction" in said[0]
     whole, _ = _run(tmp_path / "whole", 13, loss)
     exact = whole_gradient(loss, _ROWS)
     assert _error(whole, exact) < 1e-6  # as the way out says
     assert _error(gradient, exact) > 1e-3
+
+
+def _half_mean(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    return token_mean(outputs, labels) / 2
+
+
+def test_half_a_mean_is_not_taken_for_one_over_the_items_of_two_micro_batches(tmp_path: Path) -> None:
+    row = _ROWS[0]
+    own = {"train_dataset": {"a": [row] * 4}, "batch_size": 4, "compute_loss_func": _half_mean}
+    recorder = GradientRecorder()
+    args = {"per_device_train_batch_size": 2, "max_steps": 1, "data_collator": padded, "callbacks": [recorder]}
+    train(tmp_path, small_model(), **own, **args)
+    assert _error(recorder.gradients[0], whole_gradient(_half_mean, [row] * 4)) < 1e-6
 
 
 class _Counter(nn.Module):
@@ -122,7 +153,7 @@ class _Counter(nn.Module):
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
 
 
-def test_trial_forwards_leave_no_trace(tmp_path: Path) -> None:
+def test_a_forward_is_that_of_the_training(tmp_path: Path) -> None:
     own = {"save_strategy": "steps", "per_device_train_batch_size": 2, "max_steps": 4, "save_steps": 2, "batch_size": 4}
     own |= {"data_collator": padded, "train_dataset": {"a": _ROWS, "b": _ROWS}}
     model: Any = train(tmp_path, _Counter(), **own).model
@@ -165,10 +196,7 @@ def test_losses_are_means_over_the_terms_and_the_gradient_is_the_trainers(tmp_pa
     torch.testing.assert_close(recorder.gradients[0], expected, rtol=0, atol=1e-6)
 
 
-def test_kernels_that_leave_no_logits_hide_rows_and_losses_that_are_none_tell_nothing(tmp_path: Path) -> None:
+def test_kernels_that_leave_no_logits_hide_rows(tmp_path: Path) -> None:
     other = {"fused_linear_cross_entropy": False}
     for config, hides in ((None, True), (other, False), ({**other, "cross_entropy": True}, True)):
         assert hides_rows(arguments(tmp_path, use_liger_kernel=True, liger_kernel_config=config)) is hides
-    for loss in (0.0, float("nan"), float("inf")):
-        seen = Seen(loss, None, np.array([1, 2]))
-        assert find_kind(seen, [seen, seen]) is None

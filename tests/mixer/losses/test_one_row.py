@@ -1,4 +1,4 @@
-"""Models and collators that take a single row train as by the Trainer; what trials cannot find out is told."""
+"""Models and collators that take a single row train as by the Trainer; what cannot be seen is told."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class _OneRow(nn.Module):
 
 
 class _OwnGradient(_OneRow):
-    """Takes a gradient in its forward, which no trial without gradients can."""
+    """Takes a gradient in its forward, which needs those of training."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
         logits = self.inner(input_ids=input_ids, attention_mask=attention_mask).logits
@@ -58,22 +58,21 @@ def test_a_model_of_one_row_trains_as_by_the_trainer(shows_logits, accumulation,
     plain = _weights(Trainer, tmp_path / "plain", _OneRow(shows_logits), **options)
     own = _weights(MixingTrainer, tmp_path / "own", _OneRow(shows_logits), **options)
     torch.testing.assert_close(own, plain, rtol=0, atol=1e-7)
-    told = [record.getMessage() for record in caplog.records if "could not be found out" in record.getMessage()]
-    assert len(told) == 1
-    assert "_OneRow" in told[0]
-    assert "a single row" in told[0]
+    told = [record.getMessage() for record in caplog.records if "loss_reduction" in record.getMessage()]
+    assert len(told) == (accumulation > 1 or not shows_logits)  # one row in all is the whole batch
+    assert all("_OneRow" in message for message in told)
 
 
 def test_streams_of_single_rows_train(tmp_path: Path) -> None:
     assert torch.isfinite(_weights(MixingTrainer, tmp_path, _OneRow(True), {"a": _ROWS[:5], "b": _ROWS[5:]})).all()
 
 
-def test_a_collator_of_one_row_leaves_the_model_to_be_tried(tmp_path: Path) -> None:
+def test_a_collator_of_one_row_trains_as_by_the_trainer(tmp_path: Path) -> None:
     plain = _weights(Trainer, tmp_path / "plain", small_model())
     torch.testing.assert_close(_weights(MixingTrainer, tmp_path / "own", small_model()), plain, rtol=0, atol=1e-7)
 
 
-def test_a_forward_that_takes_gradients_is_tried_with_them(tmp_path: Path) -> None:
+def test_a_forward_that_takes_gradients_trains(tmp_path: Path) -> None:
     own = {"per_device_train_batch_size": 2, "data_collator": padded}
     trainer = train(tmp_path, _OwnGradient(True), train_dataset={"a": _ROWS[:5], "b": _ROWS[5:]}, **own)
     assert not torch.equal(weights_of(trainer.model), weights_of(_OwnGradient(True)))

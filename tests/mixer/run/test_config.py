@@ -23,6 +23,7 @@ GIVEN = {
     "objective": ('["a", "b"]', ["a", "b"]),
     "development_share": ("0.5", 0.5),
     "drawing": ("multinomial", "multinomial"),
+    "loss_reduction": ("mean", "mean"),
     "loss_units": ("initial", "initial"),
     "eval_weights": ('{"a": 1, "b": 3}', {"a": 1, "b": 3}),
     "nonfinite": ("skip", "skip"),

@@ -39,7 +39,7 @@ class Answers(Dataset[dict[str, torch.Tensor]]):
 class Recording:
     """Pads rows and counts what a model that predicts the next token learns of each stream: no label of a first one.
 
-    The first step is left out: trials of the loss collate rows of their own there.
+    The first step is left out.
     """
 
     trainer: MixingTrainer | None = None

@@ -17,7 +17,7 @@ _ON_DEVICE = {"use_cpu": False, "dataloader_pin_memory": False}
 
 
 def _waits(trainer: Trainer, stand_in: StandIn) -> tuple[list[int], int]:
-    """How often steps 3 and 4 wait, behind the trials of how a loss is normalised; and step 5, with a log entry."""
+    """How often steps 3 and 4 wait, behind what shows how a loss is normalised; and step 5, with a log entry."""
     assert trainer.args.device == DEVICE
     totals = [0]
     trainer.add_callback(On(step_end=lambda *_, **__: totals.append(stand_in.waits.total())))
