@@ -102,6 +102,33 @@ class MicroBatchCap:
         return MicroBatchCap(min(self.max_samples, max_samples), max_tokens)
 
 
+@dataclass(frozen=True)
+class Splitting:
+    """How a rank's samples of a step are split into micro-batches; the same on all ranks.
+
+    Args:
+        cap: Largest micro-batch.
+        by_stream: Whether each micro-batch contains one stream.
+        round_robin: Whether only those of a few streams do, which change from step to step.
+        keeps_samples: Whether steps keep their samples, so that they can be split again.
+    """
+
+    cap: MicroBatchCap
+    by_stream: bool = False
+    round_robin: bool = False
+    keeps_samples: bool = False
+
+    def measured(self, plan: StepPlan) -> BoolArray | None:
+        """Returns the streams whose losses a step shows, bool `[num_streams]`; `None` for all."""
+        is_round_robin = self.round_robin and not self.by_stream and plan.loss_weights is None
+        return streams_in_turn(plan) if is_round_robin else None
+
+    def separates(self, plan: StepPlan) -> bool | BoolArray:
+        """Returns whether the micro-batches of a step contain one stream each, or those of which streams do."""
+        measured = self.measured(plan)
+        return (self.by_stream or plan.loss_weights is not None) if measured is None else measured
+
+
 class MicroBatchMemoryError(torch.OutOfMemoryError):
     """A step runs out of memory at this micro-batch size; the message names the cap to set."""
 

@@ -1,12 +1,13 @@
 """Data loader for your own PyTorch or accelerate loop: prefetches samples, yet plans each batch at the last moment."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch.utils.data import default_collate
 
-from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, Splitting
 from mixer.loading.collate import Collator, StreamSpecifics
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.loader import MixingLoader
@@ -125,8 +126,8 @@ class MixingDataLoader(Standalone):
             workers=self._workers,
             pin_memory=pin_memory,
             specifics=specifics,
+            splitting=partial(Splitting, MicroBatchCap(micro_batch_size or _ALL), by_stream=bool(specifics)),
         )
-        self._loader.by_stream = bool(specifics)
         if collate_fn is None and len(self.streams) > 1:
             self._loader.compare_columns([-1])
 

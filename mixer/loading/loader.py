@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from mixer.loading.batching import (
     MicroBatcher,
     MicroBatchOptions,
     MicroBatchSlice,
+    Splitting,
     ids_of,
     indices_of,
     positions_of,
     split_by_cap,
-    streams_in_turn,
 )
 from mixer.loading.collate import Collation, Collator, Columns, Loaded, Row, Samples, Selection, StreamSpecifics
 from mixer.loading.epoch_sampler import EpochSampler
@@ -30,7 +31,7 @@ from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.mixture.streams import combine
-from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.arrays import Int64Array
 
 _MOST_EXAMPLES = 100  # attempts to load a padding sample
 
@@ -55,9 +56,10 @@ class MixingLoader:
         workers: Worker options.
         pin_memory: Whether to copy micro-batches into pinned memory.
         feed: Rows of the iterable streams.
-        keeps_samples: Whether steps keep their samples, so that `resplit` can split them again.
         specifics: Stream-specific collators and heads, by stream id.
         skipping: Treatment of samples that cannot be loaded.
+        splitting: Returns how the next step is split; `None` splits by the options of micro-batches.
+        is_preview: Whether steps are inspected only, neither trained on nor observed.
     """
 
     def __init__(
@@ -74,15 +76,14 @@ class MixingLoader:
         workers: WorkerOptions | None = None,
         pin_memory: bool = False,
         feed: Feed | None = None,
-        keeps_samples: bool = False,
         specifics: Mapping[int, StreamSpecifics] | None = None,
         skipping: Skipping | None = None,
+        splitting: Callable[[], Splitting] | None = None,
+        is_preview: bool = False,
     ):
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
-        self.by_stream = False  # whether each micro-batch holds one stream
-        self.round_robin = False  # whether only those of a few streams do, which change from step to step
-        self.is_preview = False  # whether steps are inspected only, neither trained on nor observed
+        self._is_preview = is_preview
         keys = [stream.order_key(seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
         self._skipping = skipping or Skipping()
@@ -90,13 +91,14 @@ class MixingLoader:
         self._reads_columns = stack_columns is not None and self._reader.has_columns
         self._stacks_arrow = stack_columns is not None and self._reader.is_arrow
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
-        self._feed, self._keeps_samples = feed, keeps_samples
+        self._feed = feed
         self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
         self._rank, self._world_size = rank, world_size
         options = micro_batches or MicroBatchOptions()
         self._batcher, self._lengths = MicroBatcher(options, rank, world_size), options.lengths
-        self.cap = self.configured_cap = MicroBatchCap(options.max_samples, options.max_tokens)  # equal on all ranks
-        self.allows_round_robin = options.lengths is None  # whether `round_robin` can be set
+        self.configured_cap = MicroBatchCap(options.max_samples, options.max_tokens)
+        self._splitting = splitting or partial(Splitting, self.configured_cap)
+        self.allows_round_robin = options.lengths is None  # whether steps can be split by `Splitting.round_robin`
         # Whether loading involves collectives, which no rank may omit.
         self.uses_collectives = feed is not None or options.max_tokens is not None
         self._workers = workers or WorkerOptions()
@@ -120,10 +122,10 @@ class MixingLoader:
                 if batch is None:
                     return
                 yield batch
-                if self.is_preview:
+                if self._is_preview:
                     self.mixing.count_untrained(batch.plan)
         finally:
-            if self.is_preview or not self._workers.persistent_workers:
+            if self._is_preview or not self._workers.persistent_workers:
                 self.stop()
 
     @property
@@ -190,35 +192,34 @@ class MixingLoader:
             return None
         return self.load(plan)
 
-    def load(self, plan: StepPlan) -> StepBatch:
+    def load(self, plan: StepPlan, splitting: Splitting | None = None) -> StepBatch:
         """Loads and collates this rank's share of a plan.
 
         Args:
             plan: Plan of the step.
-
-        Returns:
-            Micro-batches of one stream each if the plan weights losses or `by_stream` is set, else mixed ones.
+            splitting: How it is split into micro-batches; `None` for as the next step.
 
         Raises:
             SampleError: If a sample cannot be loaded.
         """
-        is_by_stream = self._is_by_stream(plan)
-        return self._split(plan, self._batcher.share(self.mixing.planner, plan, is_by_stream), is_by_stream)
+        splitting = splitting or self._splitting()
+        return self._split(plan, self._batcher.share(self.mixing.planner, plan, splitting.separates(plan)), splitting)
 
-    def resplit(self, batch: StepBatch) -> StepBatch:
-        """Splits a step that kept its samples into new micro-batches under the current cap."""
-        assert batch.samples is not None, "the loader must keep samples"  # noqa: S101
+    def resplit(self, batch: StepBatch, splitting: Splitting) -> StepBatch:
+        """Splits a step that kept its samples into other micro-batches."""
+        assert batch.samples is not None, "the step must have kept its samples"  # noqa: S101
         share, loaded = batch.samples
-        return self._split(batch.plan, share, self._is_by_stream(batch.plan), loaded)
+        return self._split(batch.plan, share, splitting, loaded)
 
     def _split(
-        self, plan: StepPlan, share: list[StreamShare], is_by_stream: bool | BoolArray, loaded: Loaded | None = None
+        self, plan: StepPlan, share: list[StreamShare], splitting: Splitting, loaded: Loaded | None = None
     ) -> StepBatch:
         stream_ids, positions, indices = ids_of(share), positions_of(share), indices_of(share)
         try:
             loaded = self._load(plan, share) if loaded is None else loaded
             broken = self._find_broken(stream_ids, loaded)
-            order, slices = self._batcher.split(plan, share, stream_ids, loaded, is_by_stream, self.cap)
+            separates = splitting.separates(plan)
+            order, slices = self._batcher.split(plan, share, stream_ids, loaded, separates, splitting.cap)
         except Exception:
             self._batcher.join_without_samples()
             raise
@@ -232,7 +233,7 @@ class MixingLoader:
             own = MicroBatch(None, stream_ids[selection], False, positions[selection], indices[selection])
             micro_batches.append(self._micro_batch(plan, loaded, selection, cut, number, own))
         left_out = tuple((int(stream_ids[k]), sample, int(positions[k])) for k, sample in broken.items())
-        return StepBatch(plan, tuple(micro_batches), (share, loaded) if self._keeps_samples else None, left_out)
+        return StepBatch(plan, tuple(micro_batches), (share, loaded) if splitting.keeps_samples else None, left_out)
 
     def _micro_batch(
         self, plan: StepPlan, loaded: Loaded, selection: Selection, cut: MicroBatchSlice, number: int, own: MicroBatch
@@ -258,7 +259,7 @@ class MixingLoader:
 
     def share(self, plan: StepPlan) -> list[StreamShare]:
         """Returns this rank's samples of a plan that workers can load; see `MicroBatcher.share`."""
-        return self._for_workers(self._batcher.share(self.mixing.planner, plan, self._is_by_stream(plan)))
+        return self._for_workers(self._batcher.share(self.mixing.planner, plan, self._splitting().separates(plan)))
 
     def read(self, share: Sequence[StreamShare]) -> Samples:
         """Loads samples in this process; see `StreamReader.read`."""
@@ -284,12 +285,12 @@ class MixingLoader:
         lengths = None if cap.max_tokens is None or self._lengths is None else self._lengths.of(samples)
         return split_by_cap(np.zeros(len(samples), dtype=np.int64), lengths, cap, is_by_stream=False)
 
-    def samples(self, wanted: Mapping[int, Int64Array], cap: MicroBatchCap | None = None) -> list[MicroBatch]:
+    def samples(self, wanted: Mapping[int, Int64Array], splitting: Splitting) -> list[MicroBatch]:
         """Loads and collates samples of map-style streams in this process, apart from the steps; skips broken ones.
 
         Args:
             wanted: int64 `[num_samples]` by stream: positions in the stream.
-            cap: Largest micro-batch; `None` for that of a step.
+            splitting: How they are split into micro-batches.
 
         Returns:
             Micro-batches, of one stream each where those of steps are.
@@ -300,29 +301,20 @@ class MixingLoader:
             return []
         loaded, ids, indices = Loaded(self.read(share)), ids_of(share), indices_of(share)
         places = _without(np.arange(len(ids)), self._find_broken(ids, loaded))
-        cap, step = cap or self.cap, self.mixing.clock.step
+        cap, by_stream, step = splitting.cap, splitting.by_stream, self.mixing.clock.step
         lengths = None
         if cap.max_tokens is not None and self._lengths is not None:
             lengths = self._lengths.measure(share, loaded)[places]
-        cuts = [places[part] for part in split_by_cap(ids[places], lengths, cap, self.by_stream)]
+        cuts = [places[part] for part in split_by_cap(ids[places], lengths, cap, by_stream)]
         return [
             MicroBatch(
-                self._collation.collate(loaded, cut, step, number, int(ids[cut[0]]) if self.by_stream else -1),
+                self._collation.collate(loaded, cut, step, number, int(ids[cut[0]]) if by_stream else -1),
                 ids[cut],
                 False,
                 indices=indices[cut],
             )
             for number, cut in enumerate(cuts)
         ]
-
-    def _is_by_stream(self, plan: StepPlan) -> bool | BoolArray:
-        measured = self.measured(plan)
-        return (self.by_stream or plan.loss_weights is not None) if measured is None else measured
-
-    def measured(self, plan: StepPlan) -> BoolArray | None:
-        """Returns the streams whose losses a step shows, bool `[num_streams]`; `None` for all."""
-        is_round_robin = self.round_robin and not self.by_stream and plan.loss_weights is None
-        return streams_in_turn(plan) if is_round_robin else None
 
     def _for_workers(self, share: list[StreamShare]) -> list[StreamShare]:
         if self._feed is None and not self._in_place:

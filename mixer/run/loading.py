@@ -1,6 +1,6 @@
 """How a trainer loads its streams: the loader, its workers, and the columns of the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.trainer_utils import seed_worker
 
 from mixer.distributed.collectives import RankSync
-from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, Splitting
 from mixer.loading.collate import Columns, StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
@@ -98,8 +98,8 @@ class StreamLoading:
         mixing: Mixing,
         feed: Feed | None,
         specifics: Mapping[int, StreamSpecifics],
-        one_stream_each: bool,
-        keeps_samples: bool,
+        splitting: Callable[[], Splitting],
+        is_preview: bool,
     ) -> MixingLoader:
         """Makes a loader.
 
@@ -107,8 +107,8 @@ class StreamLoading:
             mixing: The controller of the mixture.
             feed: The rows of iterable streams.
             specifics: Collators and heads of single streams.
-            one_stream_each: Whether every micro-batch contains one stream.
-            keeps_samples: Whether steps keep their samples.
+            splitting: Returns how the next step is split into micro-batches.
+            is_preview: Whether its steps are inspected only.
         """
         trainer, args = self._trainer, self._trainer.args
         loader = MixingLoader(
@@ -124,11 +124,11 @@ class StreamLoading:
             workers=self._worker_options(),
             pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
             feed=feed,
-            keeps_samples=keeps_samples,
             specifics=specifics,
             skipping=self._skipping,
+            splitting=splitting,
+            is_preview=is_preview,
         )
-        loader.by_stream = one_stream_each
         self._compare_unseen_columns(loader)
         return loader
 
@@ -154,6 +154,12 @@ class StreamLoading:
             for name in set(stream.dataset.column_names) - set(taken)
         }
         loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken, removed)
+
+    @property
+    def configured_cap(self) -> MicroBatchCap:
+        """The largest micro-batch by the arguments, until memory runs out."""
+        options = self._micro_batch_options()
+        return MicroBatchCap(options.max_samples, options.max_tokens)
 
     def _micro_batch_options(self) -> MicroBatchOptions:
         args = self._trainer.args

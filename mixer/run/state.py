@@ -1,6 +1,7 @@
 """What changes in a run, shared by the parts of a trainer: the mixture, the ledger and the present step."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from transformers import Trainer, TrainerState
 from mixer.distributed.collectives import RankSync
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
+from mixer.loading.batching import MicroBatchCap, Splitting
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.learning_rate import LearningRate
 from mixer.loading.loaded_step import StepCounts
@@ -66,6 +68,7 @@ class Run:
         recorder: Records its steps there.
         step: The present step.
         loader: The loader of the present run.
+        splitting: How its next step is split into micro-batches; the same on all ranks.
         feed: The rows of iterable streams in the present run.
         learning_rate: The learning rate on the data clock, in the present run.
         gradient_norm: Gradient norm of the last step, before clipping.
@@ -79,6 +82,7 @@ class Run:
     recorder: Recorder
     step: PresentStep = field(default_factory=PresentStep)
     loader: MixingLoader | None = None
+    splitting: Splitting = field(default_factory=partial(Splitting, MicroBatchCap(1)))
     feed: Feed | None = None
     learning_rate: LearningRate | None = None
     gradient_norm: float | None = None

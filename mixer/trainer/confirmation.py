@@ -93,11 +93,11 @@ class StepConfirmation:
 
     def reload(self, batch: StepBatch) -> StepBatch:
         """Loads the samples of a step again."""
-        return self.load_and_confirm(lambda: self._run.present_loader.load(batch.plan)) or batch
+        return self.load_and_confirm(lambda: self._run.present_loader.load(batch.plan, self._run.splitting)) or batch
 
     def resplit(self, batch: StepBatch) -> StepBatch:
         """Splits a step into smaller micro-batches."""
-        return self.load_and_confirm(lambda: self._run.present_loader.resplit(batch)) or batch
+        return self.load_and_confirm(lambda: self._run.present_loader.resplit(batch, self._run.splitting)) or batch
 
     def _can_load(self, error: Exception | None) -> bool:
         """Whether to load; ranks that communicate while loading do so only if all of them can."""

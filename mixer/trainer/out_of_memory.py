@@ -8,6 +8,7 @@ and the collective before each step tells them apart.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -125,11 +126,10 @@ class Recovery:
         return None
 
     def _halve(self, step: int, rank: int, largest: Size, error: Exception | None) -> None:
-        loader = self._run.present_loader
-        old = loader.cap
+        old = self._run.splitting.cap
         if (new := old.halved(largest)) is None or not self.is_on:
             raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
-        loader.cap = new
+        self._run.splitting = replace(self._run.splitting, cap=new)
         for hook in self._hooks:
             hook.cancel()  # it may hold memory
         self._losses.stop_listening()
@@ -169,7 +169,7 @@ class Recovery:
             why = f"auto_find_batch_size=True cannot repeat the step: {self._obstacle}."
         else:
             why = "auto_find_batch_size=True repeats a step only where its micro-batches are the largest so far."
-        return _explain(step, rank, self._run.present_loader.cap, largest, self._rules.smaller_cap(sizes), why)
+        return _explain(step, rank, self._run.splitting.cap, largest, self._rules.smaller_cap(sizes), why)
 
 
 def _explain(step: int, rank: int, cap: MicroBatchCap, largest: Size, smaller_cap: str, why_not_repeated: str) -> str:

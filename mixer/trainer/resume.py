@@ -19,7 +19,7 @@ A checkpoint of the plain Trainer has no `mixing.json`: `TakeOver` stands in for
 | | the tables, cut at this step | `ledger/` | `Ledger.begin` |
 | | `progress`: sums for the next log entry | `mixing.json` | `Recorder`, `MethodList` |
 | | rows of iterable streams | `rows-RANK.json` | `StreamLoading.new_feed` |
-| | `micro_batch_cap`, if one was found by halving | `mixing.json` | `Resuming.restore_cap` |
+| | `micro_batch_cap`, if one was found by halving | `mixing.json` | `Resuming.lowered` |
 | | `losses`: what they are divided by | | `Resuming.restore_losses` |
 | it sets its length | `progress`: the epoch to go on in | | `LoopControl.first_epoch` |
 | the model is wrapped | optimizer, schedule | `optimizer.pt`, `scheduler.pt` | the Trainer, in `loading_optimizer` |
@@ -42,7 +42,7 @@ from mixer.checkpoint.choosing import Origin
 from mixer.checkpoint.starting_point import StartingPoint
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
-from mixer.loading.loader import MixingLoader
+from mixer.loading.batching import MicroBatchCap
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Clock
@@ -120,10 +120,10 @@ class Resuming:
             run.recorder.load_state_dict({} if progress is None else progress.recorder)
             self._methods.load_log_state({} if progress is None else progress.methods)
 
-    def restore_cap(self, loader: MixingLoader) -> None:
-        """Gives a loader the micro-batch limit that an earlier part of the run has found."""
+    def lowered(self, cap: MicroBatchCap) -> MicroBatchCap:
+        """Lowers a micro-batch limit to that which an earlier part of the run has found."""
         with self._naming_checkpoint():
-            loader.cap = loader.cap.lowered_to(self._saved_cap)
+            return cap.lowered_to(self._saved_cap)
 
     def restore_losses(self, losses: StreamLosses) -> None:
         """Restores what an earlier part of the run has found out of its losses."""

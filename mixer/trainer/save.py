@@ -296,7 +296,7 @@ class Checkpointing:
 
     def _save_mixture(self, folder: Path, progress: Progress) -> None:
         loader = self._run.present_loader
-        cap = loader.cap.state_dict(loader.configured_cap)
+        cap = self._run.splitting.cap.state_dict(loader.configured_cap)
         state = {**self._run.mixing.state_dict(), "progress": progress.state_dict(), checkpoint_files.CAP_ENTRY: cap}
         state[checkpoint_files.LOSSES_ENTRY] = self._losses.state_dict()
         with self._arguments.as_the_user_set_them():

@@ -282,7 +282,7 @@ class StepRunner:
         is_mixed = self._run.step.counts.mixed_up[1] or not self._losses.shows_rows
         if is_mixed and not self._separation.is_by_stream(plan):
             return self._none(plan)
-        return self._run.present_loader.measured(plan)
+        return self._run.splitting.measured(plan)
 
     @staticmethod
     def _none(plan: StepPlan) -> BoolArray:

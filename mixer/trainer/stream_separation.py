@@ -1,5 +1,6 @@
 """Micro-batches of one stream each, where the rows of a mixed one do not show which stream's they are."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ class StreamSeparation:
 
     def is_by_stream(self, plan: StepPlan) -> bool:
         """Whether the micro-batches of a step contain one stream each, all of them or those that are measured."""
-        loader = self._run.present_loader
-        is_separate = loader.by_stream or loader.round_robin or plan.loss_weights is not None
+        splitting = self._run.splitting
+        is_separate = splitting.by_stream or splitting.round_robin or plan.loss_weights is not None
         return is_separate or np.count_nonzero(plan.counts) == 1
 
     def separated(self, batch: StepBatch) -> StepBatch:
@@ -44,8 +45,8 @@ class StreamSeparation:
         If only some are left out, a micro-batch of one stream might have none left. It is trained on as it is then, and
         belongs to no stream, unless a hook needs its rows.
         """
-        loader, (num_rows, num_samples) = self._run.present_loader, self._run.step.counts.mixed_up
-        if loader.by_stream or loader.round_robin:
+        splitting, (num_rows, num_samples) = self._run.splitting, self._run.step.counts.mixed_up
+        if splitting.by_stream or splitting.round_robin:
             return batch
         if not (num_samples or self._losses.shows_rows):
             self._separate("The loss of this model cannot be separated by row")
@@ -73,9 +74,9 @@ class StreamSeparation:
         Args:
             reason: The reason, as the beginning of a sentence.
         """
-        loader, num_streams = self._run.present_loader, len(self._run.mixing.names)
-        loader.round_robin = loader.allows_round_robin and num_streams > STREAMS_A_ROUND
-        loader.by_stream = not loader.round_robin
+        run, num_streams = self._run, len(self._run.mixing.names)
+        in_turns = run.present_loader.allows_round_robin and num_streams > STREAMS_A_ROUND
+        run.splitting = replace(run.splitting, round_robin=in_turns, by_stream=not in_turns)
         if num_streams > 1 and self._trainer.is_world_process_zero():
             logger.warning(
                 "%s, so %s.",
@@ -83,6 +84,6 @@ class StreamSeparation:
                 f"a step measures the losses of {STREAMS_A_ROUND} of the {num_streams} streams, in turns: these get "
                 f"micro-batches of their own, up to {STREAMS_A_ROUND} more forwards per step, and the policy sees no "
                 "loss of the others"
-                if loader.round_robin
+                if in_turns
                 else "every micro-batch contains one stream from now on",
             )

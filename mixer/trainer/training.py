@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transformers.utils import logging
 from mixer.checkpoint.load_weights import adapters_checked, loaded_whole
 from mixer.checkpoint.write_errors import explain_write_error, write_error
 from mixer.ledger.progress.bar import replace_progress_bars
+from mixer.loading.batching import Splitting
 from mixer.loading.build import assemble
 from mixer.loading.loader import MixingLoader
 from mixer.trainer.failures import reporting_to_all_ranks
@@ -152,15 +154,20 @@ class Training:
         rows_from = None if self._parts.start.checkpoint is None else Path(self._parts.start.checkpoint)
         mixing = run.mixing if is_run else run.mixing.preview_copy()
         feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
-        keeps_samples = self._plan.keeps_samples or self._parts.recovery.is_on
-        loader = self._parts.loading.new_loader(
-            mixing, feed, self._parts.differences.specifics, self._one_stream_each, keeps_samples
+        splitting = Splitting(
+            self._parts.loading.configured_cap,
+            by_stream=self._one_stream_each,
+            keeps_samples=self._plan.keeps_samples or self._parts.recovery.is_on,
         )
-        loader.is_preview = not is_run
+        loader = self._parts.loading.new_loader(
+            *(mixing, feed, self._parts.differences.specifics),
+            splitting=(lambda: run.splitting) if is_run else (lambda: splitting),
+            is_preview=not is_run,
+        )
         if is_run:
-            run.loader, run.feed = loader, feed
+            run.loader, run.feed, run.splitting = loader, feed, splitting
             if self._parts.recovery.is_on:
-                self._parts.resuming.restore_cap(loader)
+                run.splitting = replace(splitting, cap=self._parts.resuming.lowered(splitting.cap))
         return loader
 
     def _begin(self) -> None:

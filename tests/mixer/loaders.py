@@ -3,6 +3,7 @@
 import random
 from collections import UserDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
-from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.batching import MicroBatchOptions, Splitting
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.workers import WorkerOptions
@@ -117,6 +118,11 @@ def make_loader(
     workers = WorkerOptions(num_workers, prefetch_factor, **options)
     options = {"seed": 3, "workers": workers, "stack_columns": stack_columns, "stacks_lists": stacks_lists}
     return MixingLoader(mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size), **options)
+
+
+def split(loader: MixingLoader, **changes: Any) -> None:
+    """Makes a loader split its next steps in another way."""
+    loader._splitting = lambda: replace(Splitting(loader.configured_cap), **changes)
 
 
 def batches_of(loader: MixingLoader, limit: int = 10_000) -> Iterator[StepBatch]:

@@ -41,7 +41,7 @@ def mixture(name: str, folder: Path, size: int = 2) -> dict[str, Any]:
     """Steps with unequal counts on the ranks, several micro-batches, and a rank without samples."""
     data = three_streams(MODEL_DATA[name])
     trainer = train(folder / name, build_model(name), data, size, 6, batch_size=9, mixing=Uniform())
-    assert not trainer._parts.run.loader.by_stream
+    assert not trainer._parts.run.splitting.by_stream
     is_main = trainer.is_world_process_zero()
     found = (
         {"rows": trainer.ledger.to_pandas(), "totals": trainer.ledger.timings()["total"].tolist()} if is_main else {}

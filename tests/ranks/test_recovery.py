@@ -73,7 +73,7 @@ def repeated(where: str, folder: Path) -> dict[str, Any]:
     trainer._parts.recovery._train_repeatably = armed
     trainer.train()
     totals = trainer.ledger.timings()["total"].tolist() if trainer.is_world_process_zero() else []
-    cap = trainer._parts.run.loader.cap.max_samples
+    cap = trainer._parts.run.splitting.cap.max_samples
     found = {"rows": fault.rows, "num_armed": armed.call_count, "cap": cap, "totals": totals}
     return {**found, "ends": (torch.stack(trainer.recorder.gradients), weights_of(trainer.model))}
 

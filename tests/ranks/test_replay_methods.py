@@ -96,7 +96,7 @@ def repeated(folder: Path) -> list[torch.Tensor]:
     ends = []
     for name in REPEATED:
         trainer = run(folder / "repeated", name, model=Small(), auto_find_batch_size=True)
-        assert trainer._parts.run.loader.cap.max_samples == 1
+        assert trainer._parts.run.splitting.cap.max_samples == 1
         ends.append(weights_of(trainer.model).double())
     return ends
 

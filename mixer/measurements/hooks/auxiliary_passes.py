@@ -89,7 +89,7 @@ class AuxiliaryPasses:
     @property
     def cap(self) -> MicroBatchCap:
         """Largest micro-batch, the same on all ranks: that of steps, until memory runs out."""
-        cap = self.run.present_loader.cap
+        cap = self.run.splitting.cap
         return self._halved.get(cap, cap)
 
     @property
@@ -109,7 +109,7 @@ class AuxiliaryPasses:
 
     def is_packed(self, batch: StepBatch) -> bool:
         """Whether rows are not samples on some rank: micro-batches then contain one stream each."""
-        if self.run.present_loader.round_robin:
+        if self.run.splitting.round_robin:
             return False
         own = any(len(self.items(micro)) != len(micro.stream_ids) for micro in batch.micro_batches)
         return bool(self.ranks.max_over_ranks(int(own)))
@@ -129,7 +129,7 @@ class AuxiliaryPasses:
 
     def load(self, plan: StepPlan) -> StepBatch:
         """Loads this rank's micro-batches of a plan."""
-        return self.run.present_loader.load(plan)
+        return self.run.present_loader.load(plan, self.run.splitting)
 
     def read(self, share: StreamShare) -> Sequence[Any]:
         """Reads samples of a map-style stream as for training, random transforms included."""
@@ -195,7 +195,7 @@ class AuxiliaryPasses:
         largest = Size(*self.ranks.all_reduce_max(np.array(largest)).tolist())
         if not largest.samples:
             return result
-        old, steps = self.cap, self.run.present_loader.cap
+        old, steps = self.cap, self.run.splitting.cap
         self._halved[steps] = new = old.halved(largest) or old
         clear_device_cache(garbage_collection=True)
         if self.trainer.is_world_process_zero():
@@ -405,7 +405,8 @@ class AuxiliaryPasses:
         """
         cap = self.cap
         size = min(most or cap.max_samples, cap.max_samples)
-        return self.run.present_loader.samples(wanted, replace(cap, max_samples=size))
+        splitting = replace(self.run.splitting, cap=replace(cap, max_samples=size))
+        return self.run.present_loader.samples(wanted, splitting)
 
     def split(self, samples: Sequence[Any]) -> list[slice]:
         """Splits samples of any data set into micro-batches that fit."""

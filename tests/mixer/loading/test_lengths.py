@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given, strategies as st
 from transformers import Trainer
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
-from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, split_by_tokens
+from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, Splitting, split_by_tokens
 from mixer.loading.collate import Loaded, Samples
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length
 from mixer.loading.loaded_step import StepBatch
@@ -21,7 +22,7 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import check_micro_batch
 from mixer.mixture.step_plan import StreamShare
 from tests.helpers import InOrder, arguments, build_model
-from tests.mixer.loaders import quick_and_full
+from tests.mixer.loaders import quick_and_full, split
 from tests.mixer.trainer.runs import gradients_of, make
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)
@@ -119,8 +120,8 @@ def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **opti
     return MixingLoader(mixing, sources, _pad, rank, world_size, micro_batches=MicroBatchOptions(**options))
 
 
-def _first(loader: MixingLoader, by_stream: bool = False) -> StepBatch:
-    loader.by_stream = by_stream
+def _first(loader: MixingLoader, by_stream: bool = False, keeps_samples: bool = False) -> StepBatch:
+    split(loader, by_stream=by_stream, keeps_samples=keeps_samples)
     batch = loader.next_batch()
     assert batch is not None
     return batch
@@ -156,10 +157,9 @@ class TestLoader:
         numbers, rows = set(), []
         for rank in range(3):
             loader = _loader(rank, 3, has_column, groups_by_length=True)
-            loader._keeps_samples = True
-            batch = _first(loader, by_stream)
-            loader.cap = MicroBatchCap(cap)
-            again = loader.resplit(batch)
+            splitting = Splitting(MicroBatchCap(4), by_stream, keeps_samples=True)
+            batch = _first(loader, by_stream, keeps_samples=True)
+            again = loader.resplit(batch, replace(splitting, cap=MicroBatchCap(cap)))
             assert _samples(again) == _samples(batch)
             assert max(len(micro.stream_ids) for micro in again.micro_batches) <= cap
             numbers.add((len(batch.micro_batches), len(again.micro_batches)))

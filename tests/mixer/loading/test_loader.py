@@ -8,7 +8,7 @@ from mixer import Order, Uniform
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.reader import SampleError
-from tests.mixer.loaders import Columns, Numbers, batches_of, contents, make_loader, stacking_collator
+from tests.mixer.loaders import Columns, Numbers, batches_of, contents, make_loader, split, stacking_collator
 
 LENGTHS = (20, 11, 6)
 
@@ -40,7 +40,7 @@ def test_the_ranks_together_load_the_plan(world_size: int, by_stream: bool) -> N
     batches = []
     for rank in range(world_size):
         loader = _loader(rank, world_size)
-        loader.by_stream = by_stream
+        split(loader, by_stream=by_stream)
         batches.append(_first(loader))
     assert len({len(batch.micro_batches) for batch in batches}) == 1
     plan, expected = batches[0].plan, []

@@ -15,6 +15,7 @@ from tests.mixer.loaders import (
     batches_of,
     contents,
     make_loader,
+    split,
     stacking_collator,
 )
 
@@ -59,7 +60,7 @@ class TestHits:
         for rank in range(world_size):
             policy = Fixed([3.0, 2.0, 1.3])
             loader = make_loader(num_jobs, rank, world_size, policy=policy, prefetch_factor=1, persistent_workers=True)
-            loader.by_stream = by_stream
+            split(loader, by_stream=by_stream)
             first, *others = hits_and_misses(loader)
             assert first[0] == 0
             assert [misses for _, misses in others] == [0] * len(others)

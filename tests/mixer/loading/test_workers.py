@@ -12,7 +12,7 @@ import pytest
 from mixer.distributed.signals import StopSignals
 from mixer.loading.reader import SampleError
 from mixer.utils.random_state import RandomState
-from tests.mixer.loaders import Noisy, Wandering, batches_of, contents, make_loader, quick_and_full
+from tests.mixer.loaders import Noisy, Wandering, batches_of, contents, make_loader, quick_and_full, split
 
 pytestmark = pytest.mark.usefixtures("children")
 Children = Callable[[], list[int]]
@@ -29,7 +29,7 @@ def test_steps_are_the_same_to_the_bit_with_any_number_of_workers(num_workers, r
     for number in (0, num_workers):
         persistent = bool(number and by_stream)
         loader = make_loader(number, rank, world_size, policy=Wandering(), persistent_workers=persistent)
-        loader.by_stream = by_stream
+        split(loader, by_stream=by_stream)
         found.append([contents(batch) for batch in batches_of(loader, 8)])
         loader.stop()
         assert state.is_current()

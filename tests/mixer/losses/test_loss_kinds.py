@@ -108,7 +108,7 @@ def test_a_loss_without_rows_is_told_by_stream_from_the_second_step_on(tmp_path:
             loss_reduction=declared,
         )
         assert trainer.ledger.to_pandas().groupby("step")["loss"].count().tolist() == [0, 2]
-        assert trainer._parts.run.present_loader.by_stream
+        assert trainer._parts.run.splitting.by_stream
 
 
 @pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if not is_exact])
@@ -160,7 +160,7 @@ def test_a_forward_is_that_of_the_training(tmp_path: Path) -> None:
     assert (model.in_place, model.bound_anew, model.number) == (16, 16, 16)
     gradient, trainer = _run(tmp_path / "wrapped", 4, model=_Counter(), cuts=[6])
     assert _error(gradient, whole_gradient(None, _ROWS)) < 1e-6  # its labels are shifted unknown to anybody
-    assert not trainer._parts.run.present_loader.by_stream  # and its rows are told apart
+    assert not trainer._parts.run.splitting.by_stream  # and its rows are told apart
     resumed: Any = train(tmp_path, _Counter(), tmp_path / "checkpoint-2", **own).model
     assert (resumed.in_place, resumed.bound_anew) == (16, 16)
 

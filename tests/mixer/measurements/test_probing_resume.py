@@ -61,7 +61,7 @@ def test_a_step_that_is_repeated_is_measured_once(where: str, homogeneous: bool,
 
     trainer._parts.recovery._halve = look  # type: ignore[method-assign]
     run = train(trainer, plain=build_model("llama"))
-    assert trainer._parts.run.loader.cap.max_samples <= 3
+    assert trainer._parts.run.splitting.cap.max_samples <= 3
     assert_found(trainer.ledger.gradients(), run.expected, has_variance=not homogeneous)
     assert is_untouched(model)
     assert seen == [(None, True)] * len(seen) != []  # a measurement that was in the way was let go of

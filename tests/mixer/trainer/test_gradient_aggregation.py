@@ -194,5 +194,5 @@ def test_a_step_that_is_repeated_for_lack_of_memory_comes_out_the_same(tmp_path:
 
     plain, _ = run(tmp_path / "1", "upgrad")
     repeated, _ = run(tmp_path / "2", "upgrad", model=Small, auto_find_batch_size=True)
-    assert repeated._parts.run.loader.cap.max_samples < 3
+    assert repeated._parts.run.splitting.cap.max_samples < 3
     close(weights_of(repeated.model), weights_of(plain.model))

@@ -91,7 +91,7 @@ def test_a_repeated_step_is_that_of_the_smaller_cap_to_the_bit(where: str, tmp_p
     small = run(tmp_path / "a", model=with_dropout(), per_device_train_batch_size=2)
     found = run(tmp_path / "b", 2, where, model=with_dropout())
     assert torch.equal(weights_of(small.model), weights_of(found.model))
-    assert found._parts.run.loader.cap == MicroBatchCap(2)
+    assert found._parts.run.splitting.cap == MicroBatchCap(2)
 
 
 def test_the_step_is_repeated_once_for_each_halving(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

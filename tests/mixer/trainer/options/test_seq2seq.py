@@ -49,7 +49,7 @@ def test_streams_have_losses_items_and_metrics_of_their_own(tmp_path: Path) -> N
     options = {"eval_strategy": "epoch", "predict_with_generate": True, "max_steps": -1, "num_train_epochs": 1}
     trainer = _trainer(MixingSeq2SeqTrainer, tmp_path, **options)
     trainer.train()
-    assert not trainer._parts.run.loader.by_stream
+    assert not trainer._parts.run.splitting.by_stream
     rows = trainer.ledger.to_pandas()
     for step, of_step in rows[rows["items"] > 0].groupby("step"):
         logged = next(entry["loss"] for entry in trainer.state.log_history if entry["step"] == step)

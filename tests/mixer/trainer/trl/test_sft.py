@@ -246,7 +246,7 @@ def test_a_step_of_all_samples(tmp_path: Path, name: str) -> None:
         assert logged[f"count/{stream}"] == num_samples[stream]
         if name != "own sum":  # which is no stream's in the first step
             assert logged[f"loss/{stream}"] == pytest.approx(total.item() / count, rel=1e-6), stream
-    assert by_stream in (None, trainer._parts.run.present_loader.by_stream)
+    assert by_stream in (None, trainer._parts.run.splitting.by_stream)
     assert trainer.state.epoch == 1.0  # which is of packed rows where they are packed
     if kind == "mixtral":  # an auxiliary loss is no stream's, and does not grow with the micro-batches
         assert logged["loss/other"] == pytest.approx(0.02 * logged["aux_loss"], rel=1e-4)
