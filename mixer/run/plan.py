@@ -1,4 +1,4 @@
-"""The plan of a run: what it needs of its steps, decided before any part of the trainer is built."""
+"""The plan of a run: what it needs of its steps, decided before any part that takes part in them is built."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""The only file that replaces methods in a run: where a user's class overrides `training_step` or `log`, and why.
+"""The methods that are replaced where a user's class overrides `training_step` or `log`, and why.
 
 - `training_step` of the trainer: the loop calls it once a step, with all micro-batches. A user's override expects one,
   as with gradient accumulation, so the loop gets ours, and the override each micro-batch.
@@ -7,6 +7,10 @@
 - `compute_loss` of the trainer, meanwhile: an override may leave out the number of items, which a loss that counts
   items needs.
 - `log` of the trainer, for the loop's own entry: an override is called before the mixin's, and is to see the streams.
+
+Other files replace a method or function for a single call: `compute_loss_func` by a stream's own (`losses/stream_losses`)
+or to note its arguments (`loss_kinds`), accelerate's `gather` for metrics of TRL (`models/trl_metrics`), `load_adapter`
+(`checkpoint/load_weights`), and `on_evaluate` of early stopping (`evaluation/best_model`).
 """
 
 import contextlib

@@ -71,6 +71,8 @@ class MixingMixin(Trainer):
         budget: Length of the run in epochs, samples, tokens, labels or steps, instead of `num_train_epochs`;
             `max_steps` still ends a run. `None` uses these two as the Trainer does.
         groupings: Groups of streams with weights and caps of their own.
+        objective: What the run is for: names of evaluation sets, with their importance or without, `"average"` or
+            `"worst"` of all sets, or an `Objective`. `None` declares nothing.
         methods: Methods that take part in steps, such as a loss term or a rule for the gradient; see
             `mixer.trainer.method.Method`. Replay buffers among the streams are added automatically.
         conflict: How conflicting per-stream gradients are combined: `None` adds them up; `"pcgrad"`, `"cagrad"`,
