@@ -8,9 +8,10 @@
   items needs.
 - `log` of the trainer, for the loop's own entry: an override is called before the mixin's, and is to see the streams.
 
-Other files replace a method or function for a single call: `compute_loss_func` by a stream's own (`losses/stream_losses`)
-or to note its arguments (`loss_kinds`), accelerate's `gather` for metrics of TRL (`models/trl_metrics`), `load_adapter`
-(`checkpoint/load_weights`), and `on_evaluate` of early stopping (`evaluation/best_model`).
+Other files replace a method or function for a single call: `compute_loss_func` by a stream's own
+(`losses/stream_losses`) or to note its arguments (`loss_kinds`), accelerate's `gather` for metrics of TRL
+(`models/trl_metrics`), `load_adapter` (`checkpoint/load_weights`), and `on_evaluate` of early stopping
+(`evaluation/best_model`).
 """
 
 import contextlib
