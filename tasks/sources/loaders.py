@@ -11,6 +11,7 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.tools.recipe.data.file_list import Patterns
 from mixer.tools.recipe.data.formats.labelled import in_order
 from mixer.tools.recipe.data.row_files import files_in, read_files
 from mixer.tools.recipe.data.source import DataSource
@@ -192,6 +193,8 @@ def local_files(
     path: Path | str,
     evaluation: Path | str | None = None,
     *,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
     label_column: str | None = None,
     evaluation_share: float = 0.2,
     seed: int = 0,
@@ -204,6 +207,8 @@ def local_files(
     Args:
         path: A file, or a folder with files of one format, which are read in the order of their names.
         evaluation: The same for evaluation; `None` holds a share of the data out.
+        include: Patterns of the names of files to read from the folder `path`, such as `part_*.csv`; `None` for all.
+        exclude: Patterns of names to leave out of it.
         label_column: Column of the classes, which becomes `label` and is numbered if they are words.
         evaluation_share: Which share is held out if `evaluation` is `None`.
         seed: Seed of that draw.
@@ -213,18 +218,20 @@ def local_files(
 
     Raises:
         FileNotFoundError: If there is nothing at a path.
-        ValueError: If a file cannot be read, a format is not known, a folder mixes formats, or there is no such column.
+        ValueError: If a file cannot be read, a format is not known, files differ in format or columns, a pattern
+            matches none, or there is no such column.
     """
-    loaded = _load(Path(path), label_column)
+    loaded = _load(Path(path), label_column, Patterns(include, exclude))
     if evaluation is None:
         splits = Splits(*(loaded.select(part) for part in _hold_out(len(loaded), evaluation_share, seed)))
     else:
-        splits = Splits(loaded, _load(Path(evaluation), label_column))
+        splits = Splits(loaded, _load(Path(evaluation), label_column, Patterns()))
     return _with_numbered_labels(splits, label_column)
 
 
-def _load(path: Path, label_column: str | None) -> Any:
+def _load(path: Path, label_column: str | None, patterns: Patterns) -> Any:
     files = files_in(path, "local_files") if path.is_dir() else [path] if path.is_file() else []
+    files = patterns.chosen(files, "local_files")
     if not files:
         raise FileNotFoundError(
             f"local_files: there is no file at {str(path)!r}. Give a file or a folder of files {KNOWN}."

@@ -108,8 +108,10 @@ def test_a_folder_and_a_file_for_evaluation(tmp_path: Path) -> None:
     assert list(train["text"]) == ["part 1", "part 2"]
     assert (labels_of(train).tolist(), labels_of(evaluation).tolist()) == ([1, 1], [0])
     write(folder / "part_3.csv", other=[1])
-    with pytest.raises(ValueError, match=r"columns of '.*part_3\.csv' are .*Give files with the same columns"):
+    with pytest.raises(ValueError, match=r"columns of '.*part_3\.csv' are other, .* leave it out"):
         local_files(folder)
+    assert len(local_files(folder, exclude=["part_3*"], evaluation_share=0.5).train) == 1
+    assert list(local_files(folder, other, include=["part_2*"]).train["text"]) == ["part 2"]
 
 
 @pytest.mark.parametrize(
