@@ -20,6 +20,7 @@ from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.reader import ColumnReader
 from mixer.models.side_state import evaluating
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.ranges import check_count
 from replay import ReplayBuffer
 from tasks.generation import TEXT_SCORES, TextScore, generate_answers, score_texts
@@ -124,14 +125,14 @@ def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.
     prepared = trainer.auxiliary_passes.prepare_inputs(inputs)
     labels = [prepared.pop(name, None) for name in trainer.label_names]
     if not labels or not isinstance(labels[0], Tensor):
-        raise ValueError(f"accuracy: the samples have no {list(trainer.label_names)}; give a score of your own.")
+        raise InvalidValueError.about(
+            "label_names", f"must be columns of the samples, which lack {list(trainer.label_names)}."
+        )
     outputs = model(**prepared)
     logits = outputs["logits"] if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         found = f"logits of shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(
-            f"accuracy: the model gives {found}, not logits [num_rows, num_classes]; give a score of your own."
-        )
+        raise InvalidValueError.about("logits", f"must be [num_rows, num_classes] for accuracy, got {found}.")
     known = range(logits.shape[1]) if classes is None else [label for label in classes if label < logits.shape[1]]
     allowed = torch.full_like(logits, float("-inf"))
     allowed[:, list(known)] = 0.0
@@ -196,7 +197,7 @@ def generated(
     check_count("batch_size", batch_size, 1, "it is the number of prompts")
     given: Mapping[str, TextScore | str] = score if isinstance(score, Mapping) else {_ANY_TASK: score}
     if not given:
-        raise ValueError("score must have a score for each task, by its name, but is empty.")
+        raise InvalidValueError.about("score", "must have a score for each task, by its name, but is empty.")
     named = {task: (_text_score(own), _name(own)) for task, own in given.items()}
 
     def measure(trainer: MixingTrainer, task: Task) -> float:
@@ -219,9 +220,11 @@ def _name(score: Any) -> str:
 
 def _text_score(score: Any) -> TextScore:
     if isinstance(score, str) and score not in TEXT_SCORES:
-        raise ValueError(f"score must be 'accuracy', 'loss', one of {list(TEXT_SCORES)} or a function, got {score!r}.")
+        raise InvalidValueError.about(
+            "score", f"must be a function or one of {['accuracy', 'loss', *TEXT_SCORES]}, got {score!r}."
+        )
     if not isinstance(score, str) and not callable(score):
-        raise TypeError(f"score must be a function of predictions and references, or a name, got {score!r}.")
+        raise InvalidTypeError.about("score", f"must be a function of texts, or a name, got {score!r}.")
     return TEXT_SCORES[score] if isinstance(score, str) else score
 
 
@@ -250,7 +253,7 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
         )
     if score == "accuracy":
         if without:
-            raise ValueError(f"score='accuracy' needs classes, which the tasks {without} have not: say score='loss'.")
+            raise InvalidValueError.about("score", f"must not be 'accuracy', as {without} have no classes: say 'loss'.")
         own = sequence.scenario == "task"
         return Score(
             lambda trainer, task: accuracy(trainer, task.evaluation, task.classes if own else None),
@@ -260,9 +263,10 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
     if isinstance(score, str):
         return generated(score)
     if not isinstance(score, Score):
-        raise TypeError(
-            f"score must be 'accuracy', 'loss' or a Score, got {type(score).__name__}. Of a function make one that "
-            "says which way is better: Score(function, metric='f1', higher_is_better=True)."
+        raise InvalidTypeError.about(
+            "score",
+            f"must be 'accuracy', 'loss' or a Score, got {type(score).__name__}. Of a function make one that "
+            "says which way is better: Score(function, metric='f1', higher_is_better=True).",
         )
     return score
 
@@ -303,5 +307,5 @@ def _number(value: Any) -> float:
     if isinstance(value, Tensor) and value.dim() == 0:
         value = value.item()
     if not isinstance(value, Real):
-        raise TypeError(f"the score must be a number, got {value!r}")
+        raise InvalidTypeError(f"the score must be a number, got {value!r}", option="score")
     return float(value)

@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import STATE_FILE, begin_writing, complete, find_problem, remove_checkpoints
 from mixer.ledger.ledger import Ledger
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import read_json, synced_later, write_json
 from tasks.continual.cost import COLUMNS, read_cost
 from tasks.metrics.metrics import all_metrics
@@ -64,9 +65,8 @@ class TaskCheckpoints:
         if not path.exists():
             return -1
         if not resume:
-            raise ValueError(
-                f"{self.folder} holds a continual run already: resume it (resume=True), remove its state "
-                "(overwrite=True), or use another folder."
+            raise InvalidValueError.about(
+                "output_dir", f"must hold no run, but {self.folder} does: say resume=True or overwrite=True."
             )
         state = read_json(path)
         for name, own in self._description.items():

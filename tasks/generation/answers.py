@@ -14,6 +14,7 @@ from mixer import MixingTrainer
 from mixer.distributed.gradient_sync import shards_of
 from mixer.models.labels import IGNORED
 from mixer.models.side_state import Snapshot, evaluating
+from mixer.utils.errors import InvalidValueError
 
 
 class Texts(NamedTuple):
@@ -85,19 +86,20 @@ def _own_texts(
 def _language_model(trainer: MixingTrainer) -> Any:
     model: Any = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     if not hasattr(model, "generate"):
-        raise ValueError(f"score: {type(model).__name__} does not generate text: take a language model.")
+        raise InvalidValueError.about("score", f"{type(model).__name__} does not generate text: take a language model.")
     return model
 
 
 def _tokenizer(trainer: MixingTrainer) -> Any:
     tokenizer: Any = trainer.processing_class
     if not hasattr(tokenizer, "batch_decode"):
-        raise ValueError(
-            "score: answers are generated with a tokenizer, and the trainer has none: give processing_class=tokenizer "
-            "(in a recipe: tokenizer), or score='loss'."
+        raise InvalidValueError.about(
+            "processing_class", "must be a tokenizer for answers (in a recipe: tokenizer), but there is none."
         )
     if tokenizer.pad_token_id is None:
-        raise ValueError(f"score: {type(tokenizer).__name__} has no pad token to pad prompts with: set pad_token.")
+        raise InvalidValueError.about(
+            "processing_class", f"must have a pad token: set {type(tokenizer).__name__}.pad_token."
+        )
     return tokenizer
 
 
@@ -107,10 +109,11 @@ def _split(sample: Mapping[str, Any], place: int, reads_all: bool) -> tuple[list
     learned = [number for number, label in enumerate(labels) if label != IGNORED]
     prompt = ids if reads_all else ids[: learned[0]] if learned else []
     if not prompt or not learned:
-        raise ValueError(
-            f"score: sample {place} has no {'prompt before its first label' if learned else 'labels'}, so there is "
+        raise InvalidValueError.about(
+            "score",
+            f"Sample {place} has no {'prompt before its first label' if learned else 'labels'}, so there is "
             "nothing to answer. Take samples of prompts and completions, of which the completion alone is learned, "
-            "as the format Prompt makes them, or score='loss'."
+            "as the format Prompt makes them, or score='loss'.",
         )
     return prompt, [labels[number] for number in learned]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from mixer.utils.errors import InvalidValueError
 from tasks.methods.l2p import cosines
 from tasks.methods.prompts import PromptMethod, Prompts
 
@@ -50,7 +51,7 @@ class DualPrompt(PromptMethod):
     ):
         super().__init__((*shared_layers, *layers), weight, shared_length=shared_length, length=length)
         if not layers:
-            raise ValueError("layers must be one or more numbers, of the layers that have prompts of tasks.")
+            raise InvalidValueError.about("layers", "must be one or more numbers of layers.")
         self.shared_layers, self.layers = tuple(shared_layers), tuple(layers)
         self.shared_length, self.length = shared_length, length
 

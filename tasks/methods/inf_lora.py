@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.trainer.method import RunContext, TaskContext
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import AdapterMethod, activate, is_adapted, matrices_of
@@ -63,9 +64,8 @@ class InfLoRA(AdapterMethod):
         others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
         others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
         if others:
-            raise ValueError(
-                f"{self.name} projects inputs of linear layers, but there is an adapter on {others[0]}. Leave that "
-                "layer out of target_modules."
+            raise InvalidValueError.about(
+                "target_modules", f"must be linear layers for {self.name}, but {others[0]} is none."
             )
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
 from tasks.methods.shared import TaskMethod, load_tensors, save_tensors, trainable
 
@@ -56,12 +57,12 @@ class Merging(TaskMethod):
 
     def __init__(self, rule: Rule = "average", start: Start = "merged", density: float = 0.2, scale: float = 1.0):
         if rule not in _RULES:
-            raise ValueError(f"rule must be one of {list(_RULES)}, got {rule!r}.")
+            raise InvalidValueError.about("rule", f"must be one of {list(_RULES)}, got {rule!r}.")
         if start not in ("merged", "last", "initial"):
-            raise ValueError(f"start must be 'merged', 'last' or 'initial', got {start!r}.")
+            raise InvalidValueError.about("start", f"must be 'merged', 'last' or 'initial', got {start!r}.")
         check_range("density", density, 0.0, 1.0, "0.2 is usual, and 1 keeps all entries")
         if density == 0:
-            raise ValueError("density must be above 0, got 0: nothing would be kept; 0.2 is usual.")
+            raise InvalidValueError.about("density", "must be above 0, got 0: nothing would be kept; 0.2 is usual.")
         check_range("scale", scale, 0.0, float("inf"), "1 is usual")
         self.rule, self.start, self.density, self.scale = rule, start, float(density), float(scale)
         self._merge = partial(ties, density=self.density) if rule == "ties" else _RULES[rule]

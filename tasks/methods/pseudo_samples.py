@@ -15,6 +15,7 @@ from transformers import GenerationConfig
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.models.labels import IGNORED
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seed_generators
 from mixer.utils.ranges import check_count
 from replay.methods.memories import find_memory
@@ -65,9 +66,10 @@ class PseudoSamples(Method):
         _, self._buffer, _ = find_memory(run, self.memory, self.name)
         check_generates(run.passes.model, self.name)
         if self._buffer.is_online:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self.name}: memory={self.memory!r} takes in the samples of training, which would replace those that "
-                f"the model writes. Give ReplayBuffer({self._buffer.capacity}, is_online=False)."
+                f"the model writes. Give ReplayBuffer({self._buffer.capacity}, is_online=False).",
+                option="memory",
             )
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
@@ -141,14 +143,16 @@ def _check_sample(sample: Any, start: int, task: str) -> None:
     ids, labels = (torch.as_tensor(sample[name]) for name in ("input_ids", "labels"))
     mask = torch.as_tensor(sample.get("attention_mask", torch.ones_like(ids))).bool()
     if int(ids[0]) != start:
-        raise ValueError(
+        raise InvalidValueError(
             f"PseudoSamples: samples must begin with the start token {start}, but the first one of task {task!r} "
-            f"begins with {int(ids[0])}. Put it in front of all samples, or name another one, start=."
+            f"begins with {int(ids[0])}. Put it in front of all samples, or name another one, start=.",
+            option="start",
         )
     if labels.shape != ids.shape or (labels != ids)[1:][mask[1:]].any():
-        raise ValueError(
+        raise InvalidValueError(
             f"PseudoSamples: the model must learn to write whole samples, but labels of task {task!r} are not its "
-            "tokens, as with prompts that are no labels. Set labels to input_ids."
+            "tokens, as with prompts that are no labels. Set labels to input_ids.",
+            option="labels",
         )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.errors import InvalidValueError
 
 _FILE, _STRIDES = "state.safetensors", "strides"
 Tensors = dict[str, Tensor]
@@ -39,9 +40,8 @@ class TaskMethod(Method):
     def prepare(self, model: nn.Module) -> None:
         """Refuses a run without tasks, or classes where they are needed; see `Method.prepare`."""
         if self._task is None:
-            raise ValueError(
-                f"{self.name} needs to know where tasks begin and end, which a trainer of one run does not tell. Pass "
-                "it to tasks.ContinualRun(methods=[...])."
+            raise InvalidValueError.about(
+                "methods", f"of a single trainer cannot have {self.name}, which goes by tasks: use ContinualRun."
             )
         if self.needs_classes and self._task.classes is None:
             raise ValueError(

@@ -18,6 +18,7 @@ from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.suffixes import KNOWN
 from mixer.tools.recipe.data.validation import hold_out as draw_held_out
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.validation import load_json
 from tasks.sources.arrays import Arrays
 from tasks.sources.checks import require_column
@@ -104,14 +105,14 @@ def _read(path: Path | str, names: list[str]) -> dict[str, NDArray[Any]]:
         with loaded as archive:
             known, stored = archive.files, {name: archive[name] for name in names if name in archive.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"npz: {str(path)!r} cannot be read as an archive of np.savez ({error}). It is cut off or another file, or "
-            "holds Python objects: fetch it again, or write it with np.savez(path, train_images=..., ...)."
+            "holds Python objects: fetch it again, or write it with np.savez(path, train_images=..., ...).",
+            option="path",
         ) from error
     if missing := [name for name in names if name not in stored]:
-        raise ValueError(
-            f"npz: {str(path)!r} has no arrays {missing}, it has {known}. Name them: "
-            "npz(path, train=(IMAGES, LABELS), evaluation=(IMAGES, LABELS))."
+        raise InvalidValueError.about(
+            "train", f"and evaluation must name arrays of {str(path)!r}, {known}, got {missing}.", found=missing
         )
     return stored
 
@@ -133,7 +134,7 @@ def clinc150(path: Path | str, evaluation_split: str = "test") -> Splits:
     """
     domains, requests = _read_json(Path(path), "domains.json"), _read_json(Path(path), "data_full.json")
     if evaluation_split not in ("test", "val"):
-        raise ValueError(f"clinc150: evaluation_split must be 'test' or 'val', got {evaluation_split!r}.")
+        raise InvalidValueError.about("evaluation_split", f"must be 'test' or 'val', got {evaluation_split!r}.")
     domain_of = {intent: domain for domain, intents in domains.items() for intent in intents}
     return Splits(*(_as_dataset(requests[split], domain_of) for split in ("train", evaluation_split)))
 
@@ -150,7 +151,7 @@ def _read_json(folder: Path, name: str) -> Any:
 def _as_dataset(requests: Sequence[tuple[str, str]], domain_of: dict[str, str]) -> datasets.Dataset:
     unknown = sorted({intent for _, intent in requests} - set(domain_of))
     if unknown:
-        raise ValueError(f"clinc150: the intents {unknown[:5]} belong to no domain of domains.json.")
+        raise InvalidValueError.about("domains.json", f"has no domain for the intents {unknown[:5]}.", found=unknown)
     text, intents = datasets.Value("string"), datasets.ClassLabel(names=list(domain_of))
     features = datasets.Features({"text": text, "label": intents, "domain": text})
     rows = [{"text": request, "label": intent, "domain": domain_of[intent]} for request, intent in requests]
@@ -255,8 +256,8 @@ def _hold_out(num_samples: int, share: float, seed: int) -> tuple[Int64Array, In
     """
     num_held = round(num_samples * share) if 0.0 < share < 1.0 else 0
     if not 0 < num_held < num_samples:
-        raise ValueError(
-            f"evaluation_share must leave a sample of {num_samples} for training and one for evaluation, got {share}."
+        raise InvalidValueError.about(
+            "evaluation_share", f"must leave samples of {num_samples} for both parts, got {share}."
         )
     return draw_held_out(num_samples, num_held, seed)
 
@@ -280,8 +281,8 @@ def _with_numbered_labels(splits: Splits, column: str | None) -> Splits:
     found = [require_column(part, column, called) for called, part in splits._asdict().items()]
     if column != "label":
         if any("label" in part.column_names for part in splits):
-            raise ValueError(
-                f"label_column={column!r}: there is a column 'label' beside it. Remove or rename that one."
+            raise InvalidValueError.about(
+                "label_column", f"is {column!r}, but there is a column 'label' beside it: rename that."
             )
         splits = Splits(*(part.rename_column(column, "label") for part in splits))
     if all(values.dtype.kind in "iub" for values in found):
