@@ -1,6 +1,5 @@
 """Scores of tasks, computed in parallel on all ranks."""
 
-import json
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -264,9 +263,7 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
         return generated(score)
     if not isinstance(score, Score):
         raise InvalidTypeError.about(
-            "score",
-            f"must be 'accuracy', 'loss' or a Score, got {type(score).__name__}. Of a function make one that "
-            "says which way is better: Score(function, metric='f1', higher_is_better=True).",
+            "score", f"must be a name or Score(function, metric=NAME), got {type(score).__name__}."
         )
     return score
 
@@ -288,7 +285,7 @@ def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tup
         value = _number(score.measure(trainer, task))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-    parts = [json.loads(part) for part in trainer.auxiliary_passes.gather_text(json.dumps([repr(value), why]))]
+    parts = trainer.auxiliary_passes.ranks.gather([repr(value), why])
     reasons = {rank: reason for rank, (_, reason) in enumerate(parts) if reason is not None}
     if reasons:
         # What a rank says of another one is worth less than what that one says of itself.

@@ -64,11 +64,10 @@ class Task:
             )
         changing = find_unrepeatable(dataset)
         if changing is not None:
-            raise InvalidValueError(
-                f"{where}: sample {changing} was another when it was read again. What makes a task (a permutation, "
-                "an angle) must be drawn once and kept in it, such as Permutation(seed, num_features); random "
-                "augmentation belongs in the data_collator, which has to leave evaluation samples as they are.",
-                option=part,
+            raise InvalidValueError.about(
+                part,
+                f"of task {self.name!r} must be the same when read again, but sample {changing} is not.",
+                stream=self.name,
             )
 
     def _check_promise(self, promised: tuple[int, ...]) -> None:
@@ -78,10 +77,8 @@ class Task:
             )
         for part, labels in (("train", self.labels_trained_on), ("evaluation", labels_in(self.evaluation))):
             if labels is None:
-                raise InvalidValueError(
-                    f"Task {self.name!r}: classes={promised} are promised, but {part} has no whole number as a label. "
-                    "Name the column 'label' or 'labels', or leave classes out.",
-                    option="classes",
+                raise InvalidValueError.about(
+                    "classes", f"of task {self.name!r} are promised, but {part} has no label.", stream=self.name
                 )
             missing = sorted(set(promised) - set(labels))
             if missing:
@@ -178,10 +175,8 @@ class TaskSequence:
         differing = [task for task in others if set(task.classes or ()) != set(first.classes or ())]
         if differing:
             shown = ", ".join(f"{task.name!r} {_shown(task.classes)}" for task in (first, *differing[:3]))
-            raise InvalidValueError(
-                f"scenario='domain' needs the same classes in all tasks, but they differ: {shown}. Say "
-                "scenario='class' (one head that grows) or scenario='task' (a head each), or number the classes alike.",
-                option="scenario",
+            raise InvalidValueError.about(
+                "scenario", f"must not be 'domain', as classes differ: {shown}. Say 'class' or 'task'."
             )
 
     def _check_labels(self) -> None:
@@ -189,10 +184,9 @@ class TaskSequence:
             for part, labels in (("train", task.labels_trained_on), ("evaluation", labels_in(task.evaluation))):
                 strange = set(labels or ()) - set(task.classes or ())
                 if strange and task.classes is not None:
-                    raise InvalidValueError(
-                        f"Task {task.name!r}: {part} has the labels {_shown(strange)} beside its classes "
-                        f"{_shown(task.classes)}. Add those, leave the samples out, or say scenario='free'.",
-                        option="classes",
+                    raise InvalidValueError.about(
+                        "classes",
+                        f"of task {task.name!r} lack the labels {_shown(strange)} of {part}.",
                         stream=task.name,
                     )
 

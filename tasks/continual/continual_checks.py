@@ -67,7 +67,7 @@ def check_evaluation(needs: Needs, eval_dataset: Any, sequence: TaskSequence) ->
     if missing and asked(needs, EvaluationLoss):
         raise InvalidValueError.about(
             "eval_dataset",
-            f"must have held-out samples of {missing} by name, whose losses mixing follows.",
+            f"must have held-out samples of {missing} by name: mixing follows their losses.",
             found=missing,
         )
 

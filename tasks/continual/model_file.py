@@ -58,9 +58,8 @@ class ModelFile:
             save_model(model, str(folder / _WHOLE))
             return
         if _fingerprint(model) != self._base:
-            raise ValueError(
-                "A continual run of a model with adapters saves the adapters alone, but a method has changed the model "
-                "below them. Let it change adapters, or train the whole model: merge_and_unload() before the run."
+            raise InvalidValueError(
+                "Only adapters are saved, but a method has changed the model below them.", option="methods"
             )
         trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         model.save_pretrained(str(folder / _ADAPTERS), save_embedding_layers=False)
@@ -93,9 +92,7 @@ class ModelFile:
         state = read_json(folder / _STATE_FILE)
         if state["base"] != self._base:
             raise InvalidValueError.about(
-                "model",
-                f"Its parameters below the adapters are not those of the run in {folder.parent}, which saved "
-                "its adapters alone. Load the same pretrained model; one made from a config needs the same seed.",
+                "model", f"must be, below its adapters, the pretrained model of the run in {folder.parent}."
             )
         for name in set(model.peft_config) - set(state["adapters"]):
             model.delete_adapter(name)
@@ -143,9 +140,7 @@ def _check_trained(model: PeftModel) -> None:
     others = [name for name, one in model.named_parameters() if one.requires_grad and id(one) not in own]
     if others:
         raise InvalidValueError.about(
-            "model",
-            f"The parameters {others[:3]} are trained but belong to no adapter, and only adapters are saved. "
-            "Name their module in modules_to_save of the adapter's config, or freeze them.",
+            "modules_to_save", f"must name the module of {others[:3]}, which train but belong to no adapter."
         )
 
 

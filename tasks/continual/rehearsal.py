@@ -77,9 +77,8 @@ class Rehearsal:
         if replay is None or not replay.needs_memory_per_task:
             return OneMemory(self._memory, self._second_draw, names)
         if self._second_draw is not None:
-            raise ValueError(
-                f"second_draw: {type(replay).__name__} has a memory for each task, and a second draw is of one for all."
-                " Leave it out, or take ReplayRatio."
+            raise InvalidValueError.about(
+                "second_draw", f"needs one memory for all tasks, and {type(replay).__name__} has one for each."
             )
         return TaskMemories(self._memory, names)
 
@@ -234,15 +233,11 @@ def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memorie
     for method in methods:
         if method.lasts_for_all_tasks and method not in lasting:
             raise InvalidValueError.about(
-                "methods",
-                f"{method.name} needs in a task what it learnt in earlier ones, but a function makes a new "
-                f"one for each task. Pass it in a list, methods=[{method.name}(...)].",
+                "methods", f"must be a list with {method.name}, which goes by earlier tasks, not a function."
             )
         if isinstance(memories, TaskMemories) and getattr(method, "memory", None) == MEMORY:
             raise InvalidValueError.about(
-                "methods",
-                f"{method.name} replays the stream {MEMORY!r}, but mixing makes a memory for each task. Take "
-                "another policy, such as ReplayRatio, or leave the method out.",
+                "methods", f"need one memory for all tasks: {method.name} replays {MEMORY!r}. Mix by ReplayRatio, say."
             )
 
 

@@ -89,16 +89,12 @@ class Scoring:
         """
         if unscored := self.record(trainer, 0):
             raise InvalidValueError.about(
-                "held_out",
-                f"Sets could not be scored before the first task, and never will be: {unscored}. Give sets "
-                "whose samples are as those of the tasks, or leave them out.",
+                "held_out", f"could not be scored before the first task: {unscored}. Leave those out.", found=unscored
             )
         reasons = {name: why for (_, name), why in self.matrix.failures.items()}
         if len(reasons) == len(self._sequence):
             raise InvalidValueError.about(
-                "score",
-                f"No task could be scored before the first, so that nothing would come of the run: {reasons}. "
-                "Give a score that fits the model and the samples, Score(function, metric=...).",
+                "score", f"could be made of no task before the first: {reasons}.", found=reasons
             )
 
     def callback(self, trainer: MixingTrainer, number: int, scores_before: bool) -> TrainerCallback:

@@ -56,9 +56,7 @@ def _checked(run: ContinualRun, own: TrainingArguments) -> ContinualRun:
         raise InvalidTypeError.about("new_run", f"must return a ContinualRun, got a {type(run).__name__}.")
     if run.args.seed != own.seed or run.folder != Path(str(own.output_dir)):
         raise InvalidValueError.about(
-            "new_run",
-            f"made a run with seed {run.args.seed} in {run.folder}, not with seed {own.seed} in "
-            f"{own.output_dir}: give the arguments that it is called with to the ContinualRun.",
+            "new_run", f"must use its arguments, with seed {own.seed}, but made {run.folder} with {run.args.seed}."
         )
     return run
 
@@ -88,9 +86,7 @@ def seed_folders(seeds: int | Sequence[int], first: int, folder: Path, may_be_th
     there = [seed for seed, path in sorted(folders.items()) if (path / RUN_STATE_FILE).exists()]
     if there and not may_be_there:
         raise InvalidValueError.about(
-            "seeds",
-            f"{folder} holds runs with the seeds {there} already: resume them (resume=True, --resume auto), "
-            "start new ones in their place (overwrite=True, --resume never), or use another folder.",
+            "seeds", f"{there} have runs in {folder}: resume (--resume auto) or overwrite (--resume never) them."
         )
     return folders
 

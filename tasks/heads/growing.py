@@ -45,11 +45,9 @@ class Growing(Head):
         _, layer = find_output_layer(model, "head='growing'")
         first = max(layer.out_features, self.sizes[0])
         if keeps_logits and self.sizes[-1] > first:
-            raise InvalidValueError(
-                f"head='growing' goes from {first} outputs to {self.sizes[-1]}, but a method keeps logits of earlier "
-                f"tasks, which would have fewer than those they are compared with. Say head='whole' and set the "
-                f"model's num_labels to {self.sizes[-1]}.",
-                option="head",
+            raise InvalidValueError.about(
+                "head",
+                f"must be 'whole', with num_labels={self.sizes[-1]}: a method compares logits with earlier ones.",
             )
 
     def begin(self, model: nn.Module, number: int) -> None:
@@ -80,8 +78,7 @@ class Growing(Head):
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         if len(keys) != len(parameters):
             raise InvalidValueError.about(
-                "state_dict",
-                f"must be of the same {len(parameters)} parameters, but has {len(keys)}: freeze the same ones.",
+                "state_dict", f"must be of {len(parameters)} parameters, but has {len(keys)}: freeze the same ones."
             )
         grown = () if self._layer is None else tuple(self._layer.parameters(recurse=False))
         state = dict(state_dict["state"])
@@ -98,10 +95,7 @@ class Growing(Head):
             if value.numel() == 1 or value.shape == parameter.shape[1:]:
                 return value  # a count, or one number an input
             raise InvalidValueError.about(
-                "optimizer",
-                f"Its {name!r} of the output layer, of shape {list(value.shape)}, does not grow with a "
-                f"parameter of shape {list(parameter.shape)}. Say optimizer='fresh', or take one whose state has its "
-                "parameters' shapes, such as AdamW or SGD.",
+                "optimizer", f"must be 'fresh', as the state {name!r}, {list(value.shape)}, cannot grow with the layer."
             )
         padded = value.new_zeros(parameter.shape)
         padded[: len(value)] = value

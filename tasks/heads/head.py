@@ -49,11 +49,8 @@ class Head:
             return
         num_outputs, num_classes = found[-1][1].out_features, self.sequence.num_classes
         if num_outputs < num_classes:
-            raise InvalidValueError(
-                f"head={self.kind!r}: the model has {num_outputs} outputs, but the tasks have classes up to "
-                f"{num_classes - 1}: set its num_labels to {num_classes} or more, or say "
-                "head='growing', which adds outputs before each task.",
-                option="head",
+            raise InvalidValueError.about(
+                "num_labels", f"must be {num_classes} for all classes, or head='growing', but is {num_outputs}."
             )
 
     def _require_classes(self, verb: str) -> None:

@@ -86,11 +86,8 @@ class _Mask:
         if labels is None and args:
             labels = inspect.signature(model.forward).bind_partial(*args).arguments.get("labels")
         if not isinstance(labels, Tensor):
-            raise InvalidValueError(
-                "head='masked': the model is called in training without labels, which tell what task a row is of. The "
-                "samples have none, or the trainer keeps them for a loss of its own: compute the loss in the model's "
-                "forward, or say head='whole'.",
-                option="labels",
+            raise InvalidValueError.about(
+                "labels", "must reach the model with head='masked', which tells tasks by them, but are not there."
             )
         if labels.is_floating_point():
             raise InvalidValueError.about(
@@ -99,10 +96,8 @@ class _Mask:
         self._known, self._competes = self._known.to(labels.device), self._competes.to(labels.device)
         strange = labels[(labels != IGNORED) & ~torch.isin(labels, self._known)]
         if len(strange):
-            raise InvalidValueError(
-                f"head='masked': the labels {sorted(set(strange.tolist()))[:10]} are of no task, whose classes are "
-                f"{self._known.tolist()}. Add them to a task, leave those samples out, or say head='whole'.",
-                option="labels",
+            raise InvalidValueError.about(
+                "labels", f"{sorted(set(strange.tolist()))[:10]} are of no task: add them to one, or say head='whole'."
             )
         self._labels = labels.reshape(-1)
 
@@ -112,10 +107,8 @@ class _Mask:
             return None
         labels = self._labels.to(logits.device)
         if logits.shape[:1] != labels.shape:
-            raise InvalidValueError(
-                f"head='masked' needs one label and one row of logits a sample, got {len(labels)} labels and logits of "
-                f"shape {list(logits.shape)}. Say head='whole' for labels of tokens.",
-                option="labels",
+            raise InvalidValueError.about(
+                "labels", f"must be one a row of logits, got {len(labels)} for {list(logits.shape)}. Say head='whole'."
             )
         rows = self._competes.to(logits.device)[labels.masked_fill(labels == IGNORED, len(self._competes) - 1)]
         competes = rows.view(len(labels), *[1] * (logits.dim() - 2), -1)
@@ -129,9 +122,8 @@ def _check_apart(sequence: TaskSequence) -> None:
     for earlier, task in itertools.combinations(sequence, 2):
         own, other = set(task.classes or ()), set(earlier.classes or ())
         if own != other and own & other:
-            raise InvalidValueError(
-                f"head='masked' tells the task of a row by its label, but the tasks {earlier.name!r}, of classes "
-                f"{sorted(other)}, and {task.name!r}, of {sorted(own)}, have {sorted(own & other)} in common. "
-                "Number the classes of each task apart, tasks.sequences.number_apart(sequence), or say head='whole'.",
-                option="head",
+            raise InvalidValueError.about(
+                "head",
+                f"cannot be 'masked': {earlier.name!r} and {task.name!r} share classes. Use number_apart.",
+                found=sorted(own & other),
             )

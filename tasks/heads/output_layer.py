@@ -30,8 +30,7 @@ def output_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
         found = [(name, layer) for name, layer in linear if named is layer or named == name]
         if not found:
             raise InvalidValueError.about(
-                "model.output_layer",
-                f"must be one of {[name for name, _ in linear]}, got {named!r}.",
+                "model.output_layer", f"must be one of {[name for name, _ in linear]}, got {named!r}."
             )
         return found
     count = num_labels_of(model)
@@ -59,10 +58,8 @@ def find_output_layer(model: nn.Module, asked_by: str) -> tuple[str, nn.Linear]:
     sizes = {name: module.out_features for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     count = num_labels_of(model)
     wanted = "one linear layer" if count is None else f"a linear layer with num_labels={count} outputs"
-    raise InvalidValueError(
-        f"{asked_by} needs to know which layer gives the logits of classes: {wanted}, but {type(model).__name__} has "
-        f"{sizes or 'no linear layer at all'}. Name it, as in model.output_layer = 'classifier', or say head='whole'.",
-        option="model.output_layer",
+    raise InvalidValueError.about(
+        "model.output_layer", f"must name the layer of logits for {asked_by} ({wanted}), found {sizes}.", found=sizes
     )
 
 

@@ -125,15 +125,10 @@ def _check_adapter_per_task(model: nn.Module, asked_by: str) -> None:
     if config.peft_type != "LORA":
         raise ValueError(f"{asked_by}: the adapter must be of LoRA, but is of {config.peft_type}. Use LoraConfig.")
     if config.modules_to_save:
-        raise InvalidValueError(
-            f"{asked_by}: all adapters are active, but only one can have "
-            f"modules_to_save={sorted(config.modules_to_save)}. Leave it out of LoraConfig, as with "
-            "task_type='CAUSAL_LM': classes are then words that the model writes.",
-            option="modules_to_save",
+        raise InvalidValueError.about(
+            "modules_to_save", f"must be left out of LoraConfig for {asked_by}, where all adapters are active."
         )
     if config.init_lora_weights not in _STARTS_AT_ZERO:
-        raise InvalidValueError(
-            f"{asked_by}: a new adapter must not change the model, but init_lora_weights={config.init_lora_weights!r} "
-            "does. Leave it out of LoraConfig, or say 'gaussian'.",
-            option="init_lora_weights",
+        raise InvalidValueError.about(
+            "init_lora_weights", f"must leave the model as it is for {asked_by}: leave it out of LoraConfig."
         )

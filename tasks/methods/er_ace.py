@@ -29,17 +29,13 @@ class ERACE(TaskMethod):
             if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    adds_term = True
     needs_classes = True
 
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
         if not any(isinstance(stream.dataset, ReplayBuffer) and stream.dataset.is_online for stream in run.streams):
-            raise InvalidValueError(
-                f"{self.name} needs a memory that is filled as samples are trained on, since nothing else teaches new "
-                "classes and earlier ones apart. Give one, such as memory=ReplayBuffer(1_000, 'ClassBalanced'), "
-                "without is_online=False.",
-                option="memory",
+            raise InvalidValueError.about(
+                "memory", f"must be filled in training for {self.name}, as ReplayBuffer(1_000, 'ClassBalanced')."
             )
         super().attach(run)
 

@@ -34,7 +34,6 @@ class ICaRL(TaskMethod):
             training, if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    adds_term = True
     takes_weights = True
     needs_classes = True
 

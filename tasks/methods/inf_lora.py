@@ -73,9 +73,9 @@ class InfLoRA(AdapterMethod):
         super().begin_task(task, model)
         assert is_adapted(model) and self._adapter is not None, "it was checked"  # noqa: S101, PT018
         if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):
-            raise ValueError(
-                f"{self.name} chooses A of a new adapter, but {self._adapter!r} is trained already. Merge it into the "
-                "model, merge_and_unload(), and add a new one."
+            raise InvalidValueError.about(
+                "model",
+                f"must have a new adapter, but {self._adapter!r} is trained: merge_and_unload() it, add another.",
             )
         squares = self._squares(model, task)
         with torch.no_grad():

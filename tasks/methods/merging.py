@@ -89,9 +89,8 @@ class Merging(TaskMethod):
         size = sum(one.numel() for one in trainable(model).values())
         if self._initial is None or len(self._initial) != size:
             found = 0 if self._initial is None else len(self._initial)
-            raise ValueError(
-                f"Merging adds up parameters of tasks, but {found} were trained at first and {size} are now. Train the "
-                "same ones in each task: head='whole', and no method that adds parameters."
+            raise InvalidValueError.about(
+                "model", f"must train the same parameters in each task, but trained {found} at first and {size} now."
             )
         return self._initial
 

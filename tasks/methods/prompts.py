@@ -66,8 +66,7 @@ class Prompts(nn.Module):
         if asked.num_calls <= max(self.layers):
             raise InvalidValueError.about(
                 "layers",
-                f"must be numbers below {asked.num_calls}, which is how often {type(encoder).__name__} calls "
-                f"attention by transformers' AttentionInterface, got {list(self.layers)}.",
+                f"must be below {asked.num_calls}, as often as {type(encoder).__name__} attends, got {self.layers}.",
             )
         self.query = first_token(output).detach().float()
         # DDP looks for all that is trained behind the output, where keys are not that a term alone has a gradient of.
@@ -100,7 +99,6 @@ class PromptMethod(TaskMethod):
         counts: What must be 1 or more, by its name.
     """
 
-    adds_term = True
     takes_weights = True
     adds_parameters = True
     _prompts: Any
@@ -184,11 +182,8 @@ def prompts_of(model: nn.Module, method: PromptMethod) -> Prompts:
 def _encoder_of(model: nn.Module, asked_by: str) -> nn.Module:
     encoder = getattr(model, "base_model", None)
     if is_adapted(model) or not isinstance(encoder, nn.Module) or encoder is model:
-        raise InvalidValueError(
-            f"{asked_by}: model must be an encoder with a head, such as one of AutoModelForImageClassification, got a "
-            f"{type(model).__name__}. A model of your own has its encoder as base_model, which gives [num_rows, width] "
-            "or [num_rows, num_tokens, width].",
-            option="model",
+        raise InvalidValueError.about(
+            "model", f"must have its encoder as base_model for {asked_by}, got a {type(model).__name__}."
         )
     return encoder
 
@@ -222,9 +217,8 @@ def first_token(output: Any) -> Tensor:
     found = getattr(output, "last_hidden_state", None)
     found = found if found is not None else output[0] if isinstance(output, tuple) else output
     if not isinstance(found, Tensor) or found.dim() not in (2, 3):
-        raise ValueError(
-            "model.base_model must give [num_rows, width] or [num_rows, num_tokens, width], for queries, got "
-            f"{list(found.shape) if isinstance(found, Tensor) else type(found).__name__}."
+        raise InvalidValueError(
+            "model.base_model must give [num_rows, width] or [num_rows, num_tokens, width].", option="model"
         )
     return found[:, 0] if found.dim() == 3 else found
 
@@ -246,9 +240,9 @@ class _Forward:
             return key, value, mask
         num_rows, num_heads, _, size = key.shape
         if prefix.shape[0] != num_rows or prefix.shape[-1] != num_heads * size:
-            raise ValueError(
-                f"model must have keys of {num_heads} heads of {prefix.shape[-1]} values in all for each of "
-                f"{prefix.shape[0]} rows, to go with prompts, but its attention has {list(key.shape)}."
+            raise InvalidValueError(
+                f"Keys must fit prompts {list(prefix.shape)}, got {list(key.shape)}.",
+                option="model",
             )
         parts = prefix.to(key.dtype).view(num_rows, 2, -1, num_heads, size).transpose(2, 3)
         if mask is not None:

@@ -66,10 +66,8 @@ class PseudoSamples(Method):
         _, self._buffer, _ = find_memory(run, self.memory, self.name)
         check_generates(run.passes.model, self.name)
         if self._buffer.is_online:
-            raise InvalidValueError(
-                f"{self.name}: memory={self.memory!r} takes in the samples of training, which would replace those that "
-                f"the model writes. Give ReplayBuffer({self._buffer.capacity}, is_online=False).",
-                option="memory",
+            raise InvalidValueError.about(
+                "memory", f"must be ReplayBuffer({self._buffer.capacity}, is_online=False), to keep real samples out."
             )
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
@@ -143,16 +141,12 @@ def _check_sample(sample: Any, start: int, task: str) -> None:
     ids, labels = (torch.as_tensor(sample[name]) for name in ("input_ids", "labels"))
     mask = torch.as_tensor(sample.get("attention_mask", torch.ones_like(ids))).bool()
     if int(ids[0]) != start:
-        raise InvalidValueError(
-            f"PseudoSamples: samples must begin with the start token {start}, but the first one of task {task!r} "
-            f"begins with {int(ids[0])}. Put it in front of all samples, or name another one, start=.",
-            option="start",
+        raise InvalidValueError.about(
+            "start", f"must begin each sample, but one of task {task!r} begins with {int(ids[0])}, not {start}."
         )
     if labels.shape != ids.shape or (labels != ids)[1:][mask[1:]].any():
-        raise InvalidValueError(
-            f"PseudoSamples: the model must learn to write whole samples, but labels of task {task!r} are not its "
-            "tokens, as with prompts that are no labels. Set labels to input_ids.",
-            option="labels",
+        raise InvalidValueError.about(
+            "labels", f"must be input_ids, for the model to write whole samples, but are not in task {task!r}."
         )
 
 
@@ -165,9 +159,8 @@ def check_generates(model: nn.Module, asked_by: str) -> None:
     """
     config = getattr(model, "config", None)
     if not callable(getattr(model, "generate", None)) or getattr(config, "is_encoder_decoder", False):
-        raise ValueError(
-            f"{asked_by} samples from the model, but a {type(model).__name__} does not write text from left to right. "
-            "Use a causal language model of transformers, such as AutoModelForCausalLM gives."
+        raise InvalidValueError.about(
+            "model", f"must write text from left to right for {asked_by}, which a {type(model).__name__} does not."
         )
 
 

@@ -65,7 +65,6 @@ class SLCA(TaskMethod):
         >>> run = ContinualRun(model, sequence, args, **options)  # doctest: +SKIP
     """
 
-    adds_term = True
     takes_weights = True
     needs_classes = True
     lasts_for_all_tasks = True

@@ -94,7 +94,7 @@ class ScoreMatrix:
                 matrix._held_out[int(after)] = {name: float(score) for name, score in scores.items()}
             matrix.course.load_state(content.get("course", {}))
         except (OSError, ValueError, *DAMAGE) as error:
-            raise InvalidValueError.about(path.name, f"holds no score matrix: {path} ({error!r}).") from None
+            raise InvalidValueError.about(Path(path).name, f"holds no score matrix: {path} ({error!r}).") from None
         matrix.path = Path(path)
         return matrix
 

@@ -84,8 +84,8 @@ def _check_partition(classes: list[int], given: list[int]) -> None:
     }
     for fault, found in faults.items():
         if found:
-            raise InvalidValueError(
-                f"by_class: groups {fault} {found}. Each class of the data belongs in one group; samples that no task "
-                "shall have are left out of the data beforehand: tasks.sequences.pick(data, indices).",
-                option="groups",
+            raise InvalidValueError.about(
+                "groups",
+                f"{fault} {found}: each class belongs in one; leave samples out by pick(data, indices).",
+                found=found,
             )

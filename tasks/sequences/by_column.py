@@ -151,10 +151,8 @@ def read_moments(train: Any, evaluation: Any, column: str, boundaries: Sequence[
     together = set().union(*kinds.values())
     if len(together) > 1 and together != {"dates", "text"}:
         kinds_by_name = ", ".join(f"{name} has {' and '.join(sorted(own))}" for name, own in kinds.items() if own)
-        raise InvalidValueError(
-            f"by_time: moments of column {column!r} must be all numbers, or all dates or text, to be compared, but "
-            f"{kinds_by_name}. Use one kind: boundaries as the column has them, 3 rather than '3', or cast the column.",
-            option="column",
+        raise InvalidValueError.about(
+            "column", f"{column!r} must have moments of one kind, but {kinds_by_name}: cast it."
         )
     if "dates" in together:
         found = {name: _as_dates(moments, name, column) for name, moments in found.items()}
@@ -177,10 +175,8 @@ def _as_dates(moments: NDArray[Any] | Sequence[Any], called: str, column: str) -
     try:
         read = pd.to_datetime(pd.Series(list(moments), dtype=object), utc=True, format="ISO8601")
     except ValueError as error:
-        raise InvalidValueError(
-            f"by_time: moments of column {column!r} are compared as dates, but {called} has text that is none: "
-            f"{str(error).splitlines()[0]} Write dates as 2024-01-31 or 2024-01-31T12:00.",
-            option="column",
+        raise InvalidValueError.about(
+            "column", f"{column!r} must have dates as 2024-01-31, but {called} has {str(error).splitlines()[0]}"
         ) from error
     dates: NDArray[Any] = read.dt.tz_localize(None).to_numpy()
     return dates

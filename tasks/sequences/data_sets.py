@@ -78,9 +78,7 @@ def find_inputs(
     is_reader = isinstance(dataset, ColumnReader)
     if not is_reader:
         raise InvalidTypeError.about(
-            called,
-            f"Inputs are transformed by columns, which a {type(dataset).__name__} does not give: put them "
-            "into memory, tasks.sources.Arrays(inputs, labels), or give the data set a read_columns(indices).",
+            called, f"must be read by columns, as Arrays(inputs, labels), got a {type(dataset).__name__}."
         )
     row: Mapping[str, Tensor] = dataset.read_columns(np.zeros(1, dtype=np.int64))
     columns = [name for name in row if name not in _LABELS]
@@ -133,10 +131,8 @@ def relabel(dataset: Any, numbers: Mapping[int, int]) -> Any:
         return dataset.remove_columns(name).add_column(name, renumbered)
     if isinstance(dataset, ColumnReader):
         return Relabelled(dataset, renumbered)
-    raise InvalidTypeError(
-        f"Classes of a {type(dataset).__name__} cannot be numbered anew: put the data into memory, "
-        "tasks.sources.Arrays(inputs, labels), or number them 0, 1, ... in each task beforehand.",
-        option="dataset",
+    raise InvalidTypeError.about(
+        "dataset", f"must be read by columns, as Arrays(inputs, labels), got a {type(dataset).__name__}."
     )
 
 

@@ -52,7 +52,7 @@ def repeated(train: Any, evaluation: Any, num_tasks: int, classes_per_task: int,
         )
     generator = np.random.default_rng((seed, 2))
     present = _slots(len(classes), num_tasks, classes_per_task, generator)
-    return _sequence((train, evaluation), (labels, evaluated), classes, present, generator, "repeated")
+    return _sequence((train, evaluation), (labels, evaluated), classes, present, generator)
 
 
 def _slots(num_classes: int, num_tasks: int, per_task: int, generator: np.random.Generator) -> BoolArray:
@@ -120,7 +120,7 @@ def repeated_at_random(
     tasks = np.arange(num_tasks)
     present = (tasks == begins[:, None]) | ((tasks > begins[:, None]) & comes_back)
     _fill_empty(present, begins)
-    return _sequence((train, evaluation), (labels, evaluated), classes, present, generator, called)
+    return _sequence((train, evaluation), (labels, evaluated), classes, present, generator)
 
 
 def _fill_empty(present: BoolArray, begins: Int64Array) -> None:
@@ -137,7 +137,6 @@ def _sequence(
     classes: list[int],
     present: BoolArray,
     generator: np.random.Generator,
-    called: str,
 ) -> TaskSequence:
     """Makes the tasks, in which the classes are present as `[num_classes, num_tasks]` says."""
     train, evaluated = labels
@@ -145,10 +144,8 @@ def _sequence(
     for label, row in zip(classes, present, strict=True):
         own, tasks = generator.permutation(np.flatnonzero(train == label)), np.flatnonzero(row)
         if len(own) < len(tasks):
-            raise InvalidValueError(
-                f"{called}: class {label} has {len(own)} samples for the {len(tasks)} tasks that it is in, and each is "
-                "used once. Take fewer tasks, let classes come back less often, or leave that class out.",
-                option="num_tasks",
+            raise InvalidValueError.about(
+                "num_tasks", f"class {label} has {len(own)} samples for the {len(tasks)} tasks that it is in."
             )
         place[own] = np.repeat(tasks, [len(part) for part in np.array_split(own, len(tasks))])
     groups = named([label for label, is_in in zip(classes, column, strict=True) if is_in] for column in present.T)

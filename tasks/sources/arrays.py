@@ -97,9 +97,7 @@ class Arrays(InMemory):
         own = np.asarray(labels)
         if own.ndim != 1 or (own.dtype.kind not in "iub" and own.size):
             raise InvalidValueError.about(
-                "Arrays: labels",
-                f"must be whole numbers on one axis, got {own.dtype} of shape {list(own.shape)}. Number "
-                "the classes, with np.unique(labels, return_inverse=True) say.",
+                "labels", f"must be whole numbers on one axis, got {own.dtype} {list(own.shape)}: use np.unique."
             )
         if self.inputs.ndim == 0 or len(self.inputs) != len(own):
             shape = list(self.inputs.shape)

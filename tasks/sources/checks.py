@@ -24,9 +24,7 @@ def check_map_style(dataset: Any, called: str) -> None:
     """Raises a `TypeError` if a data set has no `__len__` or `__getitem__`; `called` names it."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidTypeError.about(
-            called,
-            f"must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}. Rows of an "
-            "iterable one are brought into memory or onto disk first, with datasets.Dataset.from_generator say.",
+            called, f"must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}."
         )
 
 
@@ -71,10 +69,7 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
     labels = read_labels(dataset)
     if labels is None:
         raise InvalidValueError.about(
-            called,
-            f"A {type(dataset).__name__} without classes. They are looked for in a column 'label' or "
-            "'labels' and in an attribute 'label', 'labels' or 'targets', a whole number a sample: rename the column, "
-            "number classes that are words, or use tasks.sources.Arrays(inputs, labels).",
+            called, "must have whole numbers in a column or attribute 'label', 'labels' or 'targets'."
         )
     return labels
 

@@ -105,10 +105,8 @@ def _read(path: Path | str, names: list[str]) -> dict[str, NDArray[Any]]:
         with loaded as archive:
             known, stored = archive.files, {name: archive[name] for name in names if name in archive.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise InvalidValueError(
-            f"npz: {str(path)!r} cannot be read as an archive of np.savez ({error}). It is cut off or another file, or "
-            "holds Python objects: fetch it again, or write it with np.savez(path, train_images=..., ...).",
-            option="path",
+        raise InvalidValueError.about(
+            "path", f"must be an archive of np.savez, but {str(path)!r} cannot be read ({error}): fetch it again."
         ) from error
     if missing := [name for name in names if name not in stored]:
         raise InvalidValueError.about(

@@ -114,9 +114,7 @@ def _splits_of(source: Splits | str, arguments: Mapping[str, Any]) -> Splits:
 def _texts(dataset: Any, column: str, called: str) -> list[str]:
     if not isinstance(dataset, datasets.Dataset):
         raise InvalidValueError.about(
-            called,
-            f"must be a Hugging Face data set, got a {type(dataset).__name__}. Text in memory becomes "
-            "one by datasets.Dataset.from_dict({'text': TEXTS, 'label': LABELS}).",
+            called, f"must be a Hugging Face data set, got a {type(dataset).__name__}: use Dataset.from_dict."
         )
     texts: list[str] = require_column(dataset, column, called).tolist()
     strange = next((text for text in texts if not isinstance(text, str)), None)
