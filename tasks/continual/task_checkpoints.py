@@ -71,9 +71,8 @@ class TaskCheckpoints:
         state = read_json(path)
         for name, own in self._description.items():
             if (found := state.get(name, own if name in _LATER else None)) != own:
-                raise ValueError(
-                    f"The run in {self.folder} is another: {self._difference(name, found, own)}. Resume it with what "
-                    "it began with, or use another folder."
+                raise InvalidValueError(
+                    f"The run in {self.folder} is another: {self._difference(name, found, own)}.", option=name
                 )
         before = {**self._settings, **state["settings"]}
         changed = [f"{name} {before[name]} -> {own}" for name, own in self._settings.items() if before[name] != own]
@@ -85,7 +84,7 @@ class TaskCheckpoints:
             if problem is None:
                 return num_done
             logger.warning("The run resumes before the end of task %d, as %s is damaged: %s", num_done, end, problem)
-        raise ValueError(f"The run cannot be resumed, as {end} is damaged: {problem}. Take another folder.")
+        raise InvalidValueError.about("resume", f"is impossible, as {end} is damaged: {problem}.")
 
     def _difference(self, name: str, found: Any, own: Any) -> str:
         if name == "data":

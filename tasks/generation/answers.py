@@ -85,7 +85,7 @@ def _own_texts(
 def _language_model(trainer: MixingTrainer) -> Any:
     model: Any = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     if not hasattr(model, "generate"):
-        raise InvalidValueError.about("score", f"{type(model).__name__} does not generate text: take a language model.")
+        raise InvalidValueError.about("model", f"must generate text, but {type(model).__name__} does not.")
     return model
 
 

@@ -13,6 +13,7 @@ from mixer.utils.random_state import seeded
 from tasks.methods import SLCA, slow_encoder
 from tasks.methods.slca import drawn, gaussian, normalized_loss
 from tasks.sequences import from_data_sets
+from tests.refusals import refused
 from tests.tasks.methods.runs import build, context, data
 from tests.tasks.methods.test_losses import LABELS, LOGITS, trained
 
@@ -113,5 +114,5 @@ def test_all_but_the_output_layer_learns_at_a_part_of_the_rate(tmp_path: Path) -
 def test_a_frozen_output_layer_is_refused(tmp_path: Path) -> None:
     run = build(tmp_path, "SLCA")
     run.model.head.requires_grad_(False)  # type: ignore[operator, union-attr]
-    with pytest.raises(ValueError, match="last linear layer"):
+    with refused("model"):
         run.run()
