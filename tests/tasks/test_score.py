@@ -1,6 +1,5 @@
 """Which score a task has, what it may be, and accuracy and loss by hand; on two ranks see `tests/ranks`."""
 
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,8 +28,8 @@ def sequence(*have_classes: bool) -> TaskSequence:
 
 def measured(value: Any, *others: list[Any]) -> tuple[float, str | None]:
     """What is made of a value, on as many ranks; the others tell what they found."""
-    ranks: Any = SimpleNamespace(gather_text=lambda own: [own, *map(json.dumps, others)])
-    trainer: Any = SimpleNamespace(auxiliary_passes=ranks)
+    passes = SimpleNamespace(ranks=SimpleNamespace(gather=lambda own: [own, *others]))
+    trainer: Any = SimpleNamespace(auxiliary_passes=passes)
     return score_of(Score(lambda trainer, task: value), trainer, sequence(True).tasks[0], "after task 1")
 
 

@@ -87,12 +87,6 @@ def test_classes_that_come_again_have_a_gaussian_for_each_task(tmp_path: Path) -
     assert sorted(method._gaussians) == [(task, label) for task in range(2) for label in range(6)]
 
 
-def test_earlier_classes_are_told_apart_after_the_last_task(tmp_path: Path) -> None:
-    aligned = build(tmp_path / "aligned", "SLCA", methods=[SLCA(64, 10, learning_rate=0.05)], max_steps=20).run()
-    not_aligned = build(tmp_path / "not", "SLCA", methods=[SLCA(num_epochs=0)], max_steps=20).run()
-    assert aligned.scores[-1].mean() > not_aligned.scores[-1].mean() + 0.1
-
-
 def test_all_but_the_output_layer_learns_at_a_part_of_the_rate(tmp_path: Path) -> None:
     sgd: dict[str, Any] = {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.05}), "methods": None}
     both = [
