@@ -64,9 +64,7 @@ def lm_eval_score(
         own = results.get(name, {})  # a tag has none of its own
         if metric not in own:
             found = [key for key in own if "," in key and "_stderr," not in key]
-            raise InvalidValueError.about(
-                "metric", f"must be one of {found}, which lm-eval gives for {name!r}, got {metric!r}."
-            )
+            raise InvalidValueError.about("metric", f"must be one of {found} for {name!r}, got {metric!r}.")
         return float(own[metric])
 
     called = metric.partition(",")[0]
@@ -86,9 +84,7 @@ def _manager(names: list[str], include_path: Path | None) -> Any:
     if any(name not in manager.all_tasks for name in names):
         manager = TaskManager(include_path=folder)
     if unknown := [name for name in names if name not in manager.all_tasks]:
-        raise InvalidValueError.about(
-            "tasks", f"must be known to lm-eval (see `lm_eval ls tasks`), got {unknown}.", found=unknown
-        )
+        raise InvalidValueError.about("tasks", f"must be of `lm_eval ls tasks`, got {unknown}.", found=unknown)
     return manager
 
 

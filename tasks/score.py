@@ -124,9 +124,7 @@ def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.
     prepared = trainer.auxiliary_passes.prepare_inputs(inputs)
     labels = [prepared.pop(name, None) for name in trainer.label_names]
     if not labels or not isinstance(labels[0], Tensor):
-        raise InvalidValueError.about(
-            "label_names", f"must be columns of the samples, which lack {list(trainer.label_names)}."
-        )
+        raise InvalidValueError.about("label_names", f"must be in the samples, got {trainer.label_names}.")
     outputs = model(**prepared)
     logits = outputs["logits"] if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
@@ -218,13 +216,12 @@ def _name(score: Any) -> str:
 
 
 def _text_score(score: Any) -> TextScore:
-    if isinstance(score, str) and score not in TEXT_SCORES:
-        raise InvalidValueError.about(
-            "score", f"must be a function or one of {['accuracy', 'loss', *TEXT_SCORES]}, got {score!r}."
-        )
-    if not isinstance(score, str) and not callable(score):
-        raise InvalidTypeError.about("score", f"must be a function of texts, or a name, got {score!r}.")
-    return TEXT_SCORES[score] if isinstance(score, str) else score
+    if isinstance(score, str) and score in TEXT_SCORES:
+        return TEXT_SCORES[score]
+    if isinstance(score, str) or not callable(score):
+        known = "'accuracy', 'loss', a function or one of " + str([*TEXT_SCORES])
+        raise InvalidValueError.about("score", f"must be {known}, got {score!r}.")
+    return score
 
 
 def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
@@ -262,9 +259,7 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
     if isinstance(score, str):
         return generated(score)
     if not isinstance(score, Score):
-        raise InvalidTypeError.about(
-            "score", f"must be a name or Score(function, metric=NAME), got {type(score).__name__}."
-        )
+        raise InvalidTypeError.about("score", f"must be a name or Score(FUNCTION, METRIC), got {type(score).__name__}.")
     return score
 
 

@@ -46,9 +46,7 @@ class Task:
             self._check_promise(classes or ())
         object.__setattr__(self, "classes", classes)
         if classes and min(classes) < 0:
-            raise InvalidValueError.about(
-                "classes", f"of task {self.name!r} must be numbered from 0, got {min(classes)}."
-            )
+            raise InvalidValueError.about("classes", f"of task {self.name!r} must be 0 or more, got {min(classes)}.")
 
     @cached_property
     def labels_trained_on(self) -> tuple[int, ...] | None:
@@ -59,9 +57,7 @@ class Task:
         where = f"Task {self.name!r}: {part}"
         check_map_style(dataset, where)
         if len(dataset) == 0:
-            raise InvalidValueError.about(
-                part, f"of task {self.name!r} must have at least one sample.", stream=self.name
-            )
+            raise InvalidValueError.about(part, f"of task {self.name!r} must have a sample at least.", stream=self.name)
         changing = find_unrepeatable(dataset)
         if changing is not None:
             raise InvalidValueError.about(
@@ -73,7 +69,7 @@ class Task:
     def _check_promise(self, promised: tuple[int, ...]) -> None:
         if not promised or len(set(promised)) < len(promised):
             raise InvalidValueError.about(
-                "classes", f"of task {self.name!r} must name each label once, got {promised}."
+                "classes", f"of task {self.name!r} must differ, at least one, got {promised}."
             )
         for part, labels in (("train", self.labels_trained_on), ("evaluation", labels_in(self.evaluation))):
             if labels is None:
@@ -147,7 +143,7 @@ class TaskSequence:
             raise IndexError(f"after must be the number of one of {len(self)} tasks, counted from 0, got {after}.")
         if all(task.classes is None for task in self.tasks):
             raise InvalidValueError.about(
-                "tasks", f"must have classes, but the samples of {list(self.names)} have no whole number as label."
+                "tasks", f"must have whole numbers as labels, but {list(self.names)} have none."
             )
         return tuple(sorted({label for task in self.tasks[: after + 1] for label in task.classes or ()}))
 
@@ -175,9 +171,7 @@ class TaskSequence:
         differing = [task for task in others if set(task.classes or ()) != set(first.classes or ())]
         if differing:
             shown = ", ".join(f"{task.name!r} {_shown(task.classes)}" for task in (first, *differing[:3]))
-            raise InvalidValueError.about(
-                "scenario", f"must not be 'domain', as classes differ: {shown}. Say 'class' or 'task'."
-            )
+            raise InvalidValueError.about("scenario", f"must be 'class' or 'task', as classes differ: {shown}.")
 
     def _check_labels(self) -> None:
         for task in self.tasks:

@@ -84,9 +84,7 @@ def check_held_out(held_out: Any) -> None:
         if not len(dataset):
             raise InvalidValueError.about(called, "is empty. Leave it out, or give it at least one sample.")
         if not isinstance(dataset[0], Mapping):
-            raise InvalidTypeError.about(
-                called, f"must have dicts as samples, but the first is a {type(dataset[0]).__name__}."
-            )
+            raise InvalidTypeError.about(called, f"must have dicts as samples, got a {type(dataset[0]).__name__}.")
 
 
 def check_names(score: Score, names: Sequence[str], called: str = "score") -> None:
@@ -94,29 +92,21 @@ def check_names(score: Score, names: Sequence[str], called: str = "score") -> No
     if score.names is None:
         return
     if missing := [name for name in names if name not in score.names]:
-        raise InvalidValueError.about(
-            called, f"must score each task and held-out set, but lacks {missing}.", found=missing
-        )
+        raise InvalidValueError.about(called, f"must score all tasks and held-out sets, but lacks {missing}.")
 
 
 def check_score_memory(score: Score, memory: ReplayBuffer | None, is_one: bool) -> None:
     """Raises a `ValueError` if a score goes by a memory that the run does not fill."""
     if score.memory is not None and not (score.memory is memory and is_one):
-        raise InvalidValueError.about(
-            "score", "goes by a memory that is not the run's own: give nearest_mean(BUFFER) and memory=BUFFER."
-        )
+        raise InvalidValueError.about("score", "must go by the run's own memory: nearest_mean(BUFFER), memory=BUFFER.")
 
 
 def check_added_parameters(args: TrainingArguments, optimizer: Optimizer) -> None:
     """Raises a `ValueError` for what does not go with methods that add parameters when a task begins."""
     if args.load_best_model_at_end:
-        raise InvalidValueError.about(
-            "load_best_model_at_end", "restores one adapter, but a method adds one for each task."
-        )
+        raise InvalidValueError.about("load_best_model_at_end", "restores one adapter, but there is one a task.")
     if optimizer == "kept":
-        raise InvalidValueError.about(
-            "optimizer", "must be 'fresh' where a method adds parameters for each task, got 'kept'."
-        )
+        raise InvalidValueError.about("optimizer", "must be 'fresh' where a method adds parameters, got 'kept'.")
 
 
 def check_engine(trainer: Trainer, keeps_optimizer: bool, memory: ReplayBuffer | None) -> None:
@@ -127,9 +117,7 @@ def check_engine(trainer: Trainer, keeps_optimizer: bool, memory: ReplayBuffer |
             "model", f"must be copied for each task, but {engine.name} has parts of it. Use FSDP2, stage 2 or DDP."
         )
     if not engine.has_gradients and keeps_optimizer:
-        raise InvalidValueError.about(
-            "optimizer", f"must be 'fresh' with {engine.name}, which keeps a part of its state on each rank."
-        )
+        raise InvalidValueError.about("optimizer", f"must be 'fresh' with {engine.name}, got 'kept'.")
     if not engine.has_gradients and memory is not None and "features" in memory.selection.needs:
         raise InvalidValueError.about(
             "memory", f"must select without features with {engine.name}: use 'Reservoir' or 'ClassBalanced', or DDP."

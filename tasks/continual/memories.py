@@ -27,7 +27,7 @@ class OneMemory:
     def __init__(self, buffer: ReplayBuffer, second_draw: str | None, task_names: Sequence[str]):
         if MEMORY in task_names:
             raise InvalidValueError.about(
-                "sequence", f"has a task {MEMORY!r}, the name of the memory's stream: rename it."
+                "sequence", f"must not have a task {MEMORY!r}, as the memory's stream is called."
             )
         if second_draw in (MEMORY, *task_names):
             raise InvalidValueError.about("second_draw", f"must be a new name of a stream, got {second_draw!r}.")
@@ -73,7 +73,7 @@ class TaskMemories:
             raise InvalidValueError.about("memory", f"has {like.capacity} places for {len(task_names)} tasks.")
         if needed := sorted(like.selection.needs & {"loss"}):
             raise InvalidValueError.about(
-                "memory", f"must select by {needed} for this mixing, got {like.selection.name}. Use 'Reservoir', say."
+                "memory", f"must select without {needed}, like 'Reservoir', got {like.selection.name}."
             )
         self._by_task: dict[str, ReplayBuffer] = {}
         self._new(0)  # what does not fit shows at once

@@ -110,9 +110,7 @@ def _load_adapter(model: PeftModel, folder: Path, name: str) -> None:
         own = _settings(model.peft_config[name])
         if different := sorted(key for key in own if saved.get(key) != own[key]):
             changes = "; ".join(f"{key} {saved.get(key)} -> {own[key]}" for key in different)
-            raise InvalidValueError.about(
-                "model", f"has an adapter {name!r} with other settings than in the run: {changes}."
-            )
+            raise InvalidValueError.about("model", f"has an adapter {name!r} with other settings: {changes}.")
     casts = name not in model.peft_config and are_wide(model)  # one that is there keeps its type
     model.load_adapter(str(path), name, is_trainable=True, torch_device="cpu", autocast_adapter_dtype=casts)
 

@@ -87,9 +87,7 @@ class Rehearsal:
         memory = self._memory
         names = memory.sources.names if memory is not None and memory.num_offered else ()
         if known := [name for name in self._sequence.names if name in names]:
-            raise InvalidValueError.about(
-                "memory", f"holds samples of {known} from an earlier run: give a new ReplayBuffer."
-            )
+            raise InvalidValueError.about("memory", f"must be new, but holds samples of {known} from an earlier run.")
 
     @property
     def has_one_memory(self) -> bool:
@@ -232,9 +230,7 @@ class Rehearsal:
 def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memories: Any) -> None:
     for method in methods:
         if method.lasts_for_all_tasks and method not in lasting:
-            raise InvalidValueError.about(
-                "methods", f"must be a list with {method.name}, which goes by earlier tasks, not a function."
-            )
+            raise InvalidValueError.about("methods", f"must be a list with {method.name}, which lasts, not a function.")
         if isinstance(memories, TaskMemories) and getattr(method, "memory", None) == MEMORY:
             raise InvalidValueError.about(
                 "methods", f"need one memory for all tasks: {method.name} replays {MEMORY!r}. Mix by ReplayRatio, say."
@@ -243,13 +239,9 @@ def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memorie
 
 def _check(memory: ReplayBuffer | None, second_draw: str | None, mixing: Any) -> None:
     if memory is None and (mixing is not None or second_draw is not None):
-        raise InvalidValueError.about(
-            "memory", "is None, but mixing or second_draw says how it is replayed: give a ReplayBuffer."
-        )
+        raise InvalidValueError.about("memory", "must be a ReplayBuffer with mixing or second_draw, got None.")
     if isinstance(mixing, Mapping):
-        raise InvalidTypeError.about(
-            "mixing", "must fit the streams of every task, such as ReplayRatio(0.5), not weights by name."
-        )
+        raise InvalidTypeError.about("mixing", "must fit every task, such as ReplayRatio(0.5), not weights by name.")
 
 
 def _replay_policy(mixing: Policy | None) -> ReplayPolicy | None:

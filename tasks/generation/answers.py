@@ -92,13 +92,9 @@ def _language_model(trainer: MixingTrainer) -> Any:
 def _tokenizer(trainer: MixingTrainer) -> Any:
     tokenizer: Any = trainer.processing_class
     if not hasattr(tokenizer, "batch_decode"):
-        raise InvalidValueError.about(
-            "processing_class", "must be a tokenizer for answers (in a recipe: tokenizer), but there is none."
-        )
+        raise InvalidValueError.about("processing_class", "must be a tokenizer (in a recipe: tokenizer).")
     if tokenizer.pad_token_id is None:
-        raise InvalidValueError.about(
-            "processing_class", f"must have a pad token: set {type(tokenizer).__name__}.pad_token."
-        )
+        raise InvalidValueError.about("processing_class", "must have a pad token: set tokenizer.pad_token.")
     return tokenizer
 
 

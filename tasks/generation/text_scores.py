@@ -102,9 +102,7 @@ def score_texts(score: TextScore, name: str, predictions: Sequence[str], referen
     value = score(predictions=list(predictions), references=list(references))
     if isinstance(value, Mapping):
         if name not in value and len(value) != 1:
-            raise InvalidValueError.about(
-                "score", f"{name} gives {sorted(value)}: return one of them in a function of your own."
-            )
+            raise InvalidValueError.about("score", f"{name} must give one of {sorted(value)} alone.")
         value = value[name] if name in value else next(iter(value.values()))
     if not isinstance(value, Real):
         raise InvalidTypeError.about("score", f"{name} must give a number or a dict of one, got {value!r}.")

@@ -49,9 +49,7 @@ class Head:
             return
         num_outputs, num_classes = found[-1][1].out_features, self.sequence.num_classes
         if num_outputs < num_classes:
-            raise InvalidValueError.about(
-                "num_labels", f"must be {num_classes} for all classes, or head='growing', but is {num_outputs}."
-            )
+            raise InvalidValueError.about("num_labels", f"must be {num_classes}, or head 'growing', got {num_outputs}.")
 
     def _require_classes(self, verb: str) -> None:
         without = [task.name for task in self.sequence if task.classes is None]

@@ -40,9 +40,7 @@ class Masked(Head):
         has_own = options.get("compute_loss_func") is not None
         name = "label_smoothing_factor" if args.label_smoothing_factor > 0 else "compute_loss_func" if has_own else None
         if name is not None:
-            raise InvalidValueError.about(
-                name, "must be left out with head='masked': the Trainer would keep labels from the model."
-            )
+            raise InvalidValueError.about(name, "must be left out with head='masked', which needs labels.")
 
     def begin(self, model: nn.Module, number: int) -> None:
         """Takes note of the model; see `Head.begin`."""
@@ -90,9 +88,7 @@ class _Mask:
                 "labels", "must reach the model with head='masked', which tells tasks by them, but are not there."
             )
         if labels.is_floating_point():
-            raise InvalidValueError.about(
-                "labels", f"must be whole numbers, one a row, for head='masked', got {labels.dtype}."
-            )
+            raise InvalidValueError.about("labels", f"must be whole numbers, one a row, got {labels.dtype}.")
         self._known, self._competes = self._known.to(labels.device), self._competes.to(labels.device)
         strange = labels[(labels != IGNORED) & ~torch.isin(labels, self._known)]
         if len(strange):

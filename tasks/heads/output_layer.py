@@ -29,9 +29,7 @@ def output_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
     if named is not None:
         found = [(name, layer) for name, layer in linear if named is layer or named == name]
         if not found:
-            raise InvalidValueError.about(
-                "model.output_layer", f"must be one of {[name for name, _ in linear]}, got {named!r}."
-            )
+            raise InvalidValueError.about("model.output_layer", f"must be one of {[*dict(linear)]}, got {named!r}.")
         return found
     count = num_labels_of(model)
     fitting = [(name, layer) for name, layer in linear if count is None or layer.out_features == count]

@@ -118,17 +118,11 @@ class AdapterMethod(TaskMethod):
 def _check_adapter_per_task(model: nn.Module, asked_by: str) -> None:
     """Raises a `ValueError` for models that cannot have a LoRA adapter for each task, active together."""
     if not is_adapted(model):
-        raise InvalidValueError.about(
-            "model", f"must have a LoRA adapter for {asked_by}, got a {type(model).__name__}: use get_peft_model."
-        )
+        raise InvalidValueError.about("model", f"must have a LoRA adapter for {asked_by}: use get_peft_model.")
     config: Any = model.peft_config[next(iter(model.peft_config))]
     if config.peft_type != "LORA":
         raise ValueError(f"{asked_by}: the adapter must be of LoRA, but is of {config.peft_type}. Use LoraConfig.")
     if config.modules_to_save:
-        raise InvalidValueError.about(
-            "modules_to_save", f"must be left out of LoraConfig for {asked_by}, where all adapters are active."
-        )
+        raise InvalidValueError.about("modules_to_save", f"must be left out of LoraConfig for {asked_by}.")
     if config.init_lora_weights not in _STARTS_AT_ZERO:
-        raise InvalidValueError.about(
-            "init_lora_weights", f"must leave the model as it is for {asked_by}: leave it out of LoraConfig."
-        )
+        raise InvalidValueError.about("init_lora_weights", f"must leave the model as it is for {asked_by}.")

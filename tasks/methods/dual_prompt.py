@@ -1,19 +1,14 @@
 """DualPrompt: a prompt for all tasks in early layers, and one of each task, chosen by its key, in later ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from mixer.run.hooks import ForwardResult
 from mixer.utils.errors import InvalidValueError
 from tasks.methods.l2p import cosines
 from tasks.methods.prompts import PromptMethod, Prompts
-
-if TYPE_CHECKING:
-    from mixer.run.hooks import ForwardResult
 
 
 class DualPrompt(PromptMethod):

@@ -34,9 +34,7 @@ class ERACE(TaskMethod):
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
         if not any(isinstance(stream.dataset, ReplayBuffer) and stream.dataset.is_online for stream in run.streams):
-            raise InvalidValueError.about(
-                "memory", f"must be filled in training for {self.name}, as ReplayBuffer(1_000, 'ClassBalanced')."
-            )
+            raise InvalidValueError.about("memory", f"must be filled in training for {self.name}: ReplayBuffer(1_000).")
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
@@ -45,7 +43,7 @@ class ERACE(TaskMethod):
         self._new, self._classes = self._run.stream_id(task.name, self.name), list(task.classes or ())
         if task.scenario == "task":
             raise InvalidValueError.about(
-                "scenario", f"must be 'class' for {self.name}: else only a task's own classes compete anyway."
+                "scenario", f"must not be 'task' with {self.name}, which changes nothing there."
             )
 
     def term(self, trained: ForwardResult) -> Tensor | None:

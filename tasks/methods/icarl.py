@@ -44,17 +44,13 @@ class ICaRL(TaskMethod):
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
         if not any(isinstance(stream.dataset, ReplayBuffer) for stream in run.streams):
-            raise InvalidValueError.about(
-                "memory", f"must be given for {self.name}, as ReplayBuffer(2_000, 'Herding', is_online=False)."
-            )
+            raise InvalidValueError.about("memory", f"must be given for {self.name}, by 'Herding' say.")
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Copies the model; see `Method.begin_task`."""
         if task.scenario == "task":
-            raise InvalidValueError.about(
-                "scenario", f"must be 'class' for {self.name}, which has one output layer for all classes. Or use LwF."
-            )
+            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
         super().begin_task(task, model)
         self._seen = list(task.seen)
         self._before = FrozenModel(model, self._run.passes) if task.number else None

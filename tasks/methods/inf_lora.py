@@ -64,9 +64,7 @@ class InfLoRA(AdapterMethod):
         others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
         others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
         if others:
-            raise InvalidValueError.about(
-                "target_modules", f"must be linear layers for {self.name}, but {others[0]} is none."
-            )
+            raise InvalidValueError.about("target_modules", f"must be linear layers, but {others[0]} is none.")
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task, and chooses its A; see `Method.begin_task`."""

@@ -1,21 +1,17 @@
 """Merging: after each task the model becomes a combination of the models of all tasks so far."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from mixer.trainer.method import TaskContext
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
 from tasks.methods.shared import TaskMethod, load_tensors, save_tensors, trainable
-
-if TYPE_CHECKING:
-    from mixer.trainer.method import TaskContext
 
 Rule = Literal["average", "ties", "magmax"]
 Start = Literal["merged", "last", "initial"]
@@ -90,7 +86,7 @@ class Merging(TaskMethod):
         if self._initial is None or len(self._initial) != size:
             found = 0 if self._initial is None else len(self._initial)
             raise InvalidValueError.about(
-                "model", f"must train the same parameters in each task, but trained {found} at first and {size} now."
+                "model", f"must train the same parameters in each task, not {found} and {size}."
             )
         return self._initial
 

@@ -26,9 +26,7 @@ def nearest_mean(memory: ReplayBuffer, within_task: bool = False) -> Score:
         ValueError: If the selection knows no classes.
     """
     if "label" not in memory.selection.needs:
-        raise InvalidValueError.about(
-            "memory", f"must select by class, as 'Herding' does, got {memory.selection.name}."
-        )
+        raise InvalidValueError.about("memory", f"must select by class, like 'Herding', got {memory.selection.name}.")
 
     def measure(trainer: MixingTrainer, task: Task) -> float:
         labels: Int64Array = memory.entries["label"].astype(np.int64)

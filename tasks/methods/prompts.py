@@ -1,14 +1,12 @@
 """Prompts: keys and values before those of a frozen encoder's own attention, chosen by what it makes of each row."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +14,12 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import is_adapted
 from tasks.methods.shared import TaskMethod
-
-if TYPE_CHECKING:
-    from mixer.trainer.method import RunContext, TaskContext
 
 _PROMPTED, _KINDS = "prompted_", ("eager", "sdpa")  # prefix of the names of attention with prompts, and what it extends
 
@@ -160,7 +156,7 @@ def prompts_of(model: nn.Module, method: PromptMethod) -> Prompts:
     """
     found = getattr(model, "prompts", None)
     if found is None:
-        encoder = _encoder_of(model, method.name)
+        encoder = _encoder_of(model)
         configs = _configs_of(encoder, method.name)
         found = method.new_prompts(int(configs[0].hidden_size))
         if max(found.layers) >= (most := getattr(configs[0], "num_hidden_layers", sys.maxsize)):
@@ -179,11 +175,11 @@ def prompts_of(model: nn.Module, method: PromptMethod) -> Prompts:
     return found
 
 
-def _encoder_of(model: nn.Module, asked_by: str) -> nn.Module:
+def _encoder_of(model: nn.Module) -> nn.Module:
     encoder = getattr(model, "base_model", None)
     if is_adapted(model) or not isinstance(encoder, nn.Module) or encoder is model:
         raise InvalidValueError.about(
-            "model", f"must have its encoder as base_model for {asked_by}, got a {type(model).__name__}."
+            "model", f"must have an encoder as base_model, but {type(model).__name__} has none."
         )
     return encoder
 
@@ -201,9 +197,7 @@ def _configs_of(encoder: nn.Module, asked_by: str) -> list[Any]:
             option="model",
         )
     if any(getattr(part, "is_causal", False) for part in encoder.modules()):
-        raise InvalidValueError.about(
-            "model", f"must be an encoder for {asked_by}, but {type(encoder).__name__} attends causally."
-        )
+        raise InvalidValueError.about("model", f"must be an encoder, but {type(encoder).__name__} attends causally.")
     return list(found.values())
 
 
@@ -217,9 +211,7 @@ def first_token(output: Any) -> Tensor:
     found = getattr(output, "last_hidden_state", None)
     found = found if found is not None else output[0] if isinstance(output, tuple) else output
     if not isinstance(found, Tensor) or found.dim() not in (2, 3):
-        raise InvalidValueError(
-            "model.base_model must give [num_rows, width] or [num_rows, num_tokens, width].", option="model"
-        )
+        raise InvalidValueError("base_model must give [num_rows, (num_tokens,) width].", option="model")
     return found[:, 0] if found.dim() == 3 else found
 
 
@@ -241,8 +233,7 @@ class _Forward:
         num_rows, num_heads, _, size = key.shape
         if prefix.shape[0] != num_rows or prefix.shape[-1] != num_heads * size:
             raise InvalidValueError(
-                f"Keys must fit prompts {list(prefix.shape)}, got {list(key.shape)}.",
-                option="model",
+                f"Keys must fit prompts {list(prefix.shape)}, got {list(key.shape)}", option="model"
             )
         parts = prefix.to(key.dtype).view(num_rows, 2, -1, num_heads, size).transpose(2, 3)
         if mask is not None:

@@ -64,7 +64,7 @@ class PseudoSamples(Method):
         """Finds the memory; see `Method.attach`."""
         self._run = run
         _, self._buffer, _ = find_memory(run, self.memory, self.name)
-        check_generates(run.passes.model, self.name)
+        check_generates(run.passes.model)
         if self._buffer.is_online:
             raise InvalidValueError.about(
                 "memory", f"must be ReplayBuffer({self._buffer.capacity}, is_online=False), to keep real samples out."
@@ -150,18 +150,11 @@ def _check_sample(sample: Any, start: int, task: str) -> None:
         )
 
 
-def check_generates(model: nn.Module, asked_by: str) -> None:
-    """Raises a `ValueError` if a model does not write text from left to right.
-
-    Args:
-        model: The model.
-        asked_by: The method, for the error.
-    """
+def check_generates(model: nn.Module) -> None:
+    """Raises a `ValueError` if a model does not write text from left to right."""
     config = getattr(model, "config", None)
     if not callable(getattr(model, "generate", None)) or getattr(config, "is_encoder_decoder", False):
-        raise InvalidValueError.about(
-            "model", f"must write text from left to right for {asked_by}, which a {type(model).__name__} does not."
-        )
+        raise InvalidValueError.about("model", f"must write text, as a causal one does, got a {type(model).__name__}.")
 
 
 def sample(

@@ -113,7 +113,7 @@ class RanPAC(TaskMethod):
             self._state = self._empty(features.shape[1], seed)
         if (expected := len(self._state["projection"])) != features.shape[1]:
             raise InvalidValueError.about(
-                "features", f"must have {expected} entries, as in earlier tasks, got {features.shape[1]}."
+                "features", f"must have {expected} entries as before, got {features.shape[1]}."
             )
         self._widen(labels)
         num_held = min(-(-len(labels) // _HELD), len(labels) - len(np.unique(labels)))

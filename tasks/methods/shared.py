@@ -40,9 +40,7 @@ class TaskMethod(Method):
     def prepare(self, model: nn.Module) -> None:
         """Refuses a run without tasks, or classes where they are needed; see `Method.prepare`."""
         if self._task is None:
-            raise InvalidValueError.about(
-                "methods", f"of a single trainer cannot have {self.name}, which goes by tasks: use ContinualRun."
-            )
+            raise InvalidValueError.about("methods", f"{self.name} goes by tasks: use ContinualRun(methods=...).")
         if self.needs_classes and self._task.classes is None:
             raise InvalidValueError.about(
                 "methods",
@@ -169,7 +167,7 @@ def last_linear(model: nn.Module, asked_by: str) -> nn.Linear:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise InvalidValueError.about(
-            "model", f"must have a linear layer as its last for {asked_by}, but {type(model).__name__} has none."
+            "model", f"must have a linear layer for {asked_by}, but {type(model).__name__} has none."
         )
     return layers[-1]
 

@@ -87,25 +87,19 @@ class SLCA(TaskMethod):
     def attach(self, run: RunContext) -> None:
         """Refuses a memory; see `Method.attach`."""
         if run.memories:
-            raise InvalidValueError.about(
-                "memory", f"must be left out with {self.name}, which draws features. Or use ERACE."
-            )
+            raise InvalidValueError.about("memory", f"must be left out with {self.name}, or use ERACE.")
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Takes note of the task's classes; see `Method.begin_task`."""
         if task.scenario == "task":
-            raise InvalidValueError.about(
-                "scenario", f"must not be 'task' with {self.name}, which compares all logits. Use LwF."
-            )
+            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
         super().begin_task(task, model)
         if not task.number:
             self._gaussians = {}
         self._own = sorted(task.classes or ())  # which a sequence may have in an order by seed
         if not any(parameter.requires_grad for parameter in last_linear(model, self.name).parameters()):
-            raise InvalidValueError.about(
-                "model", f"must have a last linear layer that is not frozen, for {self.name}."
-            )
+            raise InvalidValueError.about("model", f"must have a last linear layer that is trained, for {self.name}.")
 
     def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Leaves out the model's own loss; see `Method.factors`."""

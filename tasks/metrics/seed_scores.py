@@ -62,9 +62,7 @@ class SeedScores:
     def __post_init__(self) -> None:
         kinds = {seed: (matrix.metric, matrix.num_tasks) for seed, matrix in self.by_seed.items()}
         if len(set(kinds.values())) != 1:
-            raise InvalidValueError.about(
-                "by_seed", f"must have the same metric and number of tasks for all, got {kinds}."
-            )
+            raise InvalidValueError.about("by_seed", f"must have one metric and one number of tasks, got {kinds}.")
 
     @classmethod
     def read(cls, folders: Mapping[int, Path]) -> "SeedScores":

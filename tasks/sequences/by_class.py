@@ -55,7 +55,7 @@ def _partition(
 ) -> dict[str, list[int]]:
     if (classes_per_task is None) == (groups is None):
         raise InvalidValueError.about(
-            "groups", f"or classes_per_task, one of them, must be set, got {groups} and {classes_per_task}."
+            "groups", f"or classes_per_task must be set, got {groups} and {classes_per_task}."
         )
     if classes_per_task is not None:
         check_between("by_class: classes_per_task", classes_per_task, len(classes), "classes there are")

@@ -105,9 +105,7 @@ def by_time(
             is empty.
     """
     if (boundaries is None) == (num_tasks is None):
-        raise InvalidValueError.about(
-            "boundaries", f"or num_tasks, one of them, must be set, got {boundaries} and {num_tasks}."
-        )
+        raise InvalidValueError.about("boundaries", f"or num_tasks must be set, got {boundaries} and {num_tasks}.")
     given = None if boundaries is None else listed("by_time: boundaries", boundaries, "['2023-01-01', '2024-01-01']")
     moments, evaluated_at, starts = read_moments(train, evaluation, column, given)
     if num_tasks is not None:
@@ -151,9 +149,7 @@ def read_moments(train: Any, evaluation: Any, column: str, boundaries: Sequence[
     together = set().union(*kinds.values())
     if len(together) > 1 and together != {"dates", "text"}:
         kinds_by_name = ", ".join(f"{name} has {' and '.join(sorted(own))}" for name, own in kinds.items() if own)
-        raise InvalidValueError.about(
-            "column", f"{column!r} must have moments of one kind, but {kinds_by_name}: cast it."
-        )
+        raise InvalidValueError.about("column", f"{column!r} must be of one kind, but {kinds_by_name}: cast it.")
     if "dates" in together:
         found = {name: _as_dates(moments, name, column) for name, moments in found.items()}
     if boundaries is not None:

@@ -77,9 +77,7 @@ def find_inputs(
         raise InvalidValueError.about(called, "must have at least one sample, but is empty.")
     is_reader = isinstance(dataset, ColumnReader)
     if not is_reader:
-        raise InvalidTypeError.about(
-            called, f"must be read by columns, as Arrays(inputs, labels), got a {type(dataset).__name__}."
-        )
+        raise InvalidTypeError.about(called, f"must be read by columns, like Arrays, got {type(dataset).__name__}.")
     row: Mapping[str, Tensor] = dataset.read_columns(np.zeros(1, dtype=np.int64))
     columns = [name for name in row if name not in _LABELS]
     name = columns[0] if input_name is None and len(columns) == 1 else input_name
@@ -131,9 +129,7 @@ def relabel(dataset: Any, numbers: Mapping[int, int]) -> Any:
         return dataset.remove_columns(name).add_column(name, renumbered)
     if isinstance(dataset, ColumnReader):
         return Relabelled(dataset, renumbered)
-    raise InvalidTypeError.about(
-        "dataset", f"must be read by columns, as Arrays(inputs, labels), got a {type(dataset).__name__}."
-    )
+    raise InvalidTypeError.about("dataset", f"must be read by columns, like Arrays, got {type(dataset).__name__}.")
 
 
 class Picked(_View):

@@ -105,7 +105,7 @@ def from_data_sets(data_sets: Mapping[str, tuple[Any, Any] | list[Any]], scenari
     """
     if not isinstance(data_sets, Mapping):
         raise InvalidTypeError.about(
-            "data_sets", f"must be {{NAME: (train, evaluation)}}, got a {type(data_sets).__name__}."
+            "data_sets", f"must be {{NAME: (train, evaluation)}}, got {type(data_sets).__name__}."
         )
     for name, pair in data_sets.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:

@@ -53,9 +53,7 @@ def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> N
     """
     strange = sorted(set(evaluation) - set(train))
     if strange:
-        raise InvalidValueError.about(
-            "evaluation", f"must have {what} of train alone, got {strange[:10]}, which would be in no task."
-        )
+        raise InvalidValueError.about("evaluation", f"must have {what} that train has, too, got {strange[:10]}.")
 
 
 def class_labels(train: Any, evaluation: Any) -> tuple[Int64Array, Int64Array, list[int]]:

@@ -108,7 +108,7 @@ def repeated_at_random(
     given = repetition if isinstance(repetition, Mapping) else dict.fromkeys(classes, repetition)
     if missing := [label for label in classes if label not in given]:
         raise InvalidValueError.about(
-            "repetition", f"must have a probability for every class, but lacks {missing[:10]}."
+            "repetition", f"must have a probability for each class, but lacks {missing[:10]}."
         )
     for label in classes:
         check_range(f"{called}: repetition (of class {label})", given[label], 0.0, 1.0, "0 never brings it back")

@@ -141,7 +141,7 @@ class Rotation:
         if not is_image and inputs.shape[1:] != (num_pixels,):
             size = f"{self.height} by {self.width}"
             raise InvalidValueError.about(
-                "inputs", f"must be {size} or {num_pixels} pixels, got {list(inputs.shape[1:])}."
+                "inputs", f"must be {size} or {num_pixels} pixels, got {[*inputs.shape[1:]]}."
             )
         pixels, shares = inputs.reshape(-1, num_pixels), self.shares.to(inputs.dtype)
         turned = torch.zeros_like(pixels)

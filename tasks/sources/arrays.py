@@ -97,7 +97,7 @@ class Arrays(InMemory):
         own = np.asarray(labels)
         if own.ndim != 1 or (own.dtype.kind not in "iub" and own.size):
             raise InvalidValueError.about(
-                "labels", f"must be whole numbers on one axis, got {own.dtype} {list(own.shape)}: use np.unique."
+                "labels", f"must be whole numbers on one axis, got {own.dtype} {[*own.shape]}."
             )
         if self.inputs.ndim == 0 or len(self.inputs) != len(own):
             shape = list(self.inputs.shape)

@@ -24,7 +24,7 @@ def check_map_style(dataset: Any, called: str) -> None:
     """Raises a `TypeError` if a data set has no `__len__` or `__getitem__`; `called` names it."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidTypeError.about(
-            called, f"must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}."
+            called, f"must have __len__ and __getitem__, but {type(dataset).__name__} lacks them."
         )
 
 
@@ -69,7 +69,7 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
     labels = read_labels(dataset)
     if labels is None:
         raise InvalidValueError.about(
-            called, "must have whole numbers in a column or attribute 'label', 'labels' or 'targets'."
+            called, "must have whole numbers as 'label', 'labels' or 'targets', one a sample."
         )
     return labels
 
@@ -110,9 +110,7 @@ def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
         others = f"in {type(dataset).__name__} it would be an attribute with one entry a sample"
     values = np.asarray(held)
     if values.ndim != 1 or len(values) != len(dataset):
-        raise InvalidValueError.about(
-            called, f"has no column {column!r} with one value a sample; {others}.", found=column
-        )
+        raise InvalidValueError.about(called, f"lacks a column {column!r}, one value a sample; {others}.", found=column)
     missing = int(pd.isna(values).sum())
     if missing:
         raise InvalidValueError.about(called, f"lacks {column!r} in {missing} samples: fill it in, or leave those out.")

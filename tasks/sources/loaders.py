@@ -254,9 +254,7 @@ def _hold_out(num_samples: int, share: float, seed: int) -> tuple[Int64Array, In
     """
     num_held = round(num_samples * share) if 0.0 < share < 1.0 else 0
     if not 0 < num_held < num_samples:
-        raise InvalidValueError.about(
-            "evaluation_share", f"must leave samples of {num_samples} for both parts, got {share}."
-        )
+        raise InvalidValueError.about("evaluation_share", f"must leave both parts some of {num_samples}, got {share}.")
     return draw_held_out(num_samples, num_held, seed)
 
 
@@ -279,9 +277,7 @@ def _with_numbered_labels(splits: Splits, column: str | None) -> Splits:
     found = [require_column(part, column, called) for called, part in splits._asdict().items()]
     if column != "label":
         if any("label" in part.column_names for part in splits):
-            raise InvalidValueError.about(
-                "label_column", f"is {column!r}, but there is a column 'label' beside it: rename that."
-            )
+            raise InvalidValueError.about("label_column", f"is {column!r} beside a column 'label': rename that.")
         splits = Splits(*(part.rename_column(column, "label") for part in splits))
     if all(values.dtype.kind in "iub" for values in found):
         return splits

@@ -101,21 +101,17 @@ def words(
 def _splits_of(source: Splits | str, arguments: Mapping[str, Any]) -> Splits:
     made = call_by_name("words: source", source, arguments) if isinstance(source, str) else source
     if arguments and made is source:
-        raise InvalidValueError.about(
-            "arguments", f"must be left out with data sets as source, got {sorted(arguments)}."
-        )
+        raise InvalidValueError.about("arguments", f"must be left out with data sets as source, got {[*arguments]}.")
     if not isinstance(made, tuple) or len(made) != 2:
         raise InvalidValueError.about(
-            "source", f"must be two data sets, or a function's name, got a {type(made).__name__}."
+            "source", f"must be two data sets, or a function's name, got {type(made).__name__}."
         )
     return Splits(*made)
 
 
 def _texts(dataset: Any, column: str, called: str) -> list[str]:
     if not isinstance(dataset, datasets.Dataset):
-        raise InvalidValueError.about(
-            called, f"must be a Hugging Face data set, got a {type(dataset).__name__}: use Dataset.from_dict."
-        )
+        raise InvalidValueError.about(called, f"must be a Hugging Face data set, got a {type(dataset).__name__}.")
     texts: list[str] = require_column(dataset, column, called).tolist()
     strange = next((text for text in texts if not isinstance(text, str)), None)
     if strange is not None:
