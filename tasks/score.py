@@ -299,5 +299,5 @@ def _number(value: Any) -> float:
     if isinstance(value, Tensor) and value.dim() == 0:
         value = value.item()
     if not isinstance(value, Real):
-        raise InvalidTypeError(f"the score must be a number, got {value!r}", option="score")
+        raise TypeError(f"the score must be a number, got {value!r}")
     return float(value)
