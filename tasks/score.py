@@ -215,7 +215,7 @@ def _name(score: Any) -> str:
     return score if isinstance(score, str) else str(getattr(score, "__name__", type(score).__name__))
 
 
-def _text_score(score: Any) -> TextScore:
+def _text_score(score: object) -> TextScore:
     if isinstance(score, str) and score in TEXT_SCORES:
         return TEXT_SCORES[score]
     if isinstance(score, str) or not callable(score):
