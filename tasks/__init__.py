@@ -16,14 +16,19 @@ except ImportError as error:
 check_found("replay")
 
 if TYPE_CHECKING:
-    from tasks.continual.continual import ContinualRun
-    from tasks.harness import lm_eval_score
-    from tasks.metrics.metrics import Metric, all_metrics
-    from tasks.metrics.score_matrix import ScoreMatrix
-    from tasks.mlp import MLPConfig, MLPForImageClassification
-    from tasks.score import Score, generated
-    from tasks.task import Task, TaskSequence
-    from tasks.text_domains import ByteBlocks, cpp_headers, english_docstrings, python_source
+    from tasks.continual.continual import ContinualRun as ContinualRun
+    from tasks.harness import lm_eval_score as lm_eval_score
+    from tasks.metrics.metrics import Metric as Metric, all_metrics as all_metrics
+    from tasks.metrics.score_matrix import ScoreMatrix as ScoreMatrix
+    from tasks.mlp import MLPConfig as MLPConfig, MLPForImageClassification as MLPForImageClassification
+    from tasks.score import Score as Score, generated as generated
+    from tasks.task import Task as Task, TaskSequence as TaskSequence
+    from tasks.text_domains import (
+        ByteBlocks as ByteBlocks,
+        cpp_headers as cpp_headers,
+        english_docstrings as english_docstrings,
+        python_source as python_source,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -38,21 +43,3 @@ else:
             "tasks.text_domains": ["ByteBlocks", "cpp_headers", "english_docstrings", "python_source"],
         },
     )
-
-__all__ = [
-    "ByteBlocks",
-    "ContinualRun",
-    "MLPConfig",
-    "MLPForImageClassification",
-    "Metric",
-    "Score",
-    "ScoreMatrix",
-    "Task",
-    "TaskSequence",
-    "all_metrics",
-    "cpp_headers",
-    "english_docstrings",
-    "generated",
-    "lm_eval_score",
-    "python_source",
-]

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mixer import MixingTrainer
 from mixer.models.side_state import Snapshot, evaluating
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.quiet import without_warnings
 from mixer.utils.ranges import check_count
 from tasks.score import Score
@@ -63,7 +64,7 @@ def lm_eval_score(
         own = results.get(name, {})  # a tag has none of its own
         if metric not in own:
             found = [key for key in own if "," in key and "_stderr," not in key]
-            raise ValueError(f"lm_eval_score: metric must be one of those of {name!r}, {found}, got {metric!r}.")
+            raise InvalidValueError.about("metric", f"must be one of {found} for {name!r}, got {metric!r}.")
         return float(own[metric])
 
     called = metric.partition(",")[0]
@@ -77,15 +78,13 @@ def _manager(names: list[str], include_path: Path | None) -> Any:
     from lm_eval.tasks import TaskManager  # an optional package
 
     if include_path is not None and not include_path.is_dir():
-        raise ValueError(f"lm_eval_score: include_path must be a folder with tasks, got {str(include_path)!r}.")
+        raise InvalidValueError.about("include_path", f"must be a folder of lm-eval tasks, got {str(include_path)!r}.")
     folder = None if include_path is None else str(include_path)
     manager = TaskManager(include_path=folder, include_defaults=False)
     if any(name not in manager.all_tasks for name in names):
         manager = TaskManager(include_path=folder)
     if unknown := [name for name in names if name not in manager.all_tasks]:
-        raise ValueError(
-            f"lm_eval_score: tasks has names that lm-eval does not know, {unknown}: see `lm_eval ls tasks`."
-        )
+        raise InvalidValueError.about("tasks", f"must be of `lm_eval ls tasks`, got {unknown}.", found=unknown)
     return manager
 
 
@@ -121,7 +120,7 @@ def _evaluate(trainer: MixingTrainer, loaded: Any, limit: int | None, batch_size
 
     tokenizer = trainer.processing_class
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ValueError("lm_eval_score needs a tokenizer: pass ContinualRun(..., processing_class=tokenizer).")
+        raise InvalidValueError.about("processing_class", "must be a tokenizer for lm_eval_score.")
     for task in loaded["tasks"].values():
         task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)  # anew each time: a sampler goes on drawing
     model: Any = trainer.accelerator.unwrap_model(trainer.model_wrapped)

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from mixer.utils.errors import InvalidValueError
+
 
 class MLPConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """Configuration of a perceptron.
@@ -91,5 +93,5 @@ def mlp(**arguments: Any) -> MLPForImageClassification:
     """Creates a perceptron from the arguments of `MLPConfig`; recipes name this function."""
     known = ("num_features", "hidden_sizes", "num_labels", "initial_deviation", "initial_bias")
     if unknown := sorted(set(arguments) - set(known)):
-        raise ValueError(f"mlp has no arguments {unknown}; there are {list(known)}.")
+        raise InvalidValueError.about("mlp", f"has no arguments {unknown}; there are {list(known)}.")
     return MLPForImageClassification(MLPConfig(**arguments))

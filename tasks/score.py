@@ -1,6 +1,5 @@
 """Scores of tasks, computed in parallel on all ranks."""
 
-import json
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.reader import ColumnReader
 from mixer.models.side_state import evaluating
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.ranges import check_count
 from replay import ReplayBuffer
 from tasks.generation import TEXT_SCORES, TextScore, generate_answers, score_texts
@@ -124,14 +124,12 @@ def _num_right(trainer: MixingTrainer, classes: Sequence[int] | None, model: nn.
     prepared = trainer.auxiliary_passes.prepare_inputs(inputs)
     labels = [prepared.pop(name, None) for name in trainer.label_names]
     if not labels or not isinstance(labels[0], Tensor):
-        raise ValueError(f"accuracy: the samples have no {list(trainer.label_names)}; give a score of your own.")
+        raise InvalidValueError.about("label_names", f"must be in the samples, got {trainer.label_names}.")
     outputs = model(**prepared)
     logits = outputs["logits"] if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         found = f"logits of shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(
-            f"accuracy: the model gives {found}, not logits [num_rows, num_classes]; give a score of your own."
-        )
+        raise InvalidValueError.about("logits", f"must be [num_rows, num_classes] for accuracy, got {found}.")
     known = range(logits.shape[1]) if classes is None else [label for label in classes if label < logits.shape[1]]
     allowed = torch.full_like(logits, float("-inf"))
     allowed[:, list(known)] = 0.0
@@ -196,7 +194,7 @@ def generated(
     check_count("batch_size", batch_size, 1, "it is the number of prompts")
     given: Mapping[str, TextScore | str] = score if isinstance(score, Mapping) else {_ANY_TASK: score}
     if not given:
-        raise ValueError("score must have a score for each task, by its name, but is empty.")
+        raise InvalidValueError.about("score", "must have a score for each task, by its name, but is empty.")
     named = {task: (_text_score(own), _name(own)) for task, own in given.items()}
 
     def measure(trainer: MixingTrainer, task: Task) -> float:
@@ -217,12 +215,13 @@ def _name(score: Any) -> str:
     return score if isinstance(score, str) else str(getattr(score, "__name__", type(score).__name__))
 
 
-def _text_score(score: Any) -> TextScore:
-    if isinstance(score, str) and score not in TEXT_SCORES:
-        raise ValueError(f"score must be 'accuracy', 'loss', one of {list(TEXT_SCORES)} or a function, got {score!r}.")
-    if not isinstance(score, str) and not callable(score):
-        raise TypeError(f"score must be a function of predictions and references, or a name, got {score!r}.")
-    return TEXT_SCORES[score] if isinstance(score, str) else score
+def _text_score(score: object) -> TextScore:
+    if isinstance(score, str) and score in TEXT_SCORES:
+        return TEXT_SCORES[score]
+    if isinstance(score, str) or not callable(score):
+        known = "'accuracy', 'loss', a function or one of " + str([*TEXT_SCORES])
+        raise InvalidValueError.about("score", f"must be {known}, got {score!r}.")
+    return score
 
 
 def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
@@ -250,7 +249,7 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
         )
     if score == "accuracy":
         if without:
-            raise ValueError(f"score='accuracy' needs classes, which the tasks {without} have not: say score='loss'.")
+            raise InvalidValueError.about("score", f"must not be 'accuracy', as {without} have no classes: say 'loss'.")
         own = sequence.scenario == "task"
         return Score(
             lambda trainer, task: accuracy(trainer, task.evaluation, task.classes if own else None),
@@ -260,10 +259,7 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
     if isinstance(score, str):
         return generated(score)
     if not isinstance(score, Score):
-        raise TypeError(
-            f"score must be 'accuracy', 'loss' or a Score, got {type(score).__name__}. Of a function make one that "
-            "says which way is better: Score(function, metric='f1', higher_is_better=True)."
-        )
+        raise InvalidTypeError.about("score", f"must be a name or Score(FUNCTION, METRIC), got {type(score).__name__}.")
     return score
 
 
@@ -284,7 +280,7 @@ def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tup
         value = _number(score.measure(trainer, task))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-    parts = [json.loads(part) for part in trainer.auxiliary_passes.gather_text(json.dumps([repr(value), why]))]
+    parts = trainer.auxiliary_passes.ranks.gather([repr(value), why])
     reasons = {rank: reason for rank, (_, reason) in enumerate(parts) if reason is not None}
     if reasons:
         # What a rank says of another one is worth less than what that one says of itself.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args, overload
 
+from mixer.utils.errors import InvalidValueError
 from tasks.sources.checks import check_map_style, find_unrepeatable, labels_in
 
 Scenario = Literal["class", "domain", "task", "free"]
@@ -37,7 +38,7 @@ class Task:
     def __post_init__(self) -> None:
         name = self.name
         if not isinstance(name, str) or not name.strip() or "/" in name or not name.isprintable():
-            raise ValueError(f"A task needs a name of printable characters, not empty and without '/', got {name!r}.")
+            raise InvalidValueError.about("name", f"must be printable, not empty and without '/', got {name!r}.")
         for part in ("train", "evaluation"):
             self._check_data(part, getattr(self, part))
         classes = self.labels_trained_on if self.classes is None else tuple(int(label) for label in self.classes)
@@ -45,7 +46,7 @@ class Task:
             self._check_promise(classes or ())
         object.__setattr__(self, "classes", classes)
         if classes and min(classes) < 0:
-            raise ValueError(f"Task {self.name!r}: classes are numbered from 0, got {min(classes)}.")
+            raise InvalidValueError.about("classes", f"of task {self.name!r} must be 0 or more, got {min(classes)}.")
 
     @cached_property
     def labels_trained_on(self) -> tuple[int, ...] | None:
@@ -56,29 +57,29 @@ class Task:
         where = f"Task {self.name!r}: {part}"
         check_map_style(dataset, where)
         if len(dataset) == 0:
-            raise ValueError(f"{where} is empty. Leave the task out, or give it at least one sample.")
+            raise InvalidValueError.about(part, f"of task {self.name!r} must have a sample at least.", stream=self.name)
         changing = find_unrepeatable(dataset)
         if changing is not None:
-            raise ValueError(
-                f"{where}: sample {changing} was another when it was read again. What makes a task (a permutation, "
-                "an angle) must be drawn once and kept in it, such as Permutation(seed, num_features); random "
-                "augmentation belongs in the data_collator, which has to leave evaluation samples as they are."
+            raise InvalidValueError.about(
+                part,
+                f"of task {self.name!r} must be the same when read again, but sample {changing} is not.",
+                stream=self.name,
             )
 
     def _check_promise(self, promised: tuple[int, ...]) -> None:
         if not promised or len(set(promised)) < len(promised):
-            raise ValueError(f"Task {self.name!r}: classes must name each label once, at least one, got {promised}.")
+            raise InvalidValueError.about(
+                "classes", f"of task {self.name!r} must differ, at least one, got {promised}."
+            )
         for part, labels in (("train", self.labels_trained_on), ("evaluation", labels_in(self.evaluation))):
             if labels is None:
-                raise ValueError(
-                    f"Task {self.name!r}: classes={promised} are promised, but {part} has no whole number as a label. "
-                    "Name the column 'label' or 'labels', or leave classes out."
+                raise InvalidValueError.about(
+                    "classes", f"of task {self.name!r} are promised, but {part} has no label.", stream=self.name
                 )
             missing = sorted(set(promised) - set(labels))
             if missing:
-                raise ValueError(
-                    f"Task {self.name!r}: {part} has no example of the promised classes {missing}. Add some, or leave "
-                    "those classes out of the task."
+                raise InvalidValueError.about(
+                    "classes", f"of task {self.name!r} must all be in {part}, but it lacks {missing}.", stream=self.name
                 )
 
 
@@ -103,12 +104,12 @@ class TaskSequence:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))
         if self.scenario not in get_args(Scenario):
-            raise ValueError(f"scenario must be one of {list(get_args(Scenario))}, got {self.scenario!r}.")
+            raise InvalidValueError.about("scenario", f"must be one of {get_args(Scenario)}, got {self.scenario!r}.")
         if not self.tasks:
-            raise ValueError("A sequence needs at least one task, got none.")
+            raise InvalidValueError("A sequence needs at least one task, got none.", option="tasks")
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
-            raise ValueError(f"Names of tasks must be unique, these come twice: {twice}.")
+            raise InvalidValueError(f"Names of tasks must be unique, these come twice: {twice}.", option="tasks")
         if self.scenario == "domain":
             self._check_same_classes()
         if self.scenario != "free":
@@ -141,8 +142,8 @@ class TaskSequence:
         if not 0 <= after < len(self):
             raise IndexError(f"after must be the number of one of {len(self)} tasks, counted from 0, got {after}.")
         if all(task.classes is None for task in self.tasks):
-            raise ValueError(
-                f"The tasks {list(self.names)} have no classes: their samples have no whole number as label."
+            raise InvalidValueError.about(
+                "tasks", f"must have whole numbers as labels, but {list(self.names)} have none."
             )
         return tuple(sorted({label for task in self.tasks[: after + 1] for label in task.classes or ()}))
 
@@ -170,19 +171,17 @@ class TaskSequence:
         differing = [task for task in others if set(task.classes or ()) != set(first.classes or ())]
         if differing:
             shown = ", ".join(f"{task.name!r} {_shown(task.classes)}" for task in (first, *differing[:3]))
-            raise ValueError(
-                f"scenario='domain' needs the same classes in all tasks, but they differ: {shown}. Say "
-                "scenario='class' (one head that grows) or scenario='task' (a head each), or number the classes alike."
-            )
+            raise InvalidValueError.about("scenario", f"must be 'class' or 'task', as classes differ: {shown}.")
 
     def _check_labels(self) -> None:
         for task in self.tasks:
             for part, labels in (("train", task.labels_trained_on), ("evaluation", labels_in(task.evaluation))):
                 strange = set(labels or ()) - set(task.classes or ())
                 if strange and task.classes is not None:
-                    raise ValueError(
-                        f"Task {task.name!r}: {part} has the labels {_shown(strange)} beside its classes "
-                        f"{_shown(task.classes)}. Add them to classes, leave those samples out, or say scenario='free'."
+                    raise InvalidValueError.about(
+                        "classes",
+                        f"of task {task.name!r} lack the labels {_shown(strange)} of {part}.",
+                        stream=task.name,
                     )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 
 _TEST_FOLDERS = frozenset({"test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__"})
 _VALIDATION_SHARE = 1 / 12
@@ -188,9 +189,9 @@ def _split(
             break
     for split, size in wanted.items():
         if len(buffers[split]) < size:
-            raise ValueError(
-                f"{what}: this machine holds {len(buffers[split]):,} bytes for {split}, but {size:,} were asked for. "
-                "Lower num_samples or block_length."
+            raise InvalidValueError.about(
+                "num_samples",
+                f"needs {size:,} bytes of {split}, of which {what} has {len(buffers[split]):,}: lower it.",
             )
     return {
         split: ByteBlocks(np.frombuffer(bytes(buffers[split][:size]), dtype=np.uint8).reshape(-1, block_length).copy())

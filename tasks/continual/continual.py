@@ -16,6 +16,7 @@ from mixer.checkpoint.checkpoint_files import step_of
 from mixer.checkpoint.lock import FolderLock
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_shared
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.way_on import resumed_with
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
@@ -182,12 +183,9 @@ class ContinualRun:
                 both are set.
         """
         if resume and overwrite:
-            raise ValueError("resume goes on with the run that is there and overwrite removes it: set one of them.")
+            raise InvalidValueError.about("overwrite", "removes the run and resume goes on with it: set one.")
         if overwrite and self._has_begun:
-            raise ValueError(
-                "overwrite begins anew, but the model, the memory and the methods of this ContinualRun are what its "
-                "run left. Make new ones, and a new ContinualRun of them."
-            )
+            raise InvalidValueError.about("overwrite", "needs a new ContinualRun: this one holds what its run left.")
         if self._first_trainer is None:
             self.check()
         self.hold_output()

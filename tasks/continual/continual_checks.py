@@ -16,6 +16,7 @@ from mixer.trainer.checks.engines import engine_of
 from mixer.trainer.checks.shared_rows import rows_trained_on
 from mixer.trainer.method import as_methods
 from mixer.trainer.trainer import MixingMixin
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.ranges import check_count
 from mixer.utils.recorded_arguments import check_keywords
 from mixer.utils.user_code import is_user_code
@@ -33,11 +34,11 @@ def check_types(model: Any, sequence: Any, args: Any, memory: Any, methods: Any,
     kinds = {"model": (model, nn.Module), "sequence": (sequence, TaskSequence), "args": (args, TrainingArguments)}
     for name, (found, kind) in {**kinds, "memory": (memory, ReplayBuffer)}.items():
         if not isinstance(found, kind) and not (name == "memory" and found is None):
-            raise TypeError(f"{name} must be a {kind.__name__}, got a {type(found).__name__}.")
+            raise InvalidTypeError.about(name, f"must be a {kind.__name__}, got a {type(found).__name__}.")
     if not callable(methods):
         as_methods(methods or ())
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, MixingMixin)):
-        raise TypeError(f"trainer_class must be MixingTrainer or a class derived from it, got {trainer_class!r}.")
+        raise InvalidTypeError.about("trainer_class", f"must derive from MixingTrainer, got {trainer_class!r}.")
 
 
 def check_classes(model: nn.Module, sequence: TaskSequence) -> None:
@@ -64,31 +65,26 @@ def check_evaluation(needs: Needs, eval_dataset: Any, sequence: TaskSequence) ->
     there = eval_dataset.keys() if isinstance(eval_dataset, Mapping) else ()
     missing = [name for name in sequence.names[:-1] if name not in there]
     if missing and asked(needs, EvaluationLoss):
-        raise ValueError(
-            f"mixing follows evaluation losses of earlier tasks: give held-out samples of {missing}, by name, as "
-            "eval_dataset={NAME: data set}; the tasks' own evaluation sets are only for scores."
+        raise InvalidValueError.about(
+            "eval_dataset",
+            f"must have held-out samples of {missing} by name: mixing follows their losses.",
+            found=missing,
         )
 
 
 def check_held_out(held_out: Any) -> None:
     """Raises a `TypeError` or `ValueError` for held-out sets that are none."""
     if held_out is not None and not isinstance(held_out, Mapping):
-        raise TypeError(
-            "held_out must have evaluation sets by name, held_out={'general': data}, got a "
-            f"{type(held_out).__name__}."
-        )
+        raise InvalidTypeError.about("held_out", f"must be {{NAME: data set}}, got a {type(held_out).__name__}.")
     for name, dataset in (held_out or {}).items():
         called = f"held_out[{name!r}]"
         if isinstance(dataset, Score):
             continue
         check_map_style(dataset, called)
         if not len(dataset):
-            raise ValueError(f"{called} is empty. Leave it out, or give it at least one sample.")
+            raise InvalidValueError.about(called, "is empty. Leave it out, or give it at least one sample.")
         if not isinstance(dataset[0], Mapping):
-            raise TypeError(
-                f"{called} must be a data set whose samples are dicts, as those of the tasks, but its first entry is a "
-                f"{type(dataset[0]).__name__}."
-            )
+            raise InvalidTypeError.about(called, f"must have dicts as samples, got a {type(dataset[0]).__name__}.")
 
 
 def check_names(score: Score, names: Sequence[str], called: str = "score") -> None:
@@ -96,50 +92,35 @@ def check_names(score: Score, names: Sequence[str], called: str = "score") -> No
     if score.names is None:
         return
     if missing := [name for name in names if name not in score.names]:
-        raise ValueError(
-            f"{called}: there is none for {missing}, only for {sorted(score.names)}. Name each task and held-out set."
-        )
+        raise InvalidValueError.about(called, f"must score all tasks and held-out sets, but lacks {missing}.")
 
 
 def check_score_memory(score: Score, memory: ReplayBuffer | None, is_one: bool) -> None:
     """Raises a `ValueError` if a score goes by a memory that the run does not fill."""
     if score.memory is not None and not (score.memory is memory and is_one):
-        raise ValueError(
-            "score goes by a memory that is not the run's own. Give the same buffer to both, memory=buffer and "
-            "score=nearest_mean(buffer), and a policy that has one memory for all tasks."
-        )
+        raise InvalidValueError.about("score", "must go by the run's own memory: nearest_mean(BUFFER), memory=BUFFER.")
 
 
 def check_added_parameters(args: TrainingArguments, optimizer: Optimizer) -> None:
     """Raises a `ValueError` for what does not go with methods that add parameters when a task begins."""
     if args.load_best_model_at_end:
-        raise ValueError(
-            "load_best_model_at_end=True restores one adapter, but a method adds one for each task. Leave it out."
-        )
+        raise InvalidValueError.about("load_best_model_at_end", "restores one adapter, but there is one a task.")
     if optimizer == "kept":
-        raise ValueError(
-            "optimizer='kept' goes on with the parameters of the task before, but a method adds new ones for each "
-            "task. Say optimizer='fresh'."
-        )
+        raise InvalidValueError.about("optimizer", "must be 'fresh' where a method adds parameters, got 'kept'.")
 
 
 def check_engine(trainer: Trainer, keeps_optimizer: bool, memory: ReplayBuffer | None) -> None:
     """Raises a `ValueError` for what the engine of a task's trainer does not support in a continual run."""
     engine = engine_of(trainer)
     if not engine.has_layers:
-        raise ValueError(
-            f"ContinualRun copies the model for each task, but {engine.name} has its weights in parts from the start. "
-            "Use FSDP2, stage 2 or DDP."
+        raise InvalidValueError.about(
+            "model", f"must be copied for each task, but {engine.name} has parts of it. Use FSDP2, stage 2 or DDP."
         )
     if not engine.has_gradients and keeps_optimizer:
-        raise ValueError(
-            f"optimizer='kept' takes the optimizer's state from task to task, but {engine.name} keeps a part of it on "
-            "each rank. Say optimizer='fresh', or use DDP."
-        )
+        raise InvalidValueError.about("optimizer", f"must be 'fresh' with {engine.name}, got 'kept'.")
     if not engine.has_gradients and memory is not None and "features" in memory.selection.needs:
-        raise ValueError(
-            f"memory: selection={memory.selection.name} chooses by features, for which each rank runs the model by "
-            f"itself at the end of a task, but {engine.name} has it then. Use 'Reservoir' or 'ClassBalanced', or DDP."
+        raise InvalidValueError.about(
+            "memory", f"must select without features with {engine.name}: use 'Reservoir' or 'ClassBalanced', or DDP."
         )
 
 
@@ -166,14 +147,14 @@ def check_values(
 ) -> None:
     """Raises a `ValueError` for a value that a continual run does not support."""
     if not isinstance(scores_before, bool):
-        raise ValueError(f"scores_before must be True or False, got {scores_before!r}.")
+        raise InvalidValueError.about("scores_before", f"must be True or False, got {scores_before!r}.")
     if optimizer not in ("fresh", "kept"):
-        raise ValueError(f"optimizer must be 'fresh' or 'kept', got {optimizer!r}.")
+        raise InvalidValueError.about("optimizer", f"must be 'fresh' or 'kept', got {optimizer!r}.")
     if any(given is not None for given in options.get("optimizers", ())):
-        raise ValueError("optimizers are made for each task: say args.optim or optimizer_cls_and_kwargs instead.")
+        raise InvalidValueError.about("optimizers", "are made for each task: set args.optim in their place.")
     if score_steps is not None and not (type(score_steps) is int and score_steps >= 1):
-        raise ValueError(f"score_steps must be a number of steps, 1 or more, or None for never, got {score_steps!r}.")
+        raise InvalidValueError.about("score_steps", f"must be 1 or more, or None, got {score_steps!r}.")
     if score_samples is not None:
         check_count("score_samples", score_samples, 1, "it is what is scored after each score_steps, None for all")
         if score_steps is None:
-            raise ValueError(f"score_samples={score_samples} is for scores within tasks: set score_steps, too.")
+            raise InvalidValueError.about("score_samples", "is for scores within tasks: set score_steps, too.")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mixer import MixingTrainer, Stream
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import folder_name
 from replay import ReplayBuffer, extract_features
 from tasks.task import Task
@@ -25,9 +26,11 @@ class OneMemory:
 
     def __init__(self, buffer: ReplayBuffer, second_draw: str | None, task_names: Sequence[str]):
         if MEMORY in task_names:
-            raise ValueError(f"A task is called {MEMORY!r}, which is the name of the memory's stream; rename it.")
+            raise InvalidValueError.about(
+                "sequence", f"must not have a task {MEMORY!r}, as the memory's stream is called."
+            )
         if second_draw in (MEMORY, *task_names):
-            raise ValueError(f"second_draw must be a name that no other stream has, got {second_draw!r}.")
+            raise InvalidValueError.about("second_draw", f"must be a new name of a stream, got {second_draw!r}.")
         self._buffer, self._second_draw = buffer, second_draw
         self.buffers, self.sources = [buffer], dict[str, str]()  # as of `TaskMemories`
 
@@ -67,12 +70,10 @@ class TaskMemories:
         self._like, self._numbers = like, {name: number for number, name in enumerate(task_names)}
         self._capacity = like.capacity // len(task_names)
         if not self._capacity:
-            raise ValueError(f"memory has {like.capacity} places for {len(task_names)} tasks: one a task is the least.")
+            raise InvalidValueError.about("memory", f"has {like.capacity} places for {len(task_names)} tasks.")
         if needed := sorted(like.selection.needs & {"loss"}):
-            raise ValueError(
-                f"memory: the mixing policy needs a memory for each task, filled at the task's end, where "
-                f"selection={like.selection.name} has no {needed}. Use 'Reservoir', 'Ring' or 'Herding', or another "
-                "policy."
+            raise InvalidValueError.about(
+                "memory", f"must select without {needed}, like 'Reservoir', got {like.selection.name}."
             )
         self._by_task: dict[str, ReplayBuffer] = {}
         self._new(0)  # what does not fit shows at once

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import read_json, write_json
 from tasks.methods.adapters import activate, are_wide, is_adapted
 
@@ -57,9 +58,8 @@ class ModelFile:
             save_model(model, str(folder / _WHOLE))
             return
         if _fingerprint(model) != self._base:
-            raise ValueError(
-                "A continual run of a model with adapters saves the adapters alone, but a method has changed the model "
-                "below them. Let it change adapters, or train the whole model: merge_and_unload() before the run."
+            raise InvalidValueError(
+                "Only adapters are saved, but a method has changed the model below them.", option="methods"
             )
         trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         model.save_pretrained(str(folder / _ADAPTERS), save_embedding_layers=False)
@@ -78,7 +78,7 @@ class ModelFile:
         model, has_adapters = self._model, (folder / _STATE_FILE).exists()
         if has_adapters != is_adapted(model):
             were, are = ("adapters" if is_true else "no adapters" for is_true in (has_adapters, not has_adapters))
-            raise ValueError(f"The run in {folder.parent} trained a model with {were}, but model has {are}.")
+            raise InvalidValueError.about("model", f"has {are}, but that of {folder.parent} has {were}.")
         if not is_adapted(model):
             try:
                 load_model(model, folder / _WHOLE)
@@ -91,9 +91,8 @@ class ModelFile:
             return
         state = read_json(folder / _STATE_FILE)
         if state["base"] != self._base:
-            raise ValueError(
-                f"model: its parameters below the adapters are not those of the run in {folder.parent}, which saved "
-                "its adapters alone. Load the same pretrained model; one made from a config needs the same seed."
+            raise InvalidValueError.about(
+                "model", f"must be, below its adapters, the pretrained model of the run in {folder.parent}."
             )
         for name in set(model.peft_config) - set(state["adapters"]):
             model.delete_adapter(name)
@@ -111,7 +110,7 @@ def _load_adapter(model: PeftModel, folder: Path, name: str) -> None:
         own = _settings(model.peft_config[name])
         if different := sorted(key for key in own if saved.get(key) != own[key]):
             changes = "; ".join(f"{key} {saved.get(key)} -> {own[key]}" for key in different)
-            raise ValueError(f"model: its adapter {name!r} has other settings than that of the run: {changes}.")
+            raise InvalidValueError.about("model", f"has an adapter {name!r} with other settings: {changes}.")
     casts = name not in model.peft_config and are_wide(model)  # one that is there keeps its type
     model.load_adapter(str(path), name, is_trainable=True, torch_device="cpu", autocast_adapter_dtype=casts)
 
@@ -138,9 +137,8 @@ def _check_trained(model: PeftModel) -> None:
     own = _of_adapters(model)
     others = [name for name, one in model.named_parameters() if one.requires_grad and id(one) not in own]
     if others:
-        raise ValueError(
-            f"model: the parameters {others[:3]} are trained but belong to no adapter, and only adapters are saved. "
-            "Name their module in modules_to_save of the adapter's config, or freeze them."
+        raise InvalidValueError.about(
+            "modules_to_save", f"must name the module of {others[:3]}, which train but belong to no adapter."
         )
 
 

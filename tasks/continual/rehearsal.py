@@ -13,6 +13,7 @@ from mixer.measurements import Needs
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy
 from mixer.trainer.method import Method, TaskContext, as_methods
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.files import folder_name, read_json, write_json
 from mixer.utils.recorded_arguments import as_data
 from replay import DER, ReplayBuffer, ReplayRatio
@@ -76,9 +77,8 @@ class Rehearsal:
         if replay is None or not replay.needs_memory_per_task:
             return OneMemory(self._memory, self._second_draw, names)
         if self._second_draw is not None:
-            raise ValueError(
-                f"second_draw: {type(replay).__name__} has a memory for each task, and a second draw is of one for all."
-                " Leave it out, or take ReplayRatio."
+            raise InvalidValueError.about(
+                "second_draw", f"needs one memory for all tasks, and {type(replay).__name__} has one for each."
             )
         return TaskMemories(self._memory, names)
 
@@ -87,10 +87,7 @@ class Rehearsal:
         memory = self._memory
         names = memory.sources.names if memory is not None and memory.num_offered else ()
         if known := [name for name in self._sequence.names if name in names]:
-            raise ValueError(
-                f"memory holds samples of the tasks {known} before the first of them is trained on, as after another "
-                "run. Give each run a new ReplayBuffer."
-            )
+            raise InvalidValueError.about("memory", f"must be new, but holds samples of {known} from an earlier run.")
 
     @property
     def has_one_memory(self) -> bool:
@@ -233,28 +230,18 @@ class Rehearsal:
 def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memories: Any) -> None:
     for method in methods:
         if method.lasts_for_all_tasks and method not in lasting:
-            raise ValueError(
-                f"methods: {method.name} needs in a task what it learnt in earlier ones, but a function makes a new "
-                f"one for each task. Pass it in a list, methods=[{method.name}(...)]."
-            )
+            raise InvalidValueError.about("methods", f"must be a list with {method.name}, which lasts, not a function.")
         if isinstance(memories, TaskMemories) and getattr(method, "memory", None) == MEMORY:
-            raise ValueError(
-                f"methods: {method.name} replays the stream {MEMORY!r}, but mixing makes a memory for each task. Take "
-                "another policy, such as ReplayRatio, or leave the method out."
+            raise InvalidValueError.about(
+                "methods", f"need one memory for all tasks: {method.name} replays {MEMORY!r}. Mix by ReplayRatio, say."
             )
 
 
 def _check(memory: ReplayBuffer | None, second_draw: str | None, mixing: Any) -> None:
     if memory is None and (mixing is not None or second_draw is not None):
-        raise ValueError(
-            "mixing and second_draw say how a memory is replayed, but memory is None: give a ReplayBuffer, or leave "
-            "them out."
-        )
+        raise InvalidValueError.about("memory", "must be a ReplayBuffer with mixing or second_draw, got None.")
     if isinstance(mixing, Mapping):
-        raise TypeError(
-            "mixing must be a policy that fits every task, whose streams have other names, such as ReplayRatio(0.5), "
-            f"got weights by name, {dict(mixing)}."
-        )
+        raise InvalidTypeError.about("mixing", "must fit every task, such as ReplayRatio(0.5), not weights by name.")
 
 
 def _replay_policy(mixing: Policy | None) -> ReplayPolicy | None:

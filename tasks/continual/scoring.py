@@ -9,6 +9,7 @@ import numpy as np
 from transformers import TrainerCallback, TrainerState
 
 from mixer import MixingTrainer
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import RandomState
 from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import check_held_out, check_names
@@ -87,16 +88,12 @@ class Scoring:
             ValueError: If none of them can be scored, or a held-out set cannot.
         """
         if unscored := self.record(trainer, 0):
-            raise ValueError(
-                f"held_out: sets could not be scored before the first task, and never will be: {unscored}. Give sets "
-                "whose samples are as those of the tasks, or leave them out."
+            raise InvalidValueError.about(
+                "held_out", f"could not be scored before the first task: {unscored}. Leave those out.", found=unscored
             )
         reasons = {name: why for (_, name), why in self.matrix.failures.items()}
         if len(reasons) == len(self._sequence):
-            raise ValueError(
-                f"score: no task could be scored before the first, so that nothing would come of the run: {reasons}. "
-                "Give a score that fits the model and the samples, Score(function, metric=...)."
-            )
+            raise InvalidValueError.about("score", f"was made of no task before the first: {reasons}.", found=reasons)
 
     def callback(self, trainer: MixingTrainer, number: int, scores_before: bool) -> TrainerCallback:
         """Returns what scores tasks while one is trained.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from transformers import TrainingArguments, set_seed
 
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from tasks.continual.continual import ContinualRun
 from tasks.continual.copies import ModelCopies
 from tasks.metrics.seed_scores import SeedScores, folder_of_seed
@@ -52,11 +53,10 @@ def run_seeds(
 
 def _checked(run: ContinualRun, own: TrainingArguments) -> ContinualRun:
     if not isinstance(run, ContinualRun):
-        raise TypeError(f"new_run must return a ContinualRun, got a {type(run).__name__}.")
+        raise InvalidTypeError.about("new_run", f"must return a ContinualRun, got a {type(run).__name__}.")
     if run.args.seed != own.seed or run.folder != Path(str(own.output_dir)):
-        raise ValueError(
-            f"new_run made a run with seed {run.args.seed} in {run.folder}, not with seed {own.seed} in "
-            f"{own.output_dir}: give the arguments that it is called with to the ContinualRun."
+        raise InvalidValueError.about(
+            "new_run", f"must use its arguments, with seed {own.seed}, but made {run.folder} with {run.args.seed}."
         )
     return run
 
@@ -78,18 +78,15 @@ def seed_folders(seeds: int | Sequence[int], first: int, folder: Path, may_be_th
     """
     is_number = isinstance(seeds, int) and not isinstance(seeds, bool)
     if (is_number and seeds < 1) or not (is_number or _are_seeds(seeds)):  # type: ignore[operator]
-        raise ValueError(
-            f"seeds must be how many, 1 or more, or a list of different ones from 0 to {_MOST}, got {seeds!r}."
-        )
+        raise InvalidValueError.about("seeds", f"must be how many, or a list of different ones, got {seeds!r}.")
     known = range(first, first + seeds) if isinstance(seeds, int) else seeds
     folders = {seed: folder_of_seed(folder, seed) for seed in known}
     if (folder / RUN_STATE_FILE).exists():
-        raise ValueError(f"seeds: {folder} holds a run of one seed already. Use another folder.")
+        raise InvalidValueError.about("seeds", f"{folder} holds a run of one seed already. Use another folder.")
     there = [seed for seed, path in sorted(folders.items()) if (path / RUN_STATE_FILE).exists()]
     if there and not may_be_there:
-        raise ValueError(
-            f"seeds: {folder} holds runs with the seeds {there} already: resume them (resume=True, --resume auto), "
-            "start new ones in their place (overwrite=True, --resume never), or use another folder."
+        raise InvalidValueError.about(
+            "seeds", f"{there} have runs in {folder}: resume (--resume auto) or overwrite (--resume never) them."
         )
     return folders
 

@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from mixer.checkpoint.checkpoint_files import STATE_FILE, begin_writing, complete, find_problem, remove_checkpoints
 from mixer.ledger.ledger import Ledger
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import read_json, synced_later, write_json
 from tasks.continual.cost import COLUMNS, read_cost
 from tasks.metrics.metrics import all_metrics
@@ -64,16 +65,14 @@ class TaskCheckpoints:
         if not path.exists():
             return -1
         if not resume:
-            raise ValueError(
-                f"{self.folder} holds a continual run already: resume it (resume=True), remove its state "
-                "(overwrite=True), or use another folder."
+            raise InvalidValueError.about(
+                "output_dir", f"must hold no run, but {self.folder} does: say resume=True or overwrite=True."
             )
         state = read_json(path)
         for name, own in self._description.items():
             if (found := state.get(name, own if name in _LATER else None)) != own:
-                raise ValueError(
-                    f"The run in {self.folder} is another: {self._difference(name, found, own)}. Resume it with what "
-                    "it began with, or use another folder."
+                raise InvalidValueError(
+                    f"The run in {self.folder} is another: {self._difference(name, found, own)}.", option=name
                 )
         before = {**self._settings, **state["settings"]}
         changed = [f"{name} {before[name]} -> {own}" for name, own in self._settings.items() if before[name] != own]
@@ -85,7 +84,7 @@ class TaskCheckpoints:
             if problem is None:
                 return num_done
             logger.warning("The run resumes before the end of task %d, as %s is damaged: %s", num_done, end, problem)
-        raise ValueError(f"The run cannot be resumed, as {end} is damaged: {problem}. Take another folder.")
+        raise InvalidValueError.about("resume", f"is impossible, as {end} is damaged: {problem}.")
 
     def _difference(self, name: str, found: Any, own: Any) -> str:
         if name == "data":

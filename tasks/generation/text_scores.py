@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
+
 # Called by keyword, `score(predictions=..., references=...)`; gives a number, or a dict with one of the score's name.
 TextScore = Callable[..., Any]
 
@@ -100,13 +102,10 @@ def score_texts(score: TextScore, name: str, predictions: Sequence[str], referen
     value = score(predictions=list(predictions), references=list(references))
     if isinstance(value, Mapping):
         if name not in value and len(value) != 1:
-            raise ValueError(
-                f"score: {name} gives {sorted(value)}, and it is not clear which is meant. Return that one: "
-                "lambda predictions, references: compute(predictions=predictions, references=references)['rougeL']."
-            )
+            raise InvalidValueError.about("score", f"{name} must give one of {sorted(value)} alone.")
         value = value[name] if name in value else next(iter(value.values()))
     if not isinstance(value, Real):
-        raise TypeError(f"score: {name} must give a number or a dict of one, got {value!r}.")
+        raise InvalidTypeError.about("score", f"{name} must give a number or a dict of one, got {value!r}.")
     return float(value)
 
 

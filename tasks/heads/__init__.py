@@ -1,5 +1,6 @@
 """Output layers of a classifier in a continual run, one file per kind."""
 
+from mixer.utils.errors import InvalidValueError
 from tasks.heads.growing import Growing
 from tasks.heads.head import Head, HeadKind
 from tasks.heads.masked import Masked
@@ -27,7 +28,7 @@ def as_head(head: HeadKind | None, sequence: TaskSequence, seed: int) -> Head:
         head = "masked" if sequence.scenario == "task" and has_classes else "whole"
     kinds = {kind.kind: kind for kind in (Head, Growing, Masked)}
     if not isinstance(head, str) or head not in kinds:
-        raise ValueError(f"head must be one of {list(kinds)}, or None for the scenario's, got {head!r}.")
+        raise InvalidValueError.about("head", f"must be one of {list(kinds)}, or None, got {head!r}.")
     return kinds[head](sequence, seed)
 
 

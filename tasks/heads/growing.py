@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainingArguments
 
+from mixer.utils.errors import InvalidValueError
 from tasks.heads.head import Head, HeadKind
 from tasks.heads.output_layer import find_output_layer, owners, set_num_labels
 from tasks.task import TaskSequence
@@ -44,10 +45,9 @@ class Growing(Head):
         _, layer = find_output_layer(model, "head='growing'")
         first = max(layer.out_features, self.sizes[0])
         if keeps_logits and self.sizes[-1] > first:
-            raise ValueError(
-                f"head='growing' goes from {first} outputs to {self.sizes[-1]}, but a method keeps logits of earlier "
-                f"tasks, which would have fewer than those they are compared with. Say head='whole' and set the "
-                f"model's num_labels to {self.sizes[-1]}."
+            raise InvalidValueError.about(
+                "head",
+                f"must be 'whole', with num_labels={self.sizes[-1]}: a method compares logits with earlier ones.",
             )
 
     def begin(self, model: nn.Module, number: int) -> None:
@@ -77,9 +77,8 @@ class Growing(Head):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         if len(keys) != len(parameters):
-            raise ValueError(
-                f"state_dict must be of an optimizer over the same {len(parameters)} parameters, but has {len(keys)}: "
-                "freeze the same ones in each task, or say optimizer='fresh'."
+            raise InvalidValueError.about(
+                "state_dict", f"must be of {len(parameters)} parameters, but has {len(keys)}: freeze the same ones."
             )
         grown = () if self._layer is None else tuple(self._layer.parameters(recurse=False))
         state = dict(state_dict["state"])
@@ -95,10 +94,8 @@ class Growing(Head):
         if value.shape[1:] != parameter.shape[1:] or value.shape[0] not in self._earlier:
             if value.numel() == 1 or value.shape == parameter.shape[1:]:
                 return value  # a count, or one number an input
-            raise ValueError(
-                f"optimizer: its {name!r} of the output layer, of shape {list(value.shape)}, does not grow with a "
-                f"parameter of shape {list(parameter.shape)}. Say optimizer='fresh', or take one whose state has its "
-                "parameters' shapes, such as AdamW or SGD."
+            raise InvalidValueError.about(
+                "optimizer", f"must be 'fresh', as the state {name!r}, {list(value.shape)}, cannot grow with the layer."
             )
         padded = value.new_zeros(parameter.shape)
         padded[: len(value)] = value

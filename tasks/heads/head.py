@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
+from mixer.utils.errors import InvalidValueError
 from tasks.heads.output_layer import output_layers
 from tasks.task import TaskSequence
 
@@ -48,18 +49,13 @@ class Head:
             return
         num_outputs, num_classes = found[-1][1].out_features, self.sequence.num_classes
         if num_outputs < num_classes:
-            raise ValueError(
-                f"head={self.kind!r}: the model has {num_outputs} outputs, but the tasks have classes up to "
-                f"{num_classes - 1}: set its num_labels to {num_classes} or more, or say "
-                "head='growing', which adds outputs before each task."
-            )
+            raise InvalidValueError.about("num_labels", f"must be {num_classes}, or head 'growing', got {num_outputs}.")
 
     def _require_classes(self, verb: str) -> None:
         without = [task.name for task in self.sequence if task.classes is None]
         if without:
-            raise ValueError(
-                f"head={self.kind!r} {verb} by the classes of tasks, but the tasks {without} have none. Say "
-                "head='whole'."
+            raise InvalidValueError.about(
+                "head", f"must be 'whole', as the tasks {without} have no classes, got {self.kind!r}.", found=self.kind
             )
 
     def begin(self, model: nn.Module, number: int) -> None:

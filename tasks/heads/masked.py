@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from mixer.models.labels import IGNORED
+from mixer.utils.errors import InvalidValueError
 from tasks.heads.head import Head, HeadKind
 from tasks.heads.output_layer import find_output_layer
 from tasks.task import TaskSequence
@@ -39,10 +40,7 @@ class Masked(Head):
         has_own = options.get("compute_loss_func") is not None
         name = "label_smoothing_factor" if args.label_smoothing_factor > 0 else "compute_loss_func" if has_own else None
         if name is not None:
-            raise ValueError(
-                f"head='masked' reads the labels that the model is called with, but with {name} the Trainer keeps them "
-                f"from it. Leave {name} out, or say head='whole'."
-            )
+            raise InvalidValueError.about(name, "must be left out with head='masked', which needs labels.")
 
     def begin(self, model: nn.Module, number: int) -> None:
         """Takes note of the model; see `Head.begin`."""
@@ -52,7 +50,7 @@ class Masked(Head):
     def training(self) -> Iterator[None]:
         """Masks while the model is trained; see `Head.training`."""
         if self._model is None:
-            raise ValueError("head='masked': call begin(model, number) before training().")
+            raise InvalidValueError("head='masked': call begin(model, number) before training().", option="head")
         _, layer = find_output_layer(self._model, "head='masked'")
         mask = _Mask(self._model, self.sequence, layer.out_features)
         # The handles of hooks are contexts that remove them.
@@ -86,19 +84,16 @@ class _Mask:
         if labels is None and args:
             labels = inspect.signature(model.forward).bind_partial(*args).arguments.get("labels")
         if not isinstance(labels, Tensor):
-            raise ValueError(
-                "head='masked': the model is called in training without labels, which tell what task a row is of. The "
-                "samples have none, or the trainer keeps them for a loss of its own: compute the loss in the model's "
-                "forward, or say head='whole'."
+            raise InvalidValueError.about(
+                "labels", "must reach the model with head='masked', which tells tasks by them, but are not there."
             )
         if labels.is_floating_point():
-            raise ValueError(f"head='masked': labels must be whole numbers, one a row, got {labels.dtype}.")
+            raise InvalidValueError.about("labels", f"must be whole numbers, one a row, got {labels.dtype}.")
         self._known, self._competes = self._known.to(labels.device), self._competes.to(labels.device)
         strange = labels[(labels != IGNORED) & ~torch.isin(labels, self._known)]
         if len(strange):
-            raise ValueError(
-                f"head='masked': the labels {sorted(set(strange.tolist()))[:10]} are of no task, whose classes are "
-                f"{self._known.tolist()}. Add them to a task, leave those samples out, or say head='whole'."
+            raise InvalidValueError.about(
+                "labels", f"{sorted(set(strange.tolist()))[:10]} are of no task: add them to one, or say head='whole'."
             )
         self._labels = labels.reshape(-1)
 
@@ -108,9 +103,8 @@ class _Mask:
             return None
         labels = self._labels.to(logits.device)
         if logits.shape[:1] != labels.shape:
-            raise ValueError(
-                f"head='masked' needs one label and one row of logits a sample, got {len(labels)} labels and logits of "
-                f"shape {list(logits.shape)}. Say head='whole' for labels of tokens."
+            raise InvalidValueError.about(
+                "labels", f"must be one a row of logits, got {len(labels)} for {list(logits.shape)}. Say head='whole'."
             )
         rows = self._competes.to(logits.device)[labels.masked_fill(labels == IGNORED, len(self._competes) - 1)]
         competes = rows.view(len(labels), *[1] * (logits.dim() - 2), -1)
@@ -124,8 +118,8 @@ def _check_apart(sequence: TaskSequence) -> None:
     for earlier, task in itertools.combinations(sequence, 2):
         own, other = set(task.classes or ()), set(earlier.classes or ())
         if own != other and own & other:
-            raise ValueError(
-                f"head='masked' tells the task of a row by its label, but the tasks {earlier.name!r}, of classes "
-                f"{sorted(other)}, and {task.name!r}, of {sorted(own)}, have {sorted(own & other)} in common. "
-                "Number the classes of each task apart, tasks.sequences.number_apart(sequence), or say head='whole'."
+            raise InvalidValueError.about(
+                "head",
+                f"cannot be 'masked': {earlier.name!r} and {task.name!r} share classes. Use number_apart.",
+                found=sorted(own & other),
             )

@@ -6,6 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from mixer.models.inputs import inner_model
+from mixer.utils.errors import InvalidValueError
 
 
 def output_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
@@ -28,10 +29,7 @@ def output_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
     if named is not None:
         found = [(name, layer) for name, layer in linear if named is layer or named == name]
         if not found:
-            raise ValueError(
-                f"model.output_layer must be the name of a linear layer, one of {[name for name, _ in linear]}, got "
-                f"{named if isinstance(named, str) else type(named).__name__!r}."
-            )
+            raise InvalidValueError.about("model.output_layer", f"must be one of {[*dict(linear)]}, got {named!r}.")
         return found
     count = num_labels_of(model)
     fitting = [(name, layer) for name, layer in linear if count is None or layer.out_features == count]
@@ -58,9 +56,8 @@ def find_output_layer(model: nn.Module, asked_by: str) -> tuple[str, nn.Linear]:
     sizes = {name: module.out_features for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     count = num_labels_of(model)
     wanted = "one linear layer" if count is None else f"a linear layer with num_labels={count} outputs"
-    raise ValueError(
-        f"{asked_by} needs to know which layer gives the logits of classes: {wanted}, but {type(model).__name__} has "
-        f"{sizes or 'no linear layer at all'}. Name it, as in model.output_layer = 'classifier', or say head='whole'."
+    raise InvalidValueError.about(
+        "model.output_layer", f"must name the layer of logits for {asked_by} ({wanted}), found {sizes}.", found=sizes
     )
 
 

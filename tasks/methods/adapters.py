@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch import nn
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 from tasks.methods.shared import TaskMethod
 
@@ -117,21 +118,11 @@ class AdapterMethod(TaskMethod):
 def _check_adapter_per_task(model: nn.Module, asked_by: str) -> None:
     """Raises a `ValueError` for models that cannot have a LoRA adapter for each task, active together."""
     if not is_adapted(model):
-        raise ValueError(
-            f"{asked_by}: model must have a LoRA adapter, got a {type(model).__name__}. Give get_peft_model(model, "
-            "LoraConfig(...))."
-        )
+        raise InvalidValueError.about("model", f"must have a LoRA adapter for {asked_by}: use get_peft_model.")
     config: Any = model.peft_config[next(iter(model.peft_config))]
     if config.peft_type != "LORA":
         raise ValueError(f"{asked_by}: the adapter must be of LoRA, but is of {config.peft_type}. Use LoraConfig.")
     if config.modules_to_save:
-        raise ValueError(
-            f"{asked_by}: all adapters are active, but only one can have "
-            f"modules_to_save={sorted(config.modules_to_save)}. Leave it out of LoraConfig, as with "
-            "task_type='CAUSAL_LM': classes are then words that the model writes."
-        )
+        raise InvalidValueError.about("modules_to_save", f"must be left out of LoraConfig for {asked_by}.")
     if config.init_lora_weights not in _STARTS_AT_ZERO:
-        raise ValueError(
-            f"{asked_by}: a new adapter must not change the model, but init_lora_weights={config.init_lora_weights!r} "
-            "does. Leave it out of LoraConfig, or say 'gaussian'."
-        )
+        raise InvalidValueError.about("init_lora_weights", f"must leave the model as it is for {asked_by}.")

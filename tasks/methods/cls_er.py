@@ -48,7 +48,6 @@ class CLSER(TaskMethod):
         >>> run = ContinualRun(model, sequence, args, memory=ReplayBuffer(500), **options)  # doctest: +SKIP
     """
 
-    adds_term = True
     takes_weights = True
     lasts_for_all_tasks = True
 

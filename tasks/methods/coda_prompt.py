@@ -1,18 +1,13 @@
 """CODA-Prompt: a prompt is a sum of components, weighed by how their attended keys are like a row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from mixer.run.hooks import ForwardResult
 from mixer.utils.ranges import check_range
 from tasks.methods.prompts import PromptMethod, Prompts
-
-if TYPE_CHECKING:
-    from mixer.run.hooks import ForwardResult
 
 
 class CODAPrompt(PromptMethod):

@@ -1,18 +1,14 @@
 """DualPrompt: a prompt for all tasks in early layers, and one of each task, chosen by its key, in later ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from mixer.run.hooks import ForwardResult
+from mixer.utils.errors import InvalidValueError
 from tasks.methods.l2p import cosines
 from tasks.methods.prompts import PromptMethod, Prompts
-
-if TYPE_CHECKING:
-    from mixer.run.hooks import ForwardResult
 
 
 class DualPrompt(PromptMethod):
@@ -50,7 +46,7 @@ class DualPrompt(PromptMethod):
     ):
         super().__init__((*shared_layers, *layers), weight, shared_length=shared_length, length=length)
         if not layers:
-            raise ValueError("layers must be one or more numbers, of the layers that have prompts of tasks.")
+            raise InvalidValueError.about("layers", "must be one or more numbers of layers.")
         self.shared_layers, self.layers = tuple(shared_layers), tuple(layers)
         self.shared_length, self.length = shared_length, length
 

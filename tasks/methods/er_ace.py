@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
+from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer
 from tasks.methods.shared import TaskMethod, class_logits
 
@@ -28,17 +29,12 @@ class ERACE(TaskMethod):
             if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    adds_term = True
     needs_classes = True
 
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
         if not any(isinstance(stream.dataset, ReplayBuffer) and stream.dataset.is_online for stream in run.streams):
-            raise ValueError(
-                f"{self.name} needs a memory that is filled as samples are trained on, since nothing else teaches new "
-                "classes and earlier ones apart. Give one, such as memory=ReplayBuffer(1_000, 'ClassBalanced'), "
-                "without is_online=False."
-            )
+            raise InvalidValueError.about("memory", f"must be filled in training for {self.name}: ReplayBuffer(1_000).")
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
@@ -46,9 +42,8 @@ class ERACE(TaskMethod):
         super().begin_task(task, model)
         self._new, self._classes = self._run.stream_id(task.name, self.name), list(task.classes or ())
         if task.scenario == "task":
-            raise ValueError(
-                f"{self.name}: in a task-incremental sequence only the classes of a sample's own task compete anyway. "
-                "Leave it out, or say scenario='class'."
+            raise InvalidValueError.about(
+                "scenario", f"must not be 'task' with {self.name}, which changes nothing there."
             )
 
     def term(self, trained: ForwardResult) -> Tensor | None:

@@ -7,6 +7,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_temperature
 from replay import ReplayBuffer
 from tasks.methods.shared import FrozenModel, TaskMethod, class_logits
@@ -33,7 +34,6 @@ class ICaRL(TaskMethod):
             training, if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    adds_term = True
     takes_weights = True
     needs_classes = True
 
@@ -44,19 +44,13 @@ class ICaRL(TaskMethod):
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
         if not any(isinstance(stream.dataset, ReplayBuffer) for stream in run.streams):
-            raise ValueError(
-                f"{self.name} needs a memory of earlier classes. Give one, such as "
-                "memory=ReplayBuffer(2_000, 'Herding', is_online=False)."
-            )
+            raise InvalidValueError.about("memory", f"must be given for {self.name}, by 'Herding' say.")
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Copies the model; see `Method.begin_task`."""
         if task.scenario == "task":
-            raise ValueError(
-                f"{self.name} has one output layer for all classes, but a task-incremental sequence masks those of "
-                "other tasks. Say scenario='class', or use LwF."
-            )
+            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
         super().begin_task(task, model)
         self._seen = list(task.seen)
         self._before = FrozenModel(model, self._run.passes) if task.number else None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.trainer.method import RunContext, TaskContext
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import AdapterMethod, activate, is_adapted, matrices_of
@@ -63,19 +64,16 @@ class InfLoRA(AdapterMethod):
         others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
         others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
         if others:
-            raise ValueError(
-                f"{self.name} projects inputs of linear layers, but there is an adapter on {others[0]}. Leave that "
-                "layer out of target_modules."
-            )
+            raise InvalidValueError.about("target_modules", f"must be linear layers, but {others[0]} is none.")
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Adds the adapter of the task, and chooses its A; see `Method.begin_task`."""
         super().begin_task(task, model)
         assert is_adapted(model) and self._adapter is not None, "it was checked"  # noqa: S101, PT018
         if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):
-            raise ValueError(
-                f"{self.name} chooses A of a new adapter, but {self._adapter!r} is trained already. Merge it into the "
-                "model, merge_and_unload(), and add a new one."
+            raise InvalidValueError.about(
+                "model",
+                f"must have a new adapter, but {self._adapter!r} is trained: merge_and_unload() it, add another.",
             )
         squares = self._squares(model, task)
         with torch.no_grad():

@@ -1,18 +1,13 @@
 """L2P: a pool of prompts, of which each row takes those whose keys are most like it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from mixer.run.hooks import ForwardResult
 from mixer.utils.ranges import check_range
 from tasks.methods.prompts import PromptMethod, Prompts
-
-if TYPE_CHECKING:
-    from mixer.run.hooks import ForwardResult
 
 
 class L2P(PromptMethod):

@@ -28,7 +28,6 @@ class LwF(TaskMethod):
             training, if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    adds_term = True
     takes_weights = True
 
     def __init__(self, strength: float = 1.0, temperature: float = 2.0):

@@ -1,20 +1,17 @@
 """Merging: after each task the model becomes a combination of the models of all tasks so far."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from mixer.trainer.method import TaskContext
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
 from tasks.methods.shared import TaskMethod, load_tensors, save_tensors, trainable
-
-if TYPE_CHECKING:
-    from mixer.trainer.method import TaskContext
 
 Rule = Literal["average", "ties", "magmax"]
 Start = Literal["merged", "last", "initial"]
@@ -56,12 +53,12 @@ class Merging(TaskMethod):
 
     def __init__(self, rule: Rule = "average", start: Start = "merged", density: float = 0.2, scale: float = 1.0):
         if rule not in _RULES:
-            raise ValueError(f"rule must be one of {list(_RULES)}, got {rule!r}.")
+            raise InvalidValueError.about("rule", f"must be one of {list(_RULES)}, got {rule!r}.")
         if start not in ("merged", "last", "initial"):
-            raise ValueError(f"start must be 'merged', 'last' or 'initial', got {start!r}.")
+            raise InvalidValueError.about("start", f"must be 'merged', 'last' or 'initial', got {start!r}.")
         check_range("density", density, 0.0, 1.0, "0.2 is usual, and 1 keeps all entries")
         if density == 0:
-            raise ValueError("density must be above 0, got 0: nothing would be kept; 0.2 is usual.")
+            raise InvalidValueError.about("density", "must be above 0, got 0: nothing would be kept; 0.2 is usual.")
         check_range("scale", scale, 0.0, float("inf"), "1 is usual")
         self.rule, self.start, self.density, self.scale = rule, start, float(density), float(scale)
         self._merge = partial(ties, density=self.density) if rule == "ties" else _RULES[rule]
@@ -88,9 +85,8 @@ class Merging(TaskMethod):
         size = sum(one.numel() for one in trainable(model).values())
         if self._initial is None or len(self._initial) != size:
             found = 0 if self._initial is None else len(self._initial)
-            raise ValueError(
-                f"Merging adds up parameters of tasks, but {found} were trained at first and {size} are now. Train the "
-                "same ones in each task: head='whole', and no method that adds parameters."
+            raise InvalidValueError.about(
+                "model", f"must train the same parameters in each task, not {found} and {size}."
             )
         return self._initial
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from mixer import MixingTrainer
 from mixer.utils.arrays import Float32Array, Int64Array
+from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer, extract_features
 from tasks.score import Score
 from tasks.sources.checks import require_labels
@@ -25,10 +26,7 @@ def nearest_mean(memory: ReplayBuffer, within_task: bool = False) -> Score:
         ValueError: If the selection knows no classes.
     """
     if "label" not in memory.selection.needs:
-        raise ValueError(
-            f"nearest_mean: memory needs to know the classes of its samples, but selection={memory.selection.name} "
-            "does not. Use 'Herding', 'ClassBalanced' or another one by class."
-        )
+        raise InvalidValueError.about("memory", f"must select by class, like 'Herding', got {memory.selection.name}.")
 
     def measure(trainer: MixingTrainer, task: Task) -> float:
         labels: Int64Array = memory.entries["label"].astype(np.int64)

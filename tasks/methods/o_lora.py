@@ -39,8 +39,6 @@ class OLoRA(AdapterMethod):
         >>> run = ContinualRun(model, sequence, args, methods=[OLoRA()])  # doctest: +SKIP
     """
 
-    adds_term = True
-
     def __init__(self, weight: float = 0.5):
         check_range("weight", weight, 0.0, float("inf"), "0.5 to 5 are usual, and 0 leaves adapters as they come")
         self.weight = float(weight)

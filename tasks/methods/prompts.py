@@ -1,14 +1,12 @@
 """Prompts: keys and values before those of a frozen encoder's own attention, chosen by what it makes of each row."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +14,12 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from mixer.trainer.method import RunContext, TaskContext
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import is_adapted
 from tasks.methods.shared import TaskMethod
-
-if TYPE_CHECKING:
-    from mixer.trainer.method import RunContext, TaskContext
 
 _PROMPTED, _KINDS = "prompted_", ("eager", "sdpa")  # prefix of the names of attention with prompts, and what it extends
 
@@ -63,9 +60,9 @@ class Prompts(nn.Module):
         finally:
             _present.reset(token)
         if asked.num_calls <= max(self.layers):
-            raise ValueError(
-                f"layers must be numbers below {asked.num_calls}, which is how often {type(encoder).__name__} calls "
-                f"attention by transformers' AttentionInterface, got {list(self.layers)}."
+            raise InvalidValueError.about(
+                "layers",
+                f"must be below {asked.num_calls}, as often as {type(encoder).__name__} attends, got {self.layers}.",
             )
         self.query = first_token(output).detach().float()
         # DDP looks for all that is trained behind the output, where keys are not that a term alone has a gradient of.
@@ -98,7 +95,6 @@ class PromptMethod(TaskMethod):
         counts: What must be 1 or more, by its name.
     """
 
-    adds_term = True
     takes_weights = True
     adds_parameters = True
     _prompts: Any
@@ -109,7 +105,7 @@ class PromptMethod(TaskMethod):
         for layer in self.layers:
             check_count("layers", layer, 0, "layers are numbered from 0")
         if not self.layers or len(set(self.layers)) < len(self.layers):
-            raise ValueError(f"layers must be different numbers, one or more, got {list(self.layers)}.")
+            raise InvalidValueError.about("layers", f"must be different numbers, one or more, got {list(self.layers)}.")
         for name, count in counts.items():
             check_count(name, count, 1, "see the paper for usual sizes")
 
@@ -130,18 +126,16 @@ class PromptMethod(TaskMethod):
             self._prompts.cpu().grow(task.number)
         self._prompts.to(device)
         if (count := len(self._prompts.keys)) > task.number + 1:
-            raise ValueError(
-                f"{self.name}: model.prompts has those of {count} tasks before task {task.number + 1} is trained. Give "
-                "a run a model without any."
+            raise InvalidValueError.about(
+                "model", f"must have no prompts at first, but has those of {count} before task {task.number + 1}."
             )
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses what an encoder in evaluation mode does not do; see `Method.prepare`."""
         super().prepare(model)
         if getattr(self._run.passes.model, "is_gradient_checkpointing", False):
-            raise ValueError(
-                f"gradient_checkpointing: {self.name} keeps the encoder in evaluation mode, in which transformers makes"
-                " no checkpoints of activations. Leave it out."
+            raise InvalidValueError.about(
+                "gradient_checkpointing", f"has no effect with {self.name}, whose encoder stays in evaluation mode."
             )
 
     def settings(self) -> str:
@@ -162,11 +156,11 @@ def prompts_of(model: nn.Module, method: PromptMethod) -> Prompts:
     """
     found = getattr(model, "prompts", None)
     if found is None:
-        encoder = _encoder_of(model, method.name)
+        encoder = _encoder_of(model)
         configs = _configs_of(encoder, method.name)
         found = method.new_prompts(int(configs[0].hidden_size))
         if max(found.layers) >= (most := getattr(configs[0], "num_hidden_layers", sys.maxsize)):
-            raise ValueError(f"layers must be numbers below {most}, those of the model, got {list(found.layers)}.")
+            raise InvalidValueError.about("layers", f"must be below {most}, got {list(found.layers)}.")
         for config in configs:
             kind = config._attn_implementation.removeprefix(_PROMPTED)  # noqa: SLF001  # public for whole models only
             config._attn_implementation = _PROMPTED + kind  # noqa: SLF001
@@ -175,20 +169,17 @@ def prompts_of(model: nn.Module, method: PromptMethod) -> Prompts:
         encoder.register_forward_pre_hook(found.enter, with_kwargs=True)
         encoder.register_forward_hook(found.leave, always_call=True)
     if not isinstance(found, Prompts) or found.made_by != method.settings():
-        raise ValueError(
-            f"{method.settings()}: model.prompts is there already, of {getattr(found, 'made_by', type(found))}. Give "
-            "each method a model of its own."
+        raise InvalidValueError.about(
+            "model", f"must have no prompts, but has those of {getattr(found, 'made_by', type(found))}."
         )
     return found
 
 
-def _encoder_of(model: nn.Module, asked_by: str) -> nn.Module:
+def _encoder_of(model: nn.Module) -> nn.Module:
     encoder = getattr(model, "base_model", None)
     if is_adapted(model) or not isinstance(encoder, nn.Module) or encoder is model:
-        raise ValueError(
-            f"{asked_by}: model must be an encoder with a head, such as one of AutoModelForImageClassification, got a "
-            f"{type(model).__name__}. A model of your own has its encoder as base_model, which gives [num_rows, width] "
-            "or [num_rows, num_tokens, width]."
+        raise InvalidValueError.about(
+            "model", f"must have an encoder as base_model, but {type(model).__name__} has none."
         )
     return encoder
 
@@ -199,13 +190,14 @@ def _configs_of(encoder: nn.Module, asked_by: str) -> list[Any]:
     kinds = {config._attn_implementation for config in found.values()}  # noqa: SLF001
     fits = all(part._can_set_attn_implementation() for part in encoder.modules() if isinstance(part, PreTrainedModel))  # noqa: SLF001
     if not fits or not kinds or not kinds <= {*_KINDS, *(_PROMPTED + kind for kind in _KINDS)}:
-        raise ValueError(
+        raise InvalidValueError(
             f"{asked_by}: model must call its attention by transformers' AttentionInterface, as 'sdpa' or 'eager', but "
             f"that of {type(encoder).__name__} is {sorted(map(str, kinds)) if fits and kinds else 'its own'}. Load it "
-            "with attn_implementation='sdpa', or take another model, such as ViT, DeiT, DINOv2, BERT or RoBERTa."
+            "with attn_implementation='sdpa', or take another model, such as ViT, DeiT, DINOv2, BERT or RoBERTa.",
+            option="model",
         )
     if any(getattr(part, "is_causal", False) for part in encoder.modules()):
-        raise ValueError(f"{asked_by}: model must be an encoder, but {type(encoder).__name__} attends causally.")
+        raise InvalidValueError.about("model", f"must be an encoder, but {type(encoder).__name__} attends causally.")
     return list(found.values())
 
 
@@ -219,10 +211,7 @@ def first_token(output: Any) -> Tensor:
     found = getattr(output, "last_hidden_state", None)
     found = found if found is not None else output[0] if isinstance(output, tuple) else output
     if not isinstance(found, Tensor) or found.dim() not in (2, 3):
-        raise ValueError(
-            "model.base_model must give [num_rows, width] or [num_rows, num_tokens, width], for queries, got "
-            f"{list(found.shape) if isinstance(found, Tensor) else type(found).__name__}."
-        )
+        raise InvalidValueError("base_model must give [num_rows, (num_tokens,) width].", option="model")
     return found[:, 0] if found.dim() == 3 else found
 
 
@@ -243,9 +232,8 @@ class _Forward:
             return key, value, mask
         num_rows, num_heads, _, size = key.shape
         if prefix.shape[0] != num_rows or prefix.shape[-1] != num_heads * size:
-            raise ValueError(
-                f"model must have keys of {num_heads} heads of {prefix.shape[-1]} values in all for each of "
-                f"{prefix.shape[0]} rows, to go with prompts, but its attention has {list(key.shape)}."
+            raise InvalidValueError(
+                f"Keys must fit prompts {list(prefix.shape)}, got {list(key.shape)}", option="model"
             )
         parts = prefix.to(key.dtype).view(num_rows, 2, -1, num_heads, size).transpose(2, 3)
         if mask is not None:

@@ -15,6 +15,7 @@ from transformers import GenerationConfig
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.models.labels import IGNORED
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seed_generators
 from mixer.utils.ranges import check_count
 from replay.methods.memories import find_memory
@@ -63,11 +64,10 @@ class PseudoSamples(Method):
         """Finds the memory; see `Method.attach`."""
         self._run = run
         _, self._buffer, _ = find_memory(run, self.memory, self.name)
-        check_generates(run.passes.model, self.name)
+        check_generates(run.passes.model)
         if self._buffer.is_online:
-            raise ValueError(
-                f"{self.name}: memory={self.memory!r} takes in the samples of training, which would replace those that "
-                f"the model writes. Give ReplayBuffer({self._buffer.capacity}, is_online=False)."
+            raise InvalidValueError.about(
+                "memory", f"must be ReplayBuffer({self._buffer.capacity}, is_online=False), to keep real samples out."
             )
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
@@ -141,30 +141,20 @@ def _check_sample(sample: Any, start: int, task: str) -> None:
     ids, labels = (torch.as_tensor(sample[name]) for name in ("input_ids", "labels"))
     mask = torch.as_tensor(sample.get("attention_mask", torch.ones_like(ids))).bool()
     if int(ids[0]) != start:
-        raise ValueError(
-            f"PseudoSamples: samples must begin with the start token {start}, but the first one of task {task!r} "
-            f"begins with {int(ids[0])}. Put it in front of all samples, or name another one, start=."
+        raise InvalidValueError.about(
+            "start", f"must begin each sample, but one of task {task!r} begins with {int(ids[0])}, not {start}."
         )
     if labels.shape != ids.shape or (labels != ids)[1:][mask[1:]].any():
-        raise ValueError(
-            f"PseudoSamples: the model must learn to write whole samples, but labels of task {task!r} are not its "
-            "tokens, as with prompts that are no labels. Set labels to input_ids."
+        raise InvalidValueError.about(
+            "labels", f"must be input_ids, for the model to write whole samples, but are not in task {task!r}."
         )
 
 
-def check_generates(model: nn.Module, asked_by: str) -> None:
-    """Raises a `ValueError` if a model does not write text from left to right.
-
-    Args:
-        model: The model.
-        asked_by: The method, for the error.
-    """
+def check_generates(model: nn.Module) -> None:
+    """Raises a `ValueError` if a model does not write text from left to right."""
     config = getattr(model, "config", None)
     if not callable(getattr(model, "generate", None)) or getattr(config, "is_encoder_decoder", False):
-        raise ValueError(
-            f"{asked_by} samples from the model, but a {type(model).__name__} does not write text from left to right. "
-            "Use a causal language model of transformers, such as AutoModelForCausalLM gives."
-        )
+        raise InvalidValueError.about("model", f"must write text, as a causal one does, got a {type(model).__name__}.")
 
 
 def sample(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mixer import MixingTrainer
 from mixer.trainer.method import TaskContext
 from mixer.utils.arrays import Float32Array, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.held_out import hold_out
 from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range
@@ -62,7 +63,7 @@ class RanPAC(TaskMethod):
     ):
         check_count("num_projections", num_projections, 1, "10,000 are usual")
         if not len(strengths):
-            raise ValueError("strengths must have one λ or more, but is empty; [1.0] chooses none.")
+            raise InvalidValueError.about("strengths", "must have one λ or more, but is empty; [1.0] chooses none.")
         for number, strength in enumerate(strengths):
             check_range(f"strengths[{number}]", strength, 1e-12, float("inf"), "powers of ten are usual")
         self.num_projections, self.trains_first = num_projections, trains_first
@@ -107,13 +108,12 @@ class RanPAC(TaskMethod):
             ValueError: If features are not as long as those before, or not finite.
         """
         if not np.isfinite(features).all():
-            raise ValueError(f"{self.name}: the model's features have entries that are not finite.")
+            raise InvalidValueError.about("features", "must be finite, but some are not.")
         if not self._state:
             self._state = self._empty(features.shape[1], seed)
         if (expected := len(self._state["projection"])) != features.shape[1]:
-            raise ValueError(
-                f"{self.name}: features have {features.shape[1]} entries, those of earlier tasks {expected}. The input "
-                "of the last linear layer must stay as long as it is."
+            raise InvalidValueError.about(
+                "features", f"must have {expected} entries as before, got {features.shape[1]}."
             )
         self._widen(labels)
         num_held = min(-(-len(labels) // _HELD), len(labels) - len(np.unique(labels)))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.utils.errors import InvalidValueError
 
 _FILE, _STRIDES = "state.safetensors", "strides"
 Tensors = dict[str, Tensor]
@@ -39,14 +40,11 @@ class TaskMethod(Method):
     def prepare(self, model: nn.Module) -> None:
         """Refuses a run without tasks, or classes where they are needed; see `Method.prepare`."""
         if self._task is None:
-            raise ValueError(
-                f"{self.name} needs to know where tasks begin and end, which a trainer of one run does not tell. Pass "
-                "it to tasks.ContinualRun(methods=[...])."
-            )
+            raise InvalidValueError.about("methods", f"{self.name} goes by tasks: use ContinualRun(methods=...).")
         if self.needs_classes and self._task.classes is None:
-            raise ValueError(
-                f"{self.name} goes by classes, but the samples of task {self._task.name!r} have none. Give them a "
-                "column 'label', or use a method that needs none, such as OnlineEWC."
+            raise InvalidValueError.about(
+                "methods",
+                f"{self.name} goes by classes, but the samples of {self._task.name!r} have no column 'label'.",
             )
 
 
@@ -168,9 +166,8 @@ def last_linear(model: nn.Module, asked_by: str) -> nn.Linear:
     """
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise ValueError(
-            f"{asked_by} goes by the input of the model's last linear layer, but {type(model).__name__} has none. Give "
-            "a classifier with an nn.Linear as its output layer."
+        raise InvalidValueError.about(
+            "model", f"must have a linear layer for {asked_by}, but {type(model).__name__} has none."
         )
     return layers[-1]
 
@@ -202,10 +199,8 @@ def class_logits(output: object, num_rows: int, asked_by: str) -> Tensor:
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != num_rows:
         found = f"'logits' of shape {list(logits.shape)}" if isinstance(logits, Tensor) else "no 'logits'"
-        raise ValueError(
-            f"{asked_by} needs logits [num_rows, num_classes] of {num_rows} samples, but the model's forward gives "
-            f"{found}. Use a classifier that returns a mapping with 'logits', or a method that needs none, such as "
-            "OnlineEWC."
+        raise InvalidValueError.about(
+            "model", f"must give logits [num_rows, num_classes] of {num_rows} rows for {asked_by}, but gives {found}."
         )
     return logits.to(wide(logits))
 

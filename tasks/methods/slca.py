@@ -13,6 +13,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext, TaskContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range, check_temperature
 from replay import extract_features
@@ -64,7 +65,6 @@ class SLCA(TaskMethod):
         >>> run = ContinualRun(model, sequence, args, **options)  # doctest: +SKIP
     """
 
-    adds_term = True
     takes_weights = True
     needs_classes = True
     lasts_for_all_tasks = True
@@ -87,19 +87,19 @@ class SLCA(TaskMethod):
     def attach(self, run: RunContext) -> None:
         """Refuses a memory; see `Method.attach`."""
         if run.memories:
-            raise ValueError(f"{self.name} draws features in place of samples. Leave memory= out, or use ERACE.")
+            raise InvalidValueError.about("memory", f"must be left out with {self.name}, or use ERACE.")
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Takes note of the task's classes; see `Method.begin_task`."""
         if task.scenario == "task":
-            raise ValueError(f"{self.name} compares all logits, but a task-incremental sequence masks some. Use LwF.")
+            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
         super().begin_task(task, model)
         if not task.number:
             self._gaussians = {}
         self._own = sorted(task.classes or ())  # which a sequence may have in an order by seed
         if not any(parameter.requires_grad for parameter in last_linear(model, self.name).parameters()):
-            raise ValueError(f"{self.name} trains the model's last linear layer, which is frozen. Let it be trained.")
+            raise InvalidValueError.about("model", f"must have a last linear layer that is trained, for {self.name}.")
 
     def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Leaves out the model's own loss; see `Method.factors`."""

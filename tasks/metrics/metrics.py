@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError
 from tasks.metrics.score_matrix import ScoreMatrix
 
 
@@ -55,14 +56,14 @@ def forgetting(scores: FloatArray, after: int | None = None) -> float:
 
 def _last_task(num_tasks: int, after: int | None) -> int:
     if after is not None and not 1 <= after <= num_tasks:
-        raise ValueError(f"after must be a task from 1 to {num_tasks}, but is {after}.")
+        raise InvalidValueError.about("after", f"must be a task from 1 to {num_tasks}, but is {after}.")
     return num_tasks if after is None else after
 
 
 def _first_tasks(scores: FloatArray, after: int | None) -> FloatArray:
     """Cuts R to the first k tasks: `[k + 1, k]`."""
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] + 1 or scores.shape[1] == 0:
-        raise ValueError(f"scores must have the shape [num_tasks + 1, num_tasks], but have {list(scores.shape)}.")
+        raise InvalidValueError.about("scores", f"must be [num_tasks + 1, num_tasks], got {list(scores.shape)}.")
     last = _last_task(scores.shape[1], after)
     return scores[: last + 1, :last]
 

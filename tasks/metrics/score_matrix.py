@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import other_version, write_json
 from mixer.utils.validation import DAMAGE, load_json
 from tasks.metrics.course import Course
@@ -48,11 +49,11 @@ class ScoreMatrix:
     ):
         self.task_names, self.held_out_names = tuple(task_names), tuple(held_out)
         if clash := [name for name in held_out if name in self.task_names]:
-            raise ValueError(f"held_out has the names of tasks, {clash}: give those sets other names.")
+            raise InvalidValueError.about("held_out", f"has the names of tasks, {clash}: give those sets other names.")
         are_names = all(isinstance(name, str) and _is_text(name) for name in self.task_names)
         are_distinct = len(set(self.task_names)) == len(self.task_names)
         if isinstance(task_names, str) or not self.task_names or not (are_names and are_distinct):
-            raise ValueError(f"task_names must be at least one name, each another, but is {task_names!r}.")
+            raise InvalidValueError.about("task_names", f"must be different names, at least one, got {task_names!r}.")
         self.higher_is_better, self.metric = higher_is_better, metric
         self.path = None if path is None else Path(path)
         self.failures: dict[tuple[int, str], str] = {}
@@ -93,7 +94,7 @@ class ScoreMatrix:
                 matrix._held_out[int(after)] = {name: float(score) for name, score in scores.items()}
             matrix.course.load_state(content.get("course", {}))
         except (OSError, ValueError, *DAMAGE) as error:
-            raise ValueError(f"{path} holds no score matrix that can be read ({error!r}).") from None
+            raise InvalidValueError.about(Path(path).name, f"holds no score matrix: {path} ({error!r}).") from None
         matrix.path = Path(path)
         return matrix
 
@@ -134,11 +135,11 @@ class ScoreMatrix:
         _check_within("after", after, 0, self.num_tasks)
         failures = failures or {}
         if unknown := [name for name in (*scores, *failures) if name not in self.task_names]:
-            raise ValueError(f"scores and failures must name tasks of {self.task_names}, but name {unknown}.")
+            raise InvalidValueError.about("scores", f"must be of the tasks {self.task_names}, got {unknown}.")
         row = [_number(name, scores.get(name, float("nan"))) for name in self.task_names]
         missing = [name for name, score in zip(self.task_names, row, strict=True) if np.isnan(score)]
         if scored := {name: scores[name] for name in failures if name not in missing}:
-            raise ValueError(f"failures must name tasks without a score, but some have one: {scored}.")
+            raise InvalidValueError.about("failures", f"must name tasks without a score, but some have one: {scored}.")
         why_not = {name: _NOT_A_NUMBER if name in scores else NOT_RECORDED for name in missing} | dict(failures)
         self._rows[after] = row
         self.failures = {key: why for key, why in self.failures.items() if key[0] != after}
@@ -217,12 +218,12 @@ def _is_text(name: str) -> bool:
 
 def _check_within(name: str, number: int, least: int, most: int) -> None:
     if not least <= number <= most:
-        raise ValueError(f"{name} must be from {least} to {most}, but is {number}.")
+        raise InvalidValueError.about(name, f"must be from {least} to {most}, but is {number}.")
 
 
 def _number(name: str, score: object) -> float:
     if not isinstance(score, Real):
-        raise ValueError(f"the score of {name!r} must be a number, but is {score!r}.")
+        raise InvalidValueError(f"the score of {name!r} must be a number, but is {score!r}.", option=name)
     return float(score)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import read_json
 from mixer.utils.statistics import Measured, bound, over_seeds, paired_bound
 from tasks.metrics.metrics import all_metrics
@@ -61,7 +62,7 @@ class SeedScores:
     def __post_init__(self) -> None:
         kinds = {seed: (matrix.metric, matrix.num_tasks) for seed, matrix in self.by_seed.items()}
         if len(set(kinds.values())) != 1:
-            raise ValueError(f"Seeds of one run must have the same metric and number of tasks, got {kinds}.")
+            raise InvalidValueError.about("by_seed", f"must have one metric and one number of tasks, got {kinds}.")
 
     @classmethod
     def read(cls, folders: Mapping[int, Path]) -> "SeedScores":

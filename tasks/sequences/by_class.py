@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mixer.utils.errors import InvalidValueError
 from tasks.sequences.data_sets import relabel
 from tasks.sequences.parts import check_between, check_seed, class_labels, class_tasks, in_order, listed, named
 from tasks.task import Scenario, TaskSequence
@@ -53,8 +54,8 @@ def _partition(
     classes: list[int], classes_per_task: int | None, groups: Groups | None, seed: int | None
 ) -> dict[str, list[int]]:
     if (classes_per_task is None) == (groups is None):
-        raise ValueError(
-            f"by_class: give classes_per_task or groups, one of them, got {classes_per_task} and {groups}."
+        raise InvalidValueError.about(
+            "groups", f"or classes_per_task must be set, got {groups} and {classes_per_task}."
         )
     if classes_per_task is not None:
         check_between("by_class: classes_per_task", classes_per_task, len(classes), "classes there are")
@@ -64,16 +65,13 @@ def _partition(
         starts = range(0, len(ordered), classes_per_task)
         return named(ordered[start : start + classes_per_task] for start in starts)
     if seed is not None:
-        raise ValueError(f"by_class: groups have an order already; leave out seed={seed}.")
+        raise InvalidValueError.about("by_class: groups", f"have an order already; leave out seed={seed}.")
     example = "[[0, 1], [2, 3]]"
     found = named(groups if isinstance(groups, Mapping) else listed("by_class: groups", groups, example))
     labels = [(name, label) for name, group in found.items() for label in group]
     for name, label in labels:
         if not isinstance(label, (int, np.integer)):
-            raise ValueError(
-                f"by_class: groups must hold classes, which are whole numbers, as {example} does, got {label!r} in "
-                f"{name!r}."
-            )
+            raise InvalidValueError.about("groups", f"must hold classes, as {example} does, got {label!r} in {name!r}.")
     _check_partition(classes, [label for _, label in labels])
     return found
 
@@ -86,7 +84,8 @@ def _check_partition(classes: list[int], given: list[int]) -> None:
     }
     for fault, found in faults.items():
         if found:
-            raise ValueError(
-                f"by_class: groups {fault} {found}. Each class of the data belongs in one group; samples that no task "
-                "shall have are left out of the data beforehand: tasks.sequences.pick(data, indices)."
+            raise InvalidValueError.about(
+                "groups",
+                f"{fault} {found}: each class belongs in one; leave samples out by pick(data, indices).",
+                found=found,
             )

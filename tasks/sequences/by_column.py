@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mixer.utils.errors import InvalidValueError
 from tasks.sequences.derived import number_apart
 from tasks.sequences.parts import check_between, check_known, listed, new_task
 from tasks.sources.checks import require_column
@@ -55,7 +56,7 @@ def by_column(
     found = sorted(set(values.tolist()))
     ordered = found if order is None else listed("by_column: order", order, str(found[:3]))
     if len(ordered) != len(found) or set(ordered) != set(found):
-        raise ValueError(f"by_column: order must name each value of {column!r} once, {found}, got {ordered}.")
+        raise InvalidValueError.about("order", f"must name each value of {column!r} once, {found}, got {ordered}.")
     splits = train, evaluation
     tasks = (
         new_task(name, splits, (values == value, evaluated == value), f"{column} = {value}")
@@ -104,7 +105,7 @@ def by_time(
             is empty.
     """
     if (boundaries is None) == (num_tasks is None):
-        raise ValueError(f"by_time: give boundaries or num_tasks, one of them, got {boundaries} and {num_tasks}.")
+        raise InvalidValueError.about("boundaries", f"or num_tasks must be set, got {boundaries} and {num_tasks}.")
     given = None if boundaries is None else listed("by_time: boundaries", boundaries, "['2023-01-01', '2024-01-01']")
     moments, evaluated_at, starts = read_moments(train, evaluation, column, given)
     if num_tasks is not None:
@@ -112,7 +113,7 @@ def by_time(
         starts = np.sort(moments)[np.arange(1, num_tasks) * len(moments) // num_tasks]
     if np.any(starts[1:] <= starts[:-1]):
         hint = " Too few different moments for so many tasks: lower num_tasks." if boundaries is None else ""
-        raise ValueError(f"by_time: boundaries must ascend, got {starts.tolist()}.{hint}")
+        raise InvalidValueError.about("by_time: boundaries", f"must ascend, got {starts.tolist()}.{hint}")
     periods = np.searchsorted(starts, moments, side="right")
     evaluated = np.searchsorted(starts, evaluated_at, side="right")
     splits = train, evaluation
@@ -148,10 +149,7 @@ def read_moments(train: Any, evaluation: Any, column: str, boundaries: Sequence[
     together = set().union(*kinds.values())
     if len(together) > 1 and together != {"dates", "text"}:
         kinds_by_name = ", ".join(f"{name} has {' and '.join(sorted(own))}" for name, own in kinds.items() if own)
-        raise ValueError(
-            f"by_time: moments of column {column!r} must be all numbers, or all dates or text, to be compared, but "
-            f"{kinds_by_name}. Use one kind: boundaries as the column has them, 3 rather than '3', or cast the column."
-        )
+        raise InvalidValueError.about("column", f"{column!r} must be of one kind, but {kinds_by_name}: cast it.")
     if "dates" in together:
         found = {name: _as_dates(moments, name, column) for name, moments in found.items()}
     if boundaries is not None:
@@ -173,9 +171,8 @@ def _as_dates(moments: NDArray[Any] | Sequence[Any], called: str, column: str) -
     try:
         read = pd.to_datetime(pd.Series(list(moments), dtype=object), utc=True, format="ISO8601")
     except ValueError as error:
-        raise ValueError(
-            f"by_time: moments of column {column!r} are compared as dates, but {called} has text that is none: "
-            f"{str(error).splitlines()[0]} Write dates as 2024-01-31 or 2024-01-31T12:00."
+        raise InvalidValueError.about(
+            "column", f"{column!r} must have dates as 2024-01-31, but {called} has {str(error).splitlines()[0]}"
         ) from error
     dates: NDArray[Any] = read.dt.tz_localize(None).to_numpy()
     return dates

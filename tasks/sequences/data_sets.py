@@ -13,6 +13,7 @@ from torch.utils.data import Subset
 
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from replay.storage.labels import read_labels
 from tasks.sources.arrays import ByColumns, Sample
 from tasks.sources.checks import check_map_style, label_column, require_labels
@@ -73,18 +74,15 @@ def find_inputs(
     """
     check_map_style(dataset, called)
     if len(dataset) == 0:
-        raise ValueError(f"{called} must have at least one sample, but is empty. Look at what it was picked by.")
+        raise InvalidValueError.about(called, "must have at least one sample, but is empty.")
     is_reader = isinstance(dataset, ColumnReader)
     if not is_reader:
-        raise TypeError(
-            f"{called}: inputs are transformed by columns, which a {type(dataset).__name__} does not give: put them "
-            "into memory, tasks.sources.Arrays(inputs, labels), or give the data set a read_columns(indices)."
-        )
+        raise InvalidTypeError.about(called, f"must be read by columns, like Arrays, got {type(dataset).__name__}.")
     row: Mapping[str, Tensor] = dataset.read_columns(np.zeros(1, dtype=np.int64))
     columns = [name for name in row if name not in _LABELS]
     name = columns[0] if input_name is None and len(columns) == 1 else input_name
     if name not in columns:
-        raise ValueError(f"input_name must be the column to transform, one of {columns}, got {input_name!r}.")
+        raise InvalidValueError.about("input_name", f"must be one of {columns}, got {input_name!r}.")
     return name, tuple(row[name].shape[1:])
 
 
@@ -124,17 +122,14 @@ def relabel(dataset: Any, numbers: Mapping[int, int]) -> Any:
     labels = require_labels(dataset, "relabel")
     missing = sorted(set(np.unique(labels).tolist()) - set(numbers))
     if missing:
-        raise ValueError(f"relabel: numbers must have a new one for every class, but lacks {missing}.")
+        raise InvalidValueError.about("relabel: numbers", f"must have a new one for every class, but lacks {missing}.")
     renumbered = np.array([numbers[label] for label in labels.tolist()], dtype=np.int64)
     if isinstance(dataset, datasets.Dataset):
         name = label_column(dataset)
         return dataset.remove_columns(name).add_column(name, renumbered)
     if isinstance(dataset, ColumnReader):
         return Relabelled(dataset, renumbered)
-    raise TypeError(
-        f"Classes of a {type(dataset).__name__} cannot be numbered anew: put the data into memory, "
-        "tasks.sources.Arrays(inputs, labels), or number them 0, 1, ... in each task beforehand."
-    )
+    raise InvalidTypeError.about("dataset", f"must be read by columns, like Arrays, got {type(dataset).__name__}.")
 
 
 class Picked(_View):
@@ -197,7 +192,7 @@ def pick(dataset: Any, indices: npt.ArrayLike) -> Any:
 def _checked(dataset: Any, indices: npt.ArrayLike) -> Int64Array:
     picked = np.asarray(indices)
     if picked.ndim != 1 or (picked.dtype.kind not in "iu" and len(picked)):
-        raise TypeError(f"indices must be whole numbers on one axis, got {picked.dtype} of shape {list(picked.shape)}.")
+        raise InvalidTypeError.about("indices", f"must be whole numbers on one axis, got {picked.dtype}.")
     if len(picked) and not (picked.min() >= 0 and picked.max() < len(dataset)):
         worst = picked.min() if picked.min() < 0 else picked.max()
         raise IndexError(f"indices of {len(dataset)} samples count from 0, got {worst}.")

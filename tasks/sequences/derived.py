@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset
 
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from replay.storage.labels import read_labels
 from tasks.sequences.data_sets import relabel
 from tasks.sources.arrays import ByColumns, Sample
@@ -103,13 +104,12 @@ def from_data_sets(data_sets: Mapping[str, tuple[Any, Any] | list[Any]], scenari
         TypeError: If something is no pair of data sets.
     """
     if not isinstance(data_sets, Mapping):
-        raise TypeError(
-            "from_data_sets: data_sets must give for each task, by its name, a pair of data sets, "
-            f"{{'first': (train, evaluation)}}, got a {type(data_sets).__name__}."
+        raise InvalidTypeError.about(
+            "data_sets", f"must be {{NAME: (train, evaluation)}}, got {type(data_sets).__name__}."
         )
     for name, pair in data_sets.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f"from_data_sets {name!r}: give a pair (train, evaluation), got {type(pair).__name__}.")
+            raise InvalidTypeError.about("data_sets", f"must have a pair as {name!r}, got {type(pair).__name__}.")
     return TaskSequence(tuple(Task(name, *pair) for name, pair in data_sets.items()), scenario)
 
 
@@ -129,7 +129,7 @@ def number_apart(sequence: TaskSequence, scenario: Scenario = "task") -> TaskSeq
     """
     without = [task.name for task in sequence if task.classes is None]
     if without:
-        raise ValueError(f"number_apart: the tasks {without} have no classes that could be numbered; leave it out.")
+        raise InvalidValueError.about("sequence", f"must have classes in all tasks, but {without} have none.")
     tasks, num_classes = [], 0
     for task in sequence:
         numbers = {label: number for number, label in enumerate(task.classes or (), num_classes)}

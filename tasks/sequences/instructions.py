@@ -11,6 +11,8 @@ import numpy as np
 from mixer.tools.recipe.data import Prompt, formatted
 from mixer.tools.recipe.data.row_files import read_files
 from mixer.tools.recipe.data.suffixes import suffix_of
+from mixer.tools.recipe.data.validation import hold_out
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.held_out import hold_out
 from mixer.utils.ranges import check_count
 from tasks.sequences.parts import check_seed, listed
@@ -110,14 +112,14 @@ def instructions(
 def _names(order: str | Sequence[str] | None) -> list[str] | None:
     if isinstance(order, str):
         if order not in ORDERS:
-            raise ValueError(f"instructions: order must be one of {list(ORDERS)} or a list of tasks, got {order!r}.")
+            raise InvalidValueError.about("order", f"must be one of {list(ORDERS)} or a list of tasks, got {order!r}.")
         return list(ORDERS[order])
     if order is None:
         return None
     names = listed("instructions: order", order, '["first", "second"]')
     plain = [_plain(str(name)) for name in names]
     if twice := sorted({str(name) for name, own in zip(names, plain, strict=True) if plain.count(own) > 1}):
-        raise ValueError(f"instructions: order must name each task once, these come twice: {twice}.")
+        raise InvalidValueError.about("instructions: order", f"must name each task once, these come twice: {twice}.")
     return names
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count
 from tasks.sequences.data_sets import pick
 from tasks.sources.checks import require_labels
@@ -15,7 +16,7 @@ from tasks.task import Task
 def check_between(name: str, value: Any, most: int, of_what: str) -> None:
     """Raises a `ValueError` unless `value` is an integer from 1 to `most`, the number of `of_what`."""
     if not isinstance(value, (int, np.integer)) or not 1 <= value <= most:
-        raise ValueError(f"{name} must be a whole number between 1 and the {most} {of_what}, got {value!r}.")
+        raise InvalidValueError.about(name, f"must be a whole number from 1 to the {most} {of_what}, got {value!r}.")
 
 
 def check_seed(name: str, seed: Any) -> None:
@@ -27,7 +28,7 @@ def listed(name: str, given: Any, example: str) -> list[Any]:
     """Converts an argument to a list; raises a `ValueError` for a single value, with an `example`."""
     is_one = isinstance(given, (str, bytes, Mapping)) or getattr(given, "ndim", 1) == 0
     if is_one or not isinstance(given, Iterable):
-        raise ValueError(f"{name} must be a list, such as {example}, got {given!r}.")
+        raise InvalidValueError.about(name, f"must be a list, such as {example}, got {given!r}.")
     return list(given)
 
 
@@ -52,10 +53,7 @@ def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> N
     """
     strange = sorted(set(evaluation) - set(train))
     if strange:
-        raise ValueError(
-            f"evaluation has samples of {what} {strange[:10]}, of which train has none: they would be in no task. "
-            "Leave them out of evaluation, or add some to train."
-        )
+        raise InvalidValueError.about("evaluation", f"must have {what} that train has, too, got {strange[:10]}.")
 
 
 def class_labels(train: Any, evaluation: Any) -> tuple[Int64Array, Int64Array, list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count, check_range
 from tasks.sequences.parts import check_between, check_seed, class_labels, class_tasks, named
 from tasks.task import TaskSequence
@@ -45,13 +46,13 @@ def repeated(train: Any, evaluation: Any, num_tasks: int, classes_per_task: int,
     labels, evaluated, classes = class_labels(train, evaluation)
     check_between("repeated: classes_per_task", classes_per_task, len(classes), "classes there are")
     if num_tasks * classes_per_task < len(classes):
-        raise ValueError(
-            f"repeated: {num_tasks} tasks of {classes_per_task} classes have no place for {len(classes)} classes. "
-            "Raise num_tasks or classes_per_task."
+        raise InvalidValueError.about(
+            "num_tasks",
+            f"{num_tasks} by {classes_per_task} classes have no place for {len(classes)}: raise one of them.",
         )
     generator = np.random.default_rng((seed, 2))
     present = _slots(len(classes), num_tasks, classes_per_task, generator)
-    return _sequence((train, evaluation), (labels, evaluated), classes, present, generator, "repeated")
+    return _sequence((train, evaluation), (labels, evaluated), classes, present, generator)
 
 
 def _slots(num_classes: int, num_tasks: int, per_task: int, generator: np.random.Generator) -> BoolArray:
@@ -106,7 +107,9 @@ def repeated_at_random(
     labels, evaluated, classes = class_labels(train, evaluation)
     given = repetition if isinstance(repetition, Mapping) else dict.fromkeys(classes, repetition)
     if missing := [label for label in classes if label not in given]:
-        raise ValueError(f"{called}: repetition must have a probability for every class, but lacks {missing[:10]}.")
+        raise InvalidValueError.about(
+            "repetition", f"must have a probability for each class, but lacks {missing[:10]}."
+        )
     for label in classes:
         check_range(f"{called}: repetition (of class {label})", given[label], 0.0, 1.0, "0 never brings it back")
     generator = np.random.default_rng((seed, 3))
@@ -117,7 +120,7 @@ def repeated_at_random(
     tasks = np.arange(num_tasks)
     present = (tasks == begins[:, None]) | ((tasks > begins[:, None]) & comes_back)
     _fill_empty(present, begins)
-    return _sequence((train, evaluation), (labels, evaluated), classes, present, generator, called)
+    return _sequence((train, evaluation), (labels, evaluated), classes, present, generator)
 
 
 def _fill_empty(present: BoolArray, begins: Int64Array) -> None:
@@ -134,7 +137,6 @@ def _sequence(
     classes: list[int],
     present: BoolArray,
     generator: np.random.Generator,
-    called: str,
 ) -> TaskSequence:
     """Makes the tasks, in which the classes are present as `[num_classes, num_tasks]` says."""
     train, evaluated = labels
@@ -142,9 +144,8 @@ def _sequence(
     for label, row in zip(classes, present, strict=True):
         own, tasks = generator.permutation(np.flatnonzero(train == label)), np.flatnonzero(row)
         if len(own) < len(tasks):
-            raise ValueError(
-                f"{called}: class {label} has {len(own)} samples for the {len(tasks)} tasks that it is in, and each is "
-                "used once. Take fewer tasks, let classes come back less often, or leave that class out."
+            raise InvalidValueError.about(
+                "num_tasks", f"class {label} has {len(own)} samples for the {len(tasks)} tasks that it is in."
             )
         place[own] = np.repeat(tasks, [len(part) for part in np.array_split(own, len(tasks))])
     groups = named([label for label, is_in in zip(classes, column, strict=True) if is_in] for column in present.T)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count
 from tasks.sequences.parts import listed
 from tasks.task import Task, TaskSequence
@@ -43,7 +44,7 @@ def text_domains(
     check_count("text_domains: block_length", block_length, 2, "each byte is predicted from those before")
     names = listed("text_domains: order", order, str(list(_DOMAINS)))
     if not names or len(set(names)) < len(names) or not set(names) <= set(_DOMAINS):
-        raise ValueError(f"text_domains: order must name some of {list(_DOMAINS)}, each once, got {names}.")
+        raise InvalidValueError.about("order", f"must name some of {list(_DOMAINS)}, each once, got {names}.")
 
     def make(name: str) -> Task:
         read, description = _DOMAINS[name]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.ranges import check_count
 from tasks.sequences.data_sets import Transform, Transformed, find_inputs, pick
 from tasks.sequences.parts import check_between, check_seed, listed
@@ -38,7 +39,7 @@ class Permutation:
 
     def __init__(self, seed: int | Sequence[int], num_features: int):
         if num_features < 1:
-            raise ValueError(f"Permutation: num_features must be 1 or more, got {num_features}.")
+            raise InvalidValueError.about("Permutation: num_features", f"must be 1 or more, got {num_features}.")
         self.order = torch.from_numpy(np.random.default_rng(seed).permutation(num_features))
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ class Permutation:
         """
         flat = inputs.flatten(1)
         if flat.shape[1] != len(self.order):
-            raise ValueError(f"This Permutation is of {len(self.order)} features, got inputs with {flat.shape[1]}.")
+            raise InvalidValueError.about("inputs", f"must have {len(self.order)} features, got {flat.shape[1]}.")
         return flat.index_select(1, self.order).reshape(inputs.shape)
 
 
@@ -116,7 +117,7 @@ class Rotation:
         if height < 1 or width < 1:
             raise ValueError(f"Rotation: height and width must be 1 or more, got {height} and {width}.")
         if not math.isfinite(degrees):
-            raise ValueError(f"Rotation: degrees must be a finite number, got {degrees}.")
+            raise InvalidValueError.about("Rotation: degrees", f"must be a finite number, got {degrees}.")
         self.degrees, self.height, self.width = degrees, height, width
         self.sources, self.shares = _interpolation(math.radians(degrees), height, width)
 
@@ -135,11 +136,13 @@ class Rotation:
         """
         num_pixels = self.height * self.width
         if not inputs.is_floating_point():
-            raise TypeError(f"Rotation: pixels must be floating, scaled to [0, 1] say, got {inputs.dtype}.")
+            raise InvalidTypeError.about("inputs", f"must be floating, in [0, 1] say, got {inputs.dtype}.")
         is_image = inputs.ndim > 2 and inputs.shape[-2:] == (self.height, self.width)
         if not is_image and inputs.shape[1:] != (num_pixels,):
             size = f"{self.height} by {self.width}"
-            raise ValueError(f"Rotation: images must be {size} or {num_pixels} pixels, got {list(inputs.shape[1:])}.")
+            raise InvalidValueError.about(
+                "inputs", f"must be {size} or {num_pixels} pixels, got {[*inputs.shape[1:]]}."
+            )
         pixels, shares = inputs.reshape(-1, num_pixels), self.shares.to(inputs.dtype)
         turned = torch.zeros_like(pixels)
         for corner in range(4):
@@ -201,7 +204,7 @@ def rotated(
     angles = listed("rotated: degrees", degrees, "[0, 30, 60]")
     strange = [angle for angle in angles if not isinstance(angle, (int, float, np.number)) or not math.isfinite(angle)]
     if strange or not angles:
-        raise ValueError(f"rotated: degrees must hold finite numbers, such as [0, 30, 60], got {angles}.")
+        raise InvalidValueError.about("degrees", f"must hold finite numbers, such as [0, 30, 60], got {angles}.")
     check_seed("rotated: seed", seed)
     column, shape = find_inputs(train, input_name, "rotated: train")
     height, width = size or _size(shape)
@@ -241,5 +244,5 @@ def _size(shape: tuple[int, ...]) -> tuple[int, int]:
         return shape[-2], shape[-1]
     side = math.isqrt(math.prod(shape))
     if side * side != math.prod(shape):
-        raise ValueError(f"rotated: {math.prod(shape)} pixels are no square; say size=(height, width).")
+        raise InvalidValueError.about("size", f"must be given, as {math.prod(shape)} pixels are no square.")
     return side, side

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 
 Sample = dict[str, torch.Tensor]
 
@@ -95,13 +96,12 @@ class Arrays(InMemory):
         self.inputs, self.input_name = torch.as_tensor(inputs), input_name
         own = np.asarray(labels)
         if own.ndim != 1 or (own.dtype.kind not in "iub" and own.size):
-            raise ValueError(
-                f"Arrays: labels must be whole numbers on one axis, got {own.dtype} of shape {list(own.shape)}. Number "
-                "the classes, with np.unique(labels, return_inverse=True) say."
+            raise InvalidValueError.about(
+                "labels", f"must be whole numbers on one axis, got {own.dtype} {[*own.shape]}."
             )
         if self.inputs.ndim == 0 or len(self.inputs) != len(own):
             shape = list(self.inputs.shape)
-            raise ValueError(f"Arrays: inputs need one row a label, got shape {shape} for {len(own)} labels.")
+            raise InvalidValueError.about("inputs", f"must have one row a label, got {shape} for {len(own)} labels.")
         if input_name == "labels":
-            raise ValueError("Arrays: input_name='labels' is the name of the classes: give the inputs another.")
+            raise InvalidValueError.about("input_name", "must be another than 'labels', which is that of the classes.")
         super().__init__({input_name: self.inputs, "labels": own.astype(np.int64)})

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.random_state import RandomState, drawn_places, seed_generators
 from replay.storage.codec import Row, encode
 from replay.storage.labels import read_labels
@@ -22,9 +23,8 @@ _PLACE = 0x5EED
 def check_map_style(dataset: Any, called: str) -> None:
     """Raises a `TypeError` if a data set has no `__len__` or `__getitem__`; `called` names it."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise TypeError(
-            f"{called} must be a data set with __len__ and __getitem__, got a {type(dataset).__name__}. Rows of an "
-            "iterable one are brought into memory or onto disk first, with datasets.Dataset.from_generator say."
+        raise InvalidTypeError.about(
+            called, f"must have __len__ and __getitem__, but {type(dataset).__name__} lacks them."
         )
 
 
@@ -68,10 +68,8 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
     check_map_style(dataset, called)
     labels = read_labels(dataset)
     if labels is None:
-        raise ValueError(
-            f"{called}: a {type(dataset).__name__} without classes. They are looked for in a column 'label' or "
-            "'labels' and in an attribute 'label', 'labels' or 'targets', a whole number a sample: rename the column, "
-            "number classes that are words, or use tasks.sources.Arrays(inputs, labels)."
+        raise InvalidValueError.about(
+            called, "must have whole numbers as 'label', 'labels' or 'targets', one a sample."
         )
     return labels
 
@@ -112,8 +110,8 @@ def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
         others = f"in {type(dataset).__name__} it would be an attribute with one entry a sample"
     values = np.asarray(held)
     if values.ndim != 1 or len(values) != len(dataset):
-        raise ValueError(f"{called}: there is no column {column!r} with one value a sample; {others}.")
+        raise InvalidValueError.about(called, f"lacks a column {column!r}, one value a sample; {others}.", found=column)
     missing = int(pd.isna(values).sum())
     if missing:
-        raise ValueError(f"{called}: {missing} samples have no {column!r}. Fill it in, or leave those samples out.")
+        raise InvalidValueError.about(called, f"lacks {column!r} in {missing} samples: fill it in, or leave those out.")
     return values

@@ -11,11 +11,13 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.tools.recipe.data.file_list import Patterns
 from mixer.tools.recipe.data.formats.labelled import in_order
 from mixer.tools.recipe.data.row_files import files_in, read_files
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.suffixes import KNOWN
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.held_out import hold_out as draw_held_out
 from mixer.utils.validation import load_json
 from tasks.sources.arrays import Arrays
@@ -103,14 +105,12 @@ def _read(path: Path | str, names: list[str]) -> dict[str, NDArray[Any]]:
         with loaded as archive:
             known, stored = archive.files, {name: archive[name] for name in names if name in archive.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"npz: {str(path)!r} cannot be read as an archive of np.savez ({error}). It is cut off or another file, or "
-            "holds Python objects: fetch it again, or write it with np.savez(path, train_images=..., ...)."
+        raise InvalidValueError.about(
+            "path", f"must be an archive of np.savez, but {str(path)!r} cannot be read ({error}): fetch it again."
         ) from error
     if missing := [name for name in names if name not in stored]:
-        raise ValueError(
-            f"npz: {str(path)!r} has no arrays {missing}, it has {known}. Name them: "
-            "npz(path, train=(IMAGES, LABELS), evaluation=(IMAGES, LABELS))."
+        raise InvalidValueError.about(
+            "train", f"and evaluation must name arrays of {str(path)!r}, {known}, got {missing}.", found=missing
         )
     return stored
 
@@ -132,7 +132,7 @@ def clinc150(path: Path | str, evaluation_split: str = "test") -> Splits:
     """
     domains, requests = _read_json(Path(path), "domains.json"), _read_json(Path(path), "data_full.json")
     if evaluation_split not in ("test", "val"):
-        raise ValueError(f"clinc150: evaluation_split must be 'test' or 'val', got {evaluation_split!r}.")
+        raise InvalidValueError.about("evaluation_split", f"must be 'test' or 'val', got {evaluation_split!r}.")
     domain_of = {intent: domain for domain, intents in domains.items() for intent in intents}
     return Splits(*(_as_dataset(requests[split], domain_of) for split in ("train", evaluation_split)))
 
@@ -149,7 +149,7 @@ def _read_json(folder: Path, name: str) -> Any:
 def _as_dataset(requests: Sequence[tuple[str, str]], domain_of: dict[str, str]) -> datasets.Dataset:
     unknown = sorted({intent for _, intent in requests} - set(domain_of))
     if unknown:
-        raise ValueError(f"clinc150: the intents {unknown[:5]} belong to no domain of domains.json.")
+        raise InvalidValueError.about("domains.json", f"has no domain for the intents {unknown[:5]}.", found=unknown)
     text, intents = datasets.Value("string"), datasets.ClassLabel(names=list(domain_of))
     features = datasets.Features({"text": text, "label": intents, "domain": text})
     rows = [{"text": request, "label": intent, "domain": domain_of[intent]} for request, intent in requests]
@@ -192,6 +192,8 @@ def local_files(
     path: Path | str,
     evaluation: Path | str | None = None,
     *,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
     label_column: str | None = None,
     evaluation_share: float = 0.2,
     seed: int = 0,
@@ -204,6 +206,8 @@ def local_files(
     Args:
         path: A file, or a folder with files of one format, which are read in the order of their names.
         evaluation: The same for evaluation; `None` holds a share of the data out.
+        include: Patterns of the names of files to read from the folder `path`, such as `part_*.csv`; `None` for all.
+        exclude: Patterns of names to leave out of it.
         label_column: Column of the classes, which becomes `label` and is numbered if they are words.
         evaluation_share: Which share is held out if `evaluation` is `None`.
         seed: Seed of that draw.
@@ -213,18 +217,20 @@ def local_files(
 
     Raises:
         FileNotFoundError: If there is nothing at a path.
-        ValueError: If a file cannot be read, a format is not known, a folder mixes formats, or there is no such column.
+        ValueError: If a file cannot be read, a format is not known, files differ in format or columns, a pattern
+            matches none, or there is no such column.
     """
-    loaded = _load(Path(path), label_column)
+    loaded = _load(Path(path), label_column, Patterns(include, exclude))
     if evaluation is None:
         splits = Splits(*(loaded.select(part) for part in _hold_out(len(loaded), evaluation_share, seed)))
     else:
-        splits = Splits(loaded, _load(Path(evaluation), label_column))
+        splits = Splits(loaded, _load(Path(evaluation), label_column, Patterns()))
     return _with_numbered_labels(splits, label_column)
 
 
-def _load(path: Path, label_column: str | None) -> Any:
+def _load(path: Path, label_column: str | None, patterns: Patterns) -> Any:
     files = files_in(path, "local_files") if path.is_dir() else [path] if path.is_file() else []
+    files = patterns.chosen(files, "local_files")
     if not files:
         raise FileNotFoundError(
             f"local_files: there is no file at {str(path)!r}. Give a file or a folder of files {KNOWN}."
@@ -248,9 +254,7 @@ def _hold_out(num_samples: int, share: float, seed: int) -> tuple[Int64Array, In
     """
     num_held = round(num_samples * share) if 0.0 < share < 1.0 else 0
     if not 0 < num_held < num_samples:
-        raise ValueError(
-            f"evaluation_share must leave a sample of {num_samples} for training and one for evaluation, got {share}."
-        )
+        raise InvalidValueError.about("evaluation_share", f"must leave both parts some of {num_samples}, got {share}.")
     return draw_held_out(num_samples, num_held, seed)
 
 
@@ -273,9 +277,7 @@ def _with_numbered_labels(splits: Splits, column: str | None) -> Splits:
     found = [require_column(part, column, called) for called, part in splits._asdict().items()]
     if column != "label":
         if any("label" in part.column_names for part in splits):
-            raise ValueError(
-                f"label_column={column!r}: there is a column 'label' beside it. Remove or rename that one."
-            )
+            raise InvalidValueError.about("label_column", f"is {column!r} beside a column 'label': rename that.")
         splits = Splits(*(part.rename_column(column, "label") for part in splits))
     if all(values.dtype.kind in "iub" for values in found):
         return splits

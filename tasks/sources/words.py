@@ -15,6 +15,7 @@ from tokenizers.trainers import WordLevelTrainer
 
 from mixer.tools.recipe.streams import call_by_name
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count
 from tasks.sources.arrays import InMemory
 from tasks.sources.checks import require_column, require_labels
@@ -100,25 +101,21 @@ def words(
 def _splits_of(source: Splits | str, arguments: Mapping[str, Any]) -> Splits:
     made = call_by_name("words: source", source, arguments) if isinstance(source, str) else source
     if arguments and made is source:
-        raise ValueError(f"words: arguments {sorted(arguments)} are for a source that is named, but it is given.")
+        raise InvalidValueError.about("arguments", f"must be left out with data sets as source, got {[*arguments]}.")
     if not isinstance(made, tuple) or len(made) != 2:
-        raise ValueError(
-            "words: source must be two data sets, for training and for evaluation, or the name of a function that "
-            f"gives them, got a {type(made).__name__}."
+        raise InvalidValueError.about(
+            "source", f"must be two data sets, or a function's name, got {type(made).__name__}."
         )
     return Splits(*made)
 
 
 def _texts(dataset: Any, column: str, called: str) -> list[str]:
     if not isinstance(dataset, datasets.Dataset):
-        raise ValueError(
-            f"{called} must be a Hugging Face data set, got a {type(dataset).__name__}. Text in memory becomes "
-            "one by datasets.Dataset.from_dict({'text': TEXTS, 'label': LABELS})."
-        )
+        raise InvalidValueError.about(called, f"must be a Hugging Face data set, got a {type(dataset).__name__}.")
     texts: list[str] = require_column(dataset, column, called).tolist()
     strange = next((text for text in texts if not isinstance(text, str)), None)
     if strange is not None:
-        raise ValueError(f"{called}: {column!r} must hold text, got {strange!r}. Name another by text_column.")
+        raise InvalidValueError.about("text_column", f"must hold text, but {called} has {strange!r} in {column!r}.")
     return texts
 
 

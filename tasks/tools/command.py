@@ -12,6 +12,7 @@ from mixer.distributed.launch import build_together
 from mixer.tools.cli.command import Command, add_json, build_recipe, recipe_command
 from mixer.tools.cli.train import OVERWRITE, TINY, resume_of
 from mixer.tools.console import console, only_json, print_json
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
 from mixer.utils.statistics import Measured
 from mixer.utils.text import print_lines
@@ -122,10 +123,7 @@ def _settle(folder: Path, resume: str | None) -> None:
     """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
     is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints_in(folder))
     if resume is None and is_active:
-        raise ValueError(
-            f"training.output_dir: {folder} holds a continual run already: resume it (--resume auto), start a new "
-            "one in its place (--overwrite), or use another folder."
-        )
+        raise InvalidValueError.about("training.output_dir", f"{folder} holds a run: say --resume auto or --overwrite.")
     if resume == "must" and not is_active:
         raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")
     if resume == "never":

@@ -15,6 +15,7 @@ from mixer.tools.recipe.model import ModelRecipe, Task as HeadTask
 from mixer.tools.recipe.recipe import load_tokenizer
 from mixer.tools.recipe.streams import Factory, call_by_name
 from mixer.trainer.method import Method
+from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.continual_checks import Optimizer
@@ -191,9 +192,8 @@ def _score_of_method(methods: Sequence[Method]) -> Score:
     """Makes the accuracy of the one method that predicts by itself."""
     predicting = {method.name: method.score for method in methods if hasattr(method, "score")}
     if len(predicting) != 1:
-        raise ValueError(
-            f"score: method is for one method that predicts by itself, but of methods {list(predicting) or 'none'} do. "
-            "Give one, such as tasks.methods.RanPAC, or another score."
+        raise InvalidValueError.about(
+            "score", f"must be another than 'method', which needs one that predicts, got {list(predicting)}."
         )
     return Score(next(iter(predicting.values())), metric="accuracy")
 

@@ -109,8 +109,8 @@ def test_what_fails_on_one_rank_is_said_on_both_and_ends_neither(results: Result
     assert told.startswith("rank 1: TypeError: ")
     np.testing.assert_array_equal(first["scores"], second["scores"])
     assert np.isnan(first["scores"][:, 1]).all()
-    assert "holds a continual run already" in first["refused"]
-    assert second["refused"].startswith("RemoteError: rank 0 failed: ValueError")
+    assert first["refused"].startswith("InvalidValueError: output_dir must hold no run")
+    assert second["refused"].startswith("RemoteError: rank 0 failed: InvalidValueError")
 
 
 def test_generated_answers_are_shared_out_and_gathered(results: Results, tmp_path: Path) -> None:

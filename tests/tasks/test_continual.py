@@ -20,6 +20,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.loading.loaded_step import StepBatch
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, TaskContext
+from mixer.utils.errors import ErrorFacts
 from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBound, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
@@ -34,6 +35,7 @@ from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence
 from tests.helpers import arguments, weights_of
 from tests.mixer.checkpoint.test_resume import Instants, Killed
+from tests.refusals import refused
 from tests.tasks.killed import whole_runs
 
 
@@ -403,14 +405,14 @@ def accuracy_by_hand(model: Any, samples: Any) -> float:
 
 def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path: Path) -> None:
     build(tmp_path, "none, fresh", max_steps=1).run()
-    with pytest.raises(ValueError, match="overwrite=True"):
+    with refused("output_dir"):
         build(tmp_path, "none, fresh").run()
-    with pytest.raises(ValueError, match="set one of them"):
+    with refused("overwrite"):
         build(tmp_path, "none, fresh").run(resume=True, overwrite=True)
     run = build(tmp_path, "none, fresh")
     run.run(overwrite=True)
     assert end_of(run) == end_of(whole("none, fresh")[0])
-    with pytest.raises(ValueError, match=r"what its run left\. Make new ones, and a new ContinualRun"):
+    with refused("overwrite"):
         run.run(overwrite=True)
     assert run.run(resume=True) is run.scores  # what was there is untouched
 
@@ -460,9 +462,9 @@ def test_an_evaluation_that_fails_keeps_the_run_and_matrix(tmp_path: Path, monke
     assert matrix.failures == {(row, "task_2"): "OSError: disk on fire" for row in range(4)}
     assert "The evaluation of task 'task_2' after 0 tasks failed: OSError: disk on fire" in said
     assert ScoreMatrix.from_file(tmp_path / "one" / "run" / "scores.json").failures == matrix.failures
-    with pytest.raises(ValueError, match=r"no task could be scored before the first.*the score must be a number"):
+    with refused("score"):
         short(tmp_path / "all", score=Score(lambda trainer, task: None)).run()  # type: ignore[arg-type, return-value]
-    with pytest.raises(ValueError, match=r"held_out: sets could not be scored before the first task.*'general'"):
+    with refused("held_out"):
         short(tmp_path / "held out", held_out={"general": [{"other": 1}]}).run()
 
 
@@ -472,46 +474,38 @@ NO_OPTIMIZER = (torch.optim.SGD([torch.zeros(1)], lr=0.1), None)
 NAMED_SO = TaskSequence((Task("memory", data(), data()),), "domain")
 GROWING = {"sequence": classes_in_turn("class"), "head": "growing"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"optimizer": "both"}, "optimizer must be 'fresh' or 'kept', got 'both'"),
-    ({"second_draw": "again"}, "memory is None: give a ReplayBuffer"),
-    ({"memory": ReplayBuffer(3), "second_draw": "task_2"}, "a name that no other stream has, got 'task_2'"),
-    ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing must be a policy that fits every task"),
-    ({"memory": ReplayBuffer(3), "mixing": "Unifrm"}, "mixing: no policy is called 'Unifrm'"),
-    ({"score_steps": 0}, "score_steps must be a number of steps, 1 or more"),
-    ({"score_samples": 3}, "score_samples=3 is for scores within tasks: set score_steps"),
-    ({"score_samples": 0, "score_steps": 1}, "score_samples must be a whole number"),
-    ({"held_out": {"task_1": data()}}, r"held_out has the names of tasks, \['task_1'\]"),
-    ({"optimizers": NO_OPTIMIZER}, "optimizers are made for each task"),
-    ({"memory": ReplayBuffer(3), "sequence": NAMED_SO}, r"A task is called 'memory'.*rename it"),
-    ({"memory": ReplayBuffer(3), "mixing": ReplayBound()}, r"give held-out samples of \['task_1', 'task_2'\]"),
-    ({"memory": ReplayBuffer(2), "mixing": ReplayBound()}, "2 places for 3 tasks"),
-    ({"memory": ReplayBuffer(9, "LossAware"), "mixing": ReplayBound()}, r"selection=LossAware has no \['loss'\]"),
-    ({"sequence": classes_in_turn("class")}, "the model has 3 outputs, but the tasks have classes up to 5: set its"),
-    ({**GROWING, "memory": ReplayBuffer(3), "methods": der()}, "a method keeps logits of earlier tasks"),
-    ({"methods": lambda: [OnlineEWC()]}, r"OnlineEWC needs in a task what it learnt .* Pass it in a list"),
-    ({"methods": [ICaRL()]}, "ICaRL needs a memory of earlier classes"),
-    ({"memory": ReplayBuffer(9), "mixing": ReplayBound(), "methods": der()}, "mixing makes a memory for each task"),
-    ({"memory": 3}, "memory must be a ReplayBuffer, got a int"),
-    ({"trainer_class": Trainer}, "trainer_class must be MixingTrainer"),
-    ({"held_out": {"general": []}}, r"held_out\['general'\] is empty"),
-    ({"held_out": data()}, "held_out must have evaluation sets by name"),
-    ({"held_out": {"general": (data(), data())}}, r"held_out\['general'\] must be a data set whose samples are dicts"),
-    ({"score": nearest_mean(ReplayBuffer(3, "Ring"))}, "score goes by a memory that is not the run's own"),
-    ({"held_out": {"general": nearest_mean(ReplayBuffer(3, "Ring"))}}, "score goes by a memory that is not the run's"),
-    ({"held_out": {"general": Score(accuracy, names=frozenset({"other"}))}}, r"held_out\['general'\]: .*'general'"),
-    ({"scores_before": "no"}, "scores_before must be True or False"),
-    ({"memroy": None}, "ContinualRun has no argument 'memroy'. Did you mean 'memory'"),
-    ({"methods": DERPlusPlus()}, "methods must be a list of methods, got a single DERPlusPlus"),
-    ({"memory": USED}, r"memory holds samples of the tasks \['task_1'\] .*Give each run a new"),
-    ({"memory": ReplayBuffer(3), "mixing": ReplayRatio(0.5, {"nobody": 1.0})}, "nobody"),
-    ({"memory": ReplayBuffer(3), "mixing": "Proportional"}, r"\['memory'\] are replay buffers.*mixing=\[3, 1\]"),
-    ({"methods": [DERPlusPlus()]}, r"DERPlusPlus\(memory='memory'\): there is no stream 'memory'"),
+    ({"optimizer": "both"}, "optimizer"),
+    ({"second_draw": "again"}, "memory"),
+    ({"memory": ReplayBuffer(3), "second_draw": "task_2"}, "second_draw"),
+    ({"memory": ReplayBuffer(3), "mixing": {"task_1": 1.0}}, "mixing"),
+    ({"score_steps": 0}, "score_steps"),
+    ({"score_samples": 3}, "score_samples"),
+    ({"held_out": {"task_1": data()}}, "held_out"),
+    ({"optimizers": NO_OPTIMIZER}, "optimizers"),
+    ({"memory": ReplayBuffer(3), "sequence": NAMED_SO}, "sequence"),
+    ({"memory": ReplayBuffer(3), "mixing": ReplayBound()}, "eval_dataset"),
+    ({"memory": ReplayBuffer(2), "mixing": ReplayBound()}, "memory"),
+    ({"memory": ReplayBuffer(9, "LossAware"), "mixing": ReplayBound()}, "memory"),
+    ({"sequence": classes_in_turn("class")}, "num_labels"),
+    ({**GROWING, "memory": ReplayBuffer(3), "methods": der()}, "head"),
+    ({"methods": lambda: [OnlineEWC()]}, "methods"),
+    ({"methods": [ICaRL()]}, "memory"),
+    ({"memory": ReplayBuffer(9), "mixing": ReplayBound(), "methods": der()}, "methods"),
+    ({"memory": 3}, "memory"),
+    ({"trainer_class": Trainer}, "trainer_class"),
+    ({"held_out": {"general": []}}, "held_out['general']"),
+    ({"held_out": data()}, "held_out"),
+    ({"held_out": {"general": (data(), data())}}, "held_out['general']"),
+    ({"score": nearest_mean(ReplayBuffer(3, "Ring"))}, "score"),
+    ({"held_out": {"general": Score(accuracy, names=frozenset({"other"}))}}, "held_out['general']"),
+    ({"scores_before": "no"}, "scores_before"),
+    ({"memory": USED}, "memory"),
 ]
 
 
-@pytest.mark.parametrize(("options", "match"), REFUSED)
-def test_what_does_not_fit_is_refused_and_leaves_nothing(options: dict[str, Any], match: str, tmp_path: Path) -> None:
-    with pytest.raises((ValueError, TypeError), match=match):
+@pytest.mark.parametrize(("options", "option"), REFUSED)
+def test_what_does_not_fit_is_refused_and_leaves_nothing(options: dict[str, Any], option: str, tmp_path: Path) -> None:
+    with refused(option, ErrorFacts):
         ContinualRun(new_model(), **{"sequence": sequence(), "args": arguments(tmp_path / "run"), **options}).run()
     assert not (tmp_path / "run" / "continual.json").exists()
 
@@ -532,18 +526,18 @@ def test_other_runs_are_refused_and_other_settings_said(tmp_path: Path, monkeypa
         "tasks.continual.task_checkpoints.logger.warning", lambda text, *values: said.append(text % values)
     )
     kill(tmp_path, "reservoir, kept", 9)
-    with pytest.raises(ValueError, match=r"holds a continual run already: resume it \(resume=True\)"):
+    with refused("output_dir"):
         build(tmp_path, "reservoir, kept").begin()
-    for match, name, options in (
-        (r"the samples of \[.*'task_3'\] are not those of then. Resume", "reservoir, kept", {"sequence": sequence(6)}),
-        (r"held_out had other sets, in \['general'\]", "reservoir, kept", {"held_out": {"general": data()}}),
-        (r"its methods is \[\], not \['Anchor'\]", "reservoir, kept", {"methods": [Anchor()]}),
-        ("its mixing is None, not ReplayRatio", "reservoir, kept", {"mixing": ReplayRatio(0.5)}),
-        (r"its tasks is \[.*, 'task_3'\], not \['task_1', 'task_2'\]", "reservoir, kept", {"sequence": sequence()[:2]}),
-        ("its score is accuracy, not loss", "reservoir, kept", {"score": "loss"}),
-        ("its optimizer is kept, not fresh", "reservoir, fresh", {}),
+    for option, name, options in (
+        ("data", "reservoir, kept", {"sequence": sequence(6)}),
+        ("held_out", "reservoir, kept", {"held_out": {"general": data()}}),
+        ("methods", "reservoir, kept", {"methods": [Anchor()]}),
+        ("mixing", "reservoir, kept", {"mixing": ReplayRatio(0.5)}),
+        ("tasks", "reservoir, kept", {"sequence": sequence()[:2]}),
+        ("score", "reservoir, kept", {"score": "loss"}),
+        ("optimizer", "reservoir, fresh", {}),
     ):
-        with pytest.raises(ValueError, match=match):
+        with refused(option):
             build(tmp_path, name, **options).begin(resume=True)
     run = build(tmp_path, "reservoir, kept", learning_rate=0.5, max_steps=5)
     run.run(resume=True)
@@ -556,7 +550,7 @@ def test_a_run_of_which_nothing_is_left_says_so(tmp_path: Path) -> None:
     state = tmp_path / "run" / "continual.json"
     assert json.loads(state.read_text())["num_done"] == 0
     shutil.rmtree(tmp_path / "run" / "start")
-    with pytest.raises(ValueError, match=r"start is damaged: the folder does not exist\. Take another"):
+    with refused("resume"):
         build(tmp_path, "none, fresh").begin(resume=True)
     state.write_text("{torn")
     with pytest.raises(ValueError, match=r"continual\.json is torn"):

@@ -19,6 +19,7 @@ from tasks.score import score_of
 from tasks.task import Task, TaskSequence
 from tasks.tools.recipe import ClassifierRecipe, ContinualRecipe
 from tests.helpers import arguments
+from tests.refusals import refused
 from tests.tasks.generation.test_answers import TOKENIZER, llama, new_trainer, samples
 
 QUESTIONS: dict[str, list[tuple[str, list[str], int]]] = {
@@ -94,7 +95,7 @@ def test_it_is_the_score_and_held_out_of_a_run(folder: Path, tmp_path: Path) -> 
     assert (scores.metric, general.metric) == ("acc", "acc on other")
     options["held_out"] = {"general": lm_eval_score("small", include_path=folder)}
     again = ContinualRun(llama(), two_tasks(), run.args, **options)
-    with pytest.raises(ValueError, match=r"held_out had other sets, in \['general'\]"):
+    with refused("held_out"):
         again.run(resume=True)
 
 
@@ -128,18 +129,15 @@ def test_a_recipe_names_it(folder: Path) -> None:
 def test_what_lm_eval_has_not_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = new_trainer(tmp_path, llama(), samples())
     score = lm_eval_score("small", "f1", folder)
-    with pytest.raises(ValueError, match=r"metric must be one of .*'acc,none', 'acc_norm,none'.* got 'f1'"):
+    with refused("metric"):
         score.measure(trainer, two_tasks()[0])
     trainer.processing_class = None
-    with pytest.raises(ValueError, match="processing_class=tokenizer"):
+    with refused("processing_class"):
         score.measure(trainer, two_tasks()[0])
-    with pytest.raises(ValueError, match="include_path must be a folder"):
+    with refused("include_path"):
         lm_eval_score("small", include_path=folder / "missing")
-    for wrong in ("batch_size", "limit"):
-        with pytest.raises(ValueError, match=f"{wrong} must be a whole number"):
-            lm_eval_score("small", include_path=folder, **{wrong: 0})
     monkeypatch.setattr("lm_eval.tasks.TaskManager", lambda **_: type("Empty", (), {"all_tasks": []}))
-    with pytest.raises(ValueError, match=r"tasks has names that lm-eval does not know, \['smal'\]"):
+    with refused("tasks"):
         lm_eval_score("smal", include_path=folder)
 
 

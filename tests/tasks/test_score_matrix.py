@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tests.refusals import refused
 from tests.tasks.scores import NAMES, NAN
 
 SCORES = st.floats(allow_nan=True, allow_infinity=True)
@@ -120,13 +121,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     changed = [json.dumps({**json.loads(good), **change}) for change in CHANGES]
     for content in [*changed, "", "[]", '{"format": 1}', '{"format": 1, "tas']:
         path.write_text(content)
-        with pytest.raises(ValueError, match=r"scores\.json holds no score matrix"):
+        with refused("scores.json"):
             ScoreMatrix.from_file(path)
     path.write_text(good.replace('"format": 1', '"format": 2'))
-    with pytest.raises(ValueError, match=r"scores\.json holds no score matrix .*format 2.* reads up to 1: upgrade"):
+    with refused("scores.json"):
         ScoreMatrix.from_file(path)
     path.unlink()
-    with pytest.raises(ValueError, match="holds no score matrix"):
+    with refused("scores.json"):
         ScoreMatrix.from_file(path)
 
 
@@ -154,23 +155,23 @@ def test_a_resumed_run_ends_with_what_an_unbroken_one_has(tmp_path: Path, after:
 
 
 REFUSED: list[tuple[Callable[[ScoreMatrix], Any], str]] = [
-    (lambda _: ScoreMatrix(()), "task_names must be at least one name"),
-    (lambda _: ScoreMatrix("abc"), "task_names must be at least one name"),
-    (lambda _: ScoreMatrix(("a", "b"), held_out=["b"]), r"held_out .*\['b'\]"),
-    (lambda matrix: matrix.record_held_out(4, {}), "after must be from 0 to 3, but is 4"),
-    (lambda matrix: matrix.record(4, {}), "after must be from 0 to 3, but is 4"),
-    (lambda matrix: matrix.truncate(4), "after must be from 0 to 3, but is 4"),
-    (lambda matrix: matrix.record(0, {"d": 1.0}), r"name \['d'\]"),
-    (lambda matrix: matrix.record(0, {"a": "0.5"}), "the score of 'a' must be a number"),  # type: ignore[dict-item]
-    (lambda matrix: matrix.record(0, {"a": 0.5}, {"a": "why"}), r"some have one: \{'a': 0\.5\}"),
-    (lambda matrix: matrix.record_step(0, 0, {"a": 1.0}), "task must be from 1 to 3, but is 0"),
+    (lambda _: ScoreMatrix(()), "task_names"),
+    (lambda _: ScoreMatrix("abc"), "task_names"),
+    (lambda _: ScoreMatrix(("a", "b"), held_out=["b"]), "held_out"),
+    (lambda matrix: matrix.record_held_out(4, {}), "after"),
+    (lambda matrix: matrix.record(4, {}), "after"),
+    (lambda matrix: matrix.truncate(4), "after"),
+    (lambda matrix: matrix.record(0, {"d": 1.0}), "scores"),
+    (lambda matrix: matrix.record(0, {"a": "0.5"}), "a"),  # type: ignore[dict-item]
+    (lambda matrix: matrix.record(0, {"a": 0.5}, {"a": "why"}), "failures"),
+    (lambda matrix: matrix.record_step(0, 0, {"a": 1.0}), "task"),
 ]
 
 
-@pytest.mark.parametrize(("call", "match"), REFUSED)
-def test_what_is_no_score_of_a_task_is_refused(call: Callable[[ScoreMatrix], Any], match: str) -> None:
+@pytest.mark.parametrize(("call", "option"), REFUSED)
+def test_what_is_no_score_of_a_task_is_refused(call: Callable[[ScoreMatrix], Any], option: str) -> None:
     matrix = ScoreMatrix(NAMES)
-    with pytest.raises(ValueError, match=match):
+    with refused(option):
         call(matrix)
     assert matrix.recorded == []
     assert not len(matrix.course)

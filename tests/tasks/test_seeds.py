@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from transformers import TrainingArguments
 
+from mixer.utils.errors import InvalidTypeError
 from replay import ReplayBuffer
 from tasks.continual import ContinualRun, run_seeds
 from tasks.mlp import mlp
 from tasks.sequences import by_class
 from tests.helpers import arguments
+from tests.refusals import refused
 from tests.tasks.test_continual import data
 
 COMMON = {"max_steps": 2, "save_strategy": "no", "learning_rate": 0.1}
@@ -42,7 +44,7 @@ def test_finished_seeds_are_not_run_again(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         ContinualRun, "_train_task", lambda run, *rest: trained.append(run.args.seed) or train(run, *rest)
     )
-    with pytest.raises(ValueError, match=r"seeds: .*the seeds \[1, 2\] already"):
+    with refused("seeds"):
         run_seeds(new_run, arguments(folder, **COMMON), seeds=[3, 1, 2])
     assert trained == []
     scores = run_seeds(new_run, arguments(folder, seed=1, **COMMON), seeds=3, resume=True)
@@ -55,14 +57,14 @@ def test_finished_seeds_are_not_run_again(folder: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("seeds", [0, -1, True, [], [1, 1], [-1], ["1"], 1.0, "12"])
 def test_wrong_seeds_are_refused(seeds: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="seeds must be how many"):
+    with refused("seeds"):
         run_seeds(new_run, arguments(tmp_path), seeds)
     assert not [*tmp_path.iterdir()]
 
 
 def test_runs_that_ignore_their_arguments_are_refused(tmp_path: Path) -> None:
     args = arguments(tmp_path, **COMMON)
-    with pytest.raises(ValueError, match="new_run made a run with seed"):
+    with refused("new_run"):
         run_seeds(lambda own: new_run(args), args, [7])
-    with pytest.raises(TypeError, match="new_run must return a ContinualRun"):
+    with refused("new_run", InvalidTypeError):
         run_seeds(lambda own: None, args, [7])  # type: ignore[arg-type, return-value]

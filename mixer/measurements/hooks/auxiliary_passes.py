@@ -219,10 +219,6 @@ class AuxiliaryPasses:
                 raise
         return None, largest
 
-    def gather_text(self, text: str) -> list[str]:
-        """Gathers a text of every rank, on all ranks."""
-        return self.ranks.gather(text)
-
     def items(self, micro: MicroBatch) -> Tensor:
         """Counts the loss terms in each row of a micro-batch: int64 `[num_rows]`."""
         return self.losses.items_per_row(micro)

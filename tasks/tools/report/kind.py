@@ -10,6 +10,7 @@ from mixer.tools.report.page import write_page
 from mixer.tools.report.run import Run
 from mixer.tools.report.run_kinds import Report, ReportKind
 from mixer.tools.report.tables import differing_streams
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.statistics import over_seeds
 from mixer.utils.text import listed, short_number
 from tasks.metrics.score_matrix import ScoreMatrix
@@ -82,7 +83,7 @@ def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Pat
     check_same_metric(known)
     target = Path(path)
     if target.is_dir():
-        raise ValueError(f"path must be a file, but {target} is a folder: give {target / 'scores.html'}, say.")
+        raise InvalidValueError.about("path", f"must be a file, but {target} is a folder.")
     known = titled(known)
     plots = score_plots({name: one.mean for name, one in known.items()})
     said = Answer([*verdict(known), *lost(known)])

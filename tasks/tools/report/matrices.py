@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from mixer.tools.report.run import run_names
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.statistics import over_seeds
 from tasks.metrics.metrics import title_of
 from tasks.metrics.score_matrix import SCORES_FILE
@@ -26,7 +27,7 @@ def read_scores(folders: Sequence[Path]) -> dict[str, SeedScores]:
     """
     names, found = run_names(folders), [runs_in(folder) for folder in folders]
     if absent := [str(folder) for folder, runs in zip(folders, found, strict=True) if not runs]:
-        raise ValueError(f"There is no {SCORES_FILE} of a continual run in {absent}. Give the output folders of runs.")
+        raise InvalidValueError.about("runs", f"must be folders of continual runs, but {absent} have no {SCORES_FILE}.")
     scores = {name: SeedScores.read(runs) for name, runs in zip(names, found, strict=True)}
     check_same_metric(scores)
     return scores
@@ -37,7 +38,7 @@ def check_same_metric(scores: Mapping[str, SeedScores]) -> None:
     matrices = {name: next(iter(one.by_seed.values())) for name, one in scores.items()}
     if len({(matrix.metric, matrix.higher_is_better) for matrix in matrices.values()}) != 1:
         metrics = {name: matrix.metric for name, matrix in matrices.items()}
-        raise ValueError(f"Runs must have the same metric to be compared, got {metrics}.")
+        raise InvalidValueError(f"Runs must have the same metric to be compared, got {metrics}.", option="runs")
 
 
 def titled(scores: Mapping[str, SeedScores]) -> dict[str, SeedScores]:

@@ -12,6 +12,7 @@ from torch import nn
 from mixer.utils.random_state import RandomState
 from tasks.heads import Growing
 from tests.helpers import arguments
+from tests.refusals import refused
 from tests.tasks.heads.models import CLASSIFIERS, LAYERS, Plain, classifier, inputs_of, tasks_of
 
 THREE = ((0, 1, 2), (3,), (4, 5, 6))
@@ -151,18 +152,17 @@ def test_states_that_cannot_be_widened_are_refused() -> None:
     step(optimizer, model, 0)
     state = optimizer.state_dict()
     head.begin(model, 2)
-    with pytest.raises(ValueError, match=r"its 'row_var' of the output layer, of shape \[3, 1\], does not grow"):
+    with refused("optimizer"):
         head.widen(state, torch.optim.Adafactor(model.parameters()))
     fewer = torch.optim.SGD(model.head.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=r"over the same 2 parameters, but has 4: freeze the same ones"):
+    with refused("state_dict"):
         head.widen(state, fewer)
 
 
 def test_logits_of_earlier_tasks_must_not_be_too_few(tmp_path: Path) -> None:
     args = arguments(tmp_path)
     growing().check(classifier("mlp", 2), args, {})
-    message = r"from 3 outputs to 7, but a method keeps logits.*head='whole' and set the model's num_labels to 7"
-    with pytest.raises(ValueError, match=message):
+    with refused("head"):
         growing().check(classifier("mlp", 2), args, {}, keeps_logits=True)
     growing().check(classifier("mlp", 7), args, {}, keeps_logits=True)  # has them all
     domain = tasks_of((0, 1), (0, 1), scenario="domain")

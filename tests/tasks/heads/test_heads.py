@@ -12,6 +12,7 @@ from tasks.sequences import blurry
 from tasks.sources import Arrays
 from tasks.task import Task, TaskSequence
 from tests.helpers import arguments, build_model
+from tests.refusals import refused
 from tests.tasks.data import numbered_arrays
 from tests.tasks.heads.models import CLASSIFIERS, LAYERS, Plain, classifier, tasks_of
 
@@ -36,7 +37,7 @@ def test_the_kind_given_is_taken_and_else_the_scenario_chooses() -> None:
         assert type(head) is expected
         assert given in (None, head.kind)
     assert type(as_head(None, without_classes("task"), 0)) is Head
-    with pytest.raises(ValueError, match=r"head must be one of \['whole', 'growing', 'masked'\], or None .* got 'all'"):
+    with refused("head"):
         as_head("all", tasks_of(*PAIRS), 0)  # type: ignore[arg-type]
 
 
@@ -45,8 +46,7 @@ def test_the_whole_head_needs_an_output_for_every_class(kind: str, tmp_path: Pat
     args, head = arguments(tmp_path), as_head("whole", tasks_of(*PAIRS), 0)
     head.check(classifier(kind, 4), args, {})
     head.check(classifier(kind, 5), args, {}, keeps_logits=True)
-    message = r"head='whole': the model has 3 outputs, but the tasks have classes up to 3: set its num_labels to 4 or"
-    with pytest.raises(ValueError, match=message):
+    with refused("num_labels"):
         head.check(classifier(kind, 3), args, {})
 
 
@@ -55,7 +55,7 @@ def test_labels_beside_the_classes_need_outputs_as_well(tmp_path: Path) -> None:
     sequence = blurry(data, data, num_tasks=5, overlap=0.5, seed=0)
     assert max(sequence[0].classes or ()) < 9 == max(sequence[0].labels_trained_on or ())
     assert Growing(sequence, 0).sizes == [10] * 5
-    with pytest.raises(ValueError, match="have classes up to 9"):
+    with refused("num_labels"):
         as_head("whole", sequence, 0).check(classifier("mlp", 9), arguments(tmp_path), {})
 
 
@@ -68,7 +68,7 @@ def test_what_has_no_classes_is_not_checked_and_has_the_whole_head(tmp_path: Pat
     data = Arrays(torch.randn(6, 6), torch.arange(6) % 2)
     mixed = TaskSequence((Task("images", data, data), *without_classes()), "free")
     for kind in ("growing", "masked"):
-        with pytest.raises(ValueError, match=rf"head='{kind}' .* tasks \['text'\] have none\. Say head='whole'"):
+        with refused("head"):
             as_head(kind, mixed, 0).check(Plain(), args, {})  # type: ignore[arg-type]
 
 
@@ -81,21 +81,21 @@ def test_the_output_layer_is_found(kind: str, num_labels: int) -> None:
 
 def test_of_a_module_of_its_own_it_has_to_be_clear() -> None:
     model: Any = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 4))
-    with pytest.raises(ValueError, match=r"a test needs .* one linear layer, but Sequential has \{'0': 4, '2': 4\}"):
+    with refused("model.output_layer"):
         find_output_layer(model, "a test")
     model.num_labels = 4
-    with pytest.raises(ValueError, match=r"with num_labels=4 outputs.*model\.output_layer = 'classifier'"):
+    with refused("model.output_layer"):
         find_output_layer(model, "a test")
     for given, name in (("2", "2"), (model[0], "0")):
         model.output_layer = given
         assert find_output_layer(model, "a test") == (name, model[int(name)])
     model.output_layer = model[1]
-    with pytest.raises(ValueError, match=r"must be the name of a linear layer, one of \['0', '2'\], got 'ReLU'"):
+    with refused("model.output_layer"):
         find_output_layer(model, "a test")
     other: Any = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
     other.num_labels = 3
     assert find_output_layer(other, "a test")[0] == "1"
-    with pytest.raises(ValueError, match="has no linear layer at all"):
+    with refused("model.output_layer"):
         find_output_layer(nn.ReLU(), "a test")
 
 

@@ -15,6 +15,7 @@ from mixer.policies import Proportional
 from tasks.heads import Masked
 from tasks.task import TaskSequence
 from tests.helpers import arguments
+from tests.refusals import refused
 from tests.tasks.heads.models import CLASSIFIERS, Plain, classifier, inputs_of, tasks_of
 
 GROUPS = ((0, 3), (1, 2, 5), (6,))
@@ -110,7 +111,7 @@ def test_hooks_go_also_where_training_fails() -> None:
         raise KeyError
     assert (len(model._forward_pre_hooks), len(model.head._forward_hooks)) == (0, 0)
     context = Masked(tasks()).training()
-    with pytest.raises(ValueError, match=r"call begin\(model, number\) before training\(\)"):
+    with refused("head"):
         context.__enter__()
 
 
@@ -149,13 +150,13 @@ def test_a_label_has_to_tell_the_task_and_to_reach_the_model(tmp_path: Path) -> 
 
     check(tasks(), {"compute_loss_func": None, "callbacks": []}, keeps_logits=True)
     check(tasks((0, 1), (1, 0), (2,)))  # the same classes are the same mask
-    with pytest.raises(ValueError, match=r"have \[1, 2\] in common.*tasks\.sequences\.number_apart\(sequence\)"):
+    with refused("head"):
         check(tasks((0, 1, 2), (3,), (1, 2, 5)))
-    with pytest.raises(ValueError, match="with label_smoothing_factor the Trainer keeps them from it"):
+    with refused("label_smoothing_factor"):
         check(tasks(), label_smoothing_factor=0.1)
-    with pytest.raises(ValueError, match=r"with compute_loss_func .* Leave compute_loss_func out"):
+    with refused("compute_loss_func"):
         check(tasks(), {"compute_loss_func": print})
-    with pytest.raises(ValueError, match="head='masked': the model has 8 outputs, but the tasks have classes up to 8"):
+    with refused("num_labels"):
         check(tasks((0, 1), (2, 8)))
 
 
@@ -163,12 +164,12 @@ def test_a_label_has_to_tell_the_task_and_to_reach_the_model(tmp_path: Path) -> 
 def test_labels_that_tell_no_task_are_refused(kind: str) -> None:
     model, inputs = classifier(kind, 8), inputs_of(kind, 6)
     with training(model):
-        with pytest.raises(ValueError, match=r"called in training without labels, which tell .* of its own: compute"):
+        with refused("labels"):
             model(**inputs)
-        with pytest.raises(ValueError, match=r"the labels \[4, 9\] are of no task, whose classes are \[0, 1, 2, 3, 5"):
+        with refused("labels"):
             model(**inputs, labels=torch.tensor([0, 9, 4, 1, 9, -100]))
-        with pytest.raises(ValueError, match=r"labels must be whole numbers, one a row, got torch\.float32"):
+        with refused("labels"):
             model(**inputs, labels=LABELS.float())
-        with pytest.raises(ValueError, match=r"got 5 labels and logits of shape \[6, 8\]"):
+        with refused("labels"):
             model(**inputs, labels=LABELS[:5])
         assert torch.isfinite(model(*inputs.values(), LABELS)["loss"])  # by position too

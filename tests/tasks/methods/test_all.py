@@ -1,6 +1,5 @@
-"""What holds of every method: killed runs end as others do, and forgetting is less than without it."""
+"""What holds of every method: killed runs end as others do, and what it has learnt is saved as it is."""
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +7,15 @@ import pytest
 import torch
 
 from replay import ReplayBuffer, ReplayRatio
-from tasks.continual.continual import ContinualRun
-from tasks.methods import ERACE, SI, SLCA, ICaRL, LwF, Merging, OnlineEWC, RanPAC, nearest_mean, slow_encoder
+from tasks.methods import SI, ICaRL, LwF, Merging, OnlineEWC, RanPAC, nearest_mean
 from tasks.methods.shared import load_tensors, save_tensors
-from tasks.metrics import all_metrics
 from tasks.mlp import mlp
-from tasks.sequences import by_class, permuted
-from tasks.sources import digits
-from tests.helpers import arguments, layouts
+from tests.helpers import layouts
 from tests.mixer.trainer.runs import make
 from tests.ranks.warm import some
+from tests.refusals import refused
 from tests.tasks.killed import assert_goes_on, assert_saved_as_it_is, whole_runs
-from tests.tasks.methods.runs import CASES, build, data, with_nearest_mean
+from tests.tasks.methods.runs import CASES, build, data
 
 FEW = ("OnlineEWC", "ICaRL", "RanPAC", "SLCA")
 whole = whole_runs(build)
@@ -57,89 +53,35 @@ def test_tensors_of_any_layout_are_saved_as_they_are(tmp_path: Path) -> None:
 def test_a_trainer_that_tells_no_tasks_is_refused(method: Any, tmp_path: Path) -> None:
     model, streams = mlp(num_features=6, hidden_sizes=(4,), num_labels=6), {"all": data(), "memory": ReplayBuffer(5)}
     trainer = make(tmp_path, model, train_dataset=streams, mixing=ReplayRatio(0.5), methods=[method])
-    with pytest.raises(ValueError, match=rf"{method.name} needs to know where tasks begin.*ContinualRun"):
+    with refused("methods"):
         trainer.train()
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
-    "strength": (lambda: OnlineEWC(-1.0), "strength"),
-    "damping": (lambda: SI(damping=0.0), "damping"),
-    "temperature": (lambda: LwF(temperature=0.0), "temperature"),
-    "projections": (lambda: RanPAC(0), "num_projections"),
-    "no ridge": (lambda: RanPAC(strengths=[]), "strengths"),
-    "ridge": (lambda: RanPAC(strengths=[1.0, 0.0]), r"strengths\[1\]"),
-    "samples": (lambda: SLCA(num_samples=0), "num_samples"),
-    "epochs": (lambda: SLCA(num_epochs=-1), "num_epochs"),
-    "logits": (lambda: SLCA(temperature=0.0), "temperature"),
-    "rule": (lambda: Merging("sum"), "rule"),  # type: ignore[arg-type]
-    "start": (lambda: Merging(start="first"), "start"),  # type: ignore[arg-type]
-    "density": (lambda: Merging("ties", density=0.0), "density"),
-    "slow": (lambda: slow_encoder(0.0), "rate"),
-    "no classes": (lambda: nearest_mean(ReplayBuffer(5)), "selection=Reservoir does not. Use 'Herding'"),
-}
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: RanPAC(strengths=[]), "strengths"),
+    (lambda: Merging("sum"), "rule"),  # type: ignore[arg-type]
+    (lambda: Merging(start="first"), "start"),  # type: ignore[arg-type]
+    (lambda: Merging("ties", density=0.0), "density"),
+    (lambda: nearest_mean(ReplayBuffer(5)), "memory"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_wrong_values_are_refused(name: str) -> None:
-    make, match = REFUSED[name]
-    with pytest.raises((ValueError, TypeError), match=match):
+@pytest.mark.parametrize(("make", "option"), REFUSED)
+def test_wrong_values_are_refused(make: Any, option: str) -> None:
+    with refused(option):
         make()
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "match"),
+    ("name", "changes", "option"),
     [
-        ("ERACE", {"memory": ReplayBuffer(9, is_online=False)}, "ERACE needs a memory that is filled as samples are"),
-        ("ERACE", {"scenario": "task"}, "ERACE: in a task-incremental sequence"),
-        ("ICaRL", {"scenario": "task"}, "Say scenario='class', or use LwF"),
-        ("SLCA", {"scenario": "task"}, "task-incremental sequence masks some"),
-        ("SLCA", {"memory": ReplayBuffer(9)}, "memory="),
+        ("ERACE", {"memory": ReplayBuffer(9, is_online=False)}, "memory"),
+        ("ERACE", {"scenario": "task"}, "scenario"),
+        ("ICaRL", {"scenario": "task"}, "scenario"),
+        ("SLCA", {"scenario": "task"}, "scenario"),
+        ("SLCA", {"memory": ReplayBuffer(9)}, "memory"),
     ],
 )
-def test_what_a_method_cannot_do_is_refused_early(name, changes, match, tmp_path) -> None:
-    with pytest.raises(ValueError, match=match):
+def test_what_a_method_cannot_do_is_refused_early(name, changes, option, tmp_path) -> None:
+    with refused(option):
         build(tmp_path, name, max_steps=1, **changes).run()
-
-
-# ---- Less is forgotten ----
-
-
-# How fast each sequence is learnt; all forget with plain training.
-RATES = {"permuted": 1e-2, "two heads": 3e-2, "classes": 3e-3}
-
-
-@cache
-def tasks_of(kind: str) -> Any:
-    if kind == "permuted":
-        return permuted(*digits(), 3, 1, samples_per_task=400)
-    return by_class(*digits(), 5, scenario="task") if kind == "two heads" else by_class(*digits(), 2)[:3]
-
-
-def accuracy_of(folder: Path, kind: str, **options: Any) -> float:
-    training = {"num_train_epochs": 4, "max_steps": -1, "learning_rate": RATES[kind], "optim": "adamw_torch", "seed": 1}
-    args = arguments(folder, lr_scheduler_type="constant", per_device_train_batch_size=32, **training)
-    torch.manual_seed(0)
-    model = mlp(num_features=64, hidden_sizes=(16 if kind == "two heads" else 64,), num_labels=10)
-    sequence = options.pop("sequence", tasks_of(kind))
-    run = ContinualRun(model, sequence, args, batch_size=16, scores_before=False, **options)
-    return all_metrics(run.run())["average_accuracy"]
-
-
-BETTER: dict[str, tuple[str, float, Any]] = {
-    "OnlineEWC": ("permuted", 0.05, lambda: {"methods": [OnlineEWC(30.0, samples=200)]}),
-    "SI": ("permuted", 0.05, lambda: {"methods": [SI(0.3)]}),
-    "LwF": ("two heads", 0.03, lambda: {"methods": [LwF()]}),
-    "ERACE": ("classes", 0.3, lambda: {"methods": [ERACE()], "memory": ReplayBuffer(30, "ClassBalanced")}),
-    "ICaRL": ("classes", 0.3, lambda: with_nearest_mean(ICaRL(), 30)),
-}
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return cache(lambda kind: accuracy_of(tmp_path_factory.mktemp("plain"), kind))
-
-
-@pytest.mark.parametrize("name", some(BETTER, ("ICaRL",)))
-def test_more_is_kept_than_by_plain_training(name: str, plain: Any, tmp_path: Path) -> None:
-    kind, margin, options = BETTER[name]
-    assert accuracy_of(tmp_path, kind, **options()) > plain(kind) + margin

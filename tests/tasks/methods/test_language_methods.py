@@ -25,6 +25,7 @@ from tasks.methods.shared import load_tensors
 from tests.helpers import arguments, weights_of
 from tests.mixer.checkpoint.test_resume import Instants
 from tests.ranks.warm import some
+from tests.refusals import refused
 from tests.tasks.killed import assert_goes_on, assert_saved_as_it_is, whole_runs
 from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, run_of
 
@@ -155,24 +156,15 @@ def test_only_adapters_are_saved_and_a_run_of_another_model_is_refused(whole: An
     assert {path.name for path in sizes} == {"adapter_model.safetensors"}
     num_trained = sum(one.numel() for name, one in run.model.named_parameters() if ".task_2." in name)
     assert max(sizes.values()) < 4 * num_trained + 8000
-    for model, match in (
-        (adapted(), None),
-        (adapted(lora_alpha=8), "its adapter 'default' has other settings than that of the run: lora_alpha 4 -> 8"),
-        (llama(), "trained a model with adapters, but model has no adapters"),
-    ):
-        again = run_of(tmp_path, model, [] if match else [OLoRA()])
-        if match is None:
-            again._model_file.load(run.folder / "03-by_3" / "end")
-            assert weights_of(model).tolist() == weights_of(run.model).tolist()
-            assert model.active_adapters == run.model.active_adapters
-        else:
-            with pytest.raises(ValueError, match=match):
-                again._model_file.load(run.folder / "03-by_3" / "end")
-    other = adapted()
+    same, other, end = adapted(), adapted(), run.folder / "03-by_3" / "end"
+    run_of(tmp_path, same, [OLoRA()])._model_file.load(end)
+    assert weights_of(same).tolist() == weights_of(run.model).tolist()
+    assert same.active_adapters == run.model.active_adapters
     with torch.no_grad():
         other.get_base_model().lm_head.weight.mul_(1.01)
-    with pytest.raises(ValueError, match="below the adapters are not those of the run"):
-        run_of(tmp_path, other, [OLoRA()])._model_file.load(run.folder / "03-by_3" / "end")
+    for model, methods in ((adapted(lora_alpha=8), []), (llama(), []), (other, [OLoRA()])):
+        with refused("model"):
+            run_of(tmp_path, model, methods)._model_file.load(end)
 
 
 def test_the_memory_holds_only_what_the_model_wrote(whole: Any, tmp_path: Path) -> None:
@@ -199,35 +191,33 @@ def test_rows_that_are_written_fit_one_batch_with_the_samples_of_the_task() -> N
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
-    (llama, {"methods": [OLoRA()]}, "model must have a LoRA adapter, got a LlamaForCausalLM"),
-    (adapted, {"methods": [OLoRA()], "optimizer": "kept"}, "Say optimizer='fresh'"),
-    (lambda: adapted(modules_to_save=["lm_head"]), {"methods": [OLoRA()]}, "only one can have modules_to_save"),
-    (lambda: adapted(init_lora_weights=False), {"methods": [OLoRA()]}, "init_lora_weights=False does"),
-    (lambda: adapted(target_modules=["embed_tokens"]), {"methods": [InfLoRA()]}, "Leave that layer out of target_"),
-    (adapted, {"methods": lambda: [InfLoRA()]}, r"needs in a task what it learnt in earlier ones.*\[InfLoRA\("),
-    (llama, {"methods": lambda: [Merging()]}, r"Merging needs in a task .* Pass it in a list, methods=\[Merging"),
-    (llama, {"methods": [PseudoSamples()]}, "there is no stream 'memory'"),
-    (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6)}, r"Give ReplayBuffer\(6, is_online=False\)"),
-    (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6, is_online=False)}, "Set labels to input_ids"),
-    (llama, {"methods": [PseudoSamples(start=5)], "memory": ReplayBuffer(6, is_online=False)}, "start token 5, .*by_1"),
+    (llama, {"methods": [OLoRA()]}, "model"),
+    (adapted, {"methods": [OLoRA()], "optimizer": "kept"}, "optimizer"),
+    (lambda: adapted(modules_to_save=["lm_head"]), {"methods": [OLoRA()]}, "modules_to_save"),
+    (lambda: adapted(init_lora_weights=False), {"methods": [OLoRA()]}, "init_lora_weights"),
+    (lambda: adapted(target_modules=["embed_tokens"]), {"methods": [InfLoRA()]}, "target_modules"),
+    (llama, {"methods": lambda: [Merging()]}, "methods"),
+    (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6)}, "memory"),
+    (llama, {"methods": [PseudoSamples()], "memory": ReplayBuffer(6, is_online=False)}, "labels"),
+    (llama, {"methods": [PseudoSamples(start=5)], "memory": ReplayBuffer(6, is_online=False)}, "start"),
 ]
 
 
-@pytest.mark.parametrize(("model", "options", "match"), REFUSED)
-def test_what_does_not_fit_is_refused(model: Any, options: dict[str, Any], match: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model", "options", "option"), REFUSED)
+def test_what_does_not_fit_is_refused(model: Any, options: dict[str, Any], option: str, tmp_path: Path) -> None:
     args = arguments(tmp_path / "run", max_steps=1, save_strategy="no", use_cpu=True)
-    with pytest.raises(ValueError, match=match):
+    with refused(option):
         ContinualRun(model(), **{"sequence": counting(), "args": args, "scores_before": False, **options}).run()
 
 
 def test_the_best_checkpoint_cannot_be_restored_where_tasks_add_adapters() -> None:
     args: Any = SimpleNamespace(load_best_model_at_end=True)
-    with pytest.raises(ValueError, match="load_best_model_at_end=True restores one adapter"):
+    with refused("load_best_model_at_end"):
         check_added_parameters(args, "fresh")
 
 
 def test_parameters_that_belong_to_no_adapter_are_refused(tmp_path: Path) -> None:
     model = adapted()
     model.get_base_model().lm_head.weight.requires_grad_(True)
-    with pytest.raises(ValueError, match=r"lm_head.*belong to no adapter.*modules_to_save"):
+    with refused("modules_to_save"):
         run_of(tmp_path, model, [])

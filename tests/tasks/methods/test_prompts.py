@@ -1,6 +1,7 @@
 """Methods of prompts: attention and formulas by hand, what is trained, and runs that are killed and resumed."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tasks.methods.coda_prompt import orthonormal
 from tasks.methods.prompts import prompts_of
 from tests.helpers import weights_of
 from tests.ranks.warm import some
+from tests.refusals import refused
 from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.methods.prompted import METHODS, SIZES, bert, build_named, rows, run_of, tasks, vit
 from tests.tasks.test_continual import new_model
@@ -311,50 +313,45 @@ def adapted() -> Any:
 
 
 REFUSED: list[tuple[Any, Any, str]] = [
-    (lambda: new_model(num_labels=6), L2P, "by transformers' AttentionInterface"),
-    (adapted, L2P, "L2P: model must be an encoder with a head"),
-    (causal, L2P, "attends causally"),
-    (without_interface, L2P, "by transformers' AttentionInterface.*MPNetModel is its own"),
-    (vit, CODAPrompt, "layers must be numbers below 3.*got"),
-    (vit, DualPrompt, "layers must be numbers below 3.*got"),
-    (vit, lambda: CODAPrompt(13, layers=(0,)), "components must be in"),
+    (lambda: new_model(num_labels=6), L2P, "model"),
+    (adapted, L2P, "model"),
+    (causal, L2P, "model"),
+    (without_interface, L2P, "model"),
+    (vit, CODAPrompt, "layers"),
+    (vit, DualPrompt, "layers"),
 ]
 
 
-@pytest.mark.parametrize(("model", "method", "match"), REFUSED)
+@pytest.mark.parametrize(("model", "method", "option"), REFUSED)
 def test_models_that_prompts_do_not_fit_are_refused_before_a_run(
-    model: Any, method: Any, match: str, tmp_path: Path
+    model: Any, method: Any, option: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=match):
+    with refused(option):
         run_of(tmp_path, model(), [method()], head="whole").check()
 
 
 @pytest.mark.parametrize(
-    ("method", "match"),
+    "method",
     [
-        (lambda: L2P(top=11), "top"),
-        (lambda: L2P(layers=()), "layers"),
-        (lambda: L2P(layers=(1, 1)), "layers"),
-        (lambda: DualPrompt((0,), (0, 1)), "layers"),
-        (lambda: DualPrompt((0,), ()), "layers"),
-        (lambda: CODAPrompt(layers=(-1,)), "layers"),
-        (lambda: CODAPrompt(length=0), "length"),
-        (lambda: CODAPrompt(weight=-1.0), "weight"),
+        partial(L2P, layers=()),
+        partial(L2P, layers=(1, 1)),
+        partial(DualPrompt, (0,), (0, 1)),
+        partial(DualPrompt, (0,), ()),
     ],
 )
-def test_wrong_values_are_refused(method: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
+def test_layers_are_different_ones_at_least_one(method: Any) -> None:
+    with refused("layers"):
         method()
 
 
 def test_a_second_method_a_second_run_and_checkpoints_of_activations_are_refused(whole: Any, tmp_path: Path) -> None:
     run, _ = whole("vit dual")
     model = copy.deepcopy(run.model)
-    with pytest.raises(ValueError, match=r"model.prompts is there already, of DualPrompt\("):
+    with refused("model"):
         run_of(tmp_path / "other", model, [METHODS["coda"]()]).check()
-    with pytest.raises(ValueError, match="those of 3 tasks before task 1"):
+    with refused("model"):
         run_of(tmp_path / "again", model, [METHODS["dual"]()]).run()
-    with pytest.raises(ValueError, match="gradient_checkpointing: L2P"):
+    with refused("gradient_checkpointing"):
         run_of(tmp_path / "checkpointing", vit(), [METHODS["l2p"]()], gradient_checkpointing=True).run()
 
 
@@ -362,6 +359,6 @@ def test_a_model_with_too_few_layers_of_its_own_says_how_many_there_are() -> Non
     model = own_encoder()
     model.base_model.encoder.layer = model.base_model.encoder.layer[:1]
     prompted(model, "coda")
-    with pytest.raises(ValueError, match=r"layers must be numbers below 1, .* got \[2, 0\]"):
+    with refused("layers"):
         model.base_model(input_ids=rows(is_text=True)["input_ids"])
     assert weights_of(model).isfinite().all()

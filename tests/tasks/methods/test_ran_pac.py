@@ -15,6 +15,7 @@ from tasks.continual.cost import read_cost
 from tasks.methods import RanPAC
 from tasks.sequences import from_data_sets
 from tests.helpers import arguments
+from tests.refusals import refused
 from tests.tasks.heads.models import Plain
 from tests.tasks.methods.runs import build, data, sequence, with_projections
 
@@ -104,11 +105,11 @@ def test_features_without_variance_are_of_the_first_class_and_nothing_is_of_none
     assert method.classify(np.ones((2, 8), dtype=np.float32), among=[1]).tolist() == [-1, -1]
 
 
-@pytest.mark.parametrize(("rows", "match"), [(np.full((2, 8), np.nan), "finite"), (np.ones((2, 7)), "7 entries")])
-def test_features_that_do_not_fit_are_refused(rows: Any, match: str) -> None:
+@pytest.mark.parametrize("rows", [np.full((2, 8), np.nan), np.ones((2, 7))])
+def test_features_that_do_not_fit_are_refused(rows: Any) -> None:
     method = RanPAC(SIZE)
     method.learn(*samples())
-    with pytest.raises(ValueError, match=match):
+    with refused("features"):
         method.learn(rows.astype(np.float32), np.array([0, 1]))
 
 

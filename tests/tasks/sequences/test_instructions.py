@@ -10,6 +10,7 @@ import pytest
 from tasks.generation import TEXT_SCORES
 from tasks.sequences import ORDERS, TRACE_SCORES, instructions
 from tests.mixer.tools.recipe.small_tokenizers import byte_level
+from tests.refusals import refused
 
 TOKENIZER = byte_level()
 
@@ -90,15 +91,15 @@ def test_a_missing_task_is_named_with_the_folder(tmp_path: Path) -> None:
     assert str(tmp_path) in str(told.value)
     assert "the files train.json and test.json" in str(told.value)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"lacks the tasks \['of any name'\]"):
+    with pytest.raises(FileNotFoundError):
         instructions(TOKENIZER, tmp_path / "empty")
-    with pytest.raises(FileNotFoundError, match="path must be a folder of tasks, and there is none at"):
+    with pytest.raises(FileNotFoundError):
         instructions(TOKENIZER, tmp_path / "none")
-    with pytest.raises(ValueError, match=r"order must name each task once, these come twice: \['a'\]"):
+    with refused("instructions: order"):
         instructions(TOKENIZER, tmp_path, ["a", "b", "a"])
-    with pytest.raises(ValueError, match=r"these come twice: \['C-STANCE', 'c_stance'\]"):
+    with refused("instructions: order"):
         instructions(TOKENIZER, tmp_path, ["C-STANCE", "c_stance"])
-    with pytest.raises(ValueError, match=r"order must be one of \['trace', .* or a list of tasks, got 'tracy'"):
+    with refused("order"):
         instructions(TOKENIZER, tmp_path, "tracy")
     with pytest.raises(ValueError, match="C-STANCE: train: Prompt reads the column 'question'"):
         instructions(TOKENIZER, tmp_path, ["C-STANCE"], prompt="{question}")

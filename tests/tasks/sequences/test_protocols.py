@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from tasks.sequences import blurry, by_class, gradual, repeated, repeated_at_random
 from tasks.task import TaskSequence
+from tests.refusals import refused
 from tests.tasks.data import numbered_arrays, numbers_in
 from tests.tasks.sequences.test_builders import assert_parts_are_whole
 
@@ -102,21 +103,17 @@ ARRAYS = numbered_arrays(np.repeat(np.arange(3), 4))
 
 
 @pytest.mark.parametrize(
-    ("build", "told"),
+    ("build", "option"),
     [
-        (lambda: repeated(ARRAYS, ARRAYS, 2, 1, seed=0), "2 tasks of 1 classes have no place for 3 classes"),
-        (lambda: repeated(ARRAYS, ARRAYS, 5, 3, seed=0), "class 0 has 4 samples for the 5 tasks"),
-        (lambda: repeated(ARRAYS, ARRAYS, 2, 4, seed=0), "classes_per_task must be .* between 1 and the 3 classes"),
-        (lambda: repeated_at_random(ARRAYS, ARRAYS, 2, 0.0, 1.0, seed=0), "first must be"),
-        (lambda: repeated_at_random(ARRAYS, ARRAYS, 2, 1.0, 1.5, seed=0), "repetition .of class 0. must be"),
-        (lambda: repeated_at_random(ARRAYS, ARRAYS, 2, 1.0, {0: 1.0}, seed=0), r"for every class, but lacks \[1, 2\]"),
-        (lambda: blurry(ARRAYS, ARRAYS, 2, 0.5, 0, disjoint=1.5), "disjoint must be in .* got 1.5"),
-        (lambda: gradual(by_class(ARRAYS, ARRAYS, 1), 13, 0.5, seed=0), "between 1 and the 12 samples, got 13"),
-        (lambda: gradual(by_class(ARRAYS, ARRAYS, 1), 2, -1.0, seed=0), "gradual: width must be"),
+        (lambda: repeated(ARRAYS, ARRAYS, 2, 1, seed=0), "num_tasks"),
+        (lambda: repeated(ARRAYS, ARRAYS, 5, 3, seed=0), "num_tasks"),
+        (lambda: repeated(ARRAYS, ARRAYS, 2, 4, seed=0), "repeated: classes_per_task"),
+        (lambda: repeated_at_random(ARRAYS, ARRAYS, 2, 1.0, {0: 1.0}, seed=0), "repetition"),
+        (lambda: gradual(by_class(ARRAYS, ARRAYS, 1), 13, 0.5, seed=0), "gradual: num_parts (for train)"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused(build: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_shared_out_is_refused(build: Any, option: str) -> None:
+    with refused(option):
         build()
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from tasks.sources import clinc150, digits, hub, labels_of, local_files, npz
+from tests.refusals import refused
 from tests.tasks.data import assert_columns_are_samples
 
 ROWS = {"text": [f"line {number}" for number in range(10)], "mood": ["sad", "glad"] * 5, "stars": [7, 3] * 5}
@@ -41,10 +42,10 @@ def test_digits_are_images_of_ten_classes_whose_split_is_fixed_by_its_seed(monke
     assert np.array_equal(digits().train.inputs, train.inputs)
     other = digits(0.3, seed=4)
     assert len(other.evaluation) == 539
-    with pytest.raises(ValueError, match=r"evaluation_share must leave a sample of 1797 .* got 1"):
+    with refused("evaluation_share"):
         digits(evaluation_share=1)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ModuleNotFoundError, match="not installed: pip install scikit-learn"):
+    with pytest.raises(ModuleNotFoundError):
         digits()
 
 
@@ -67,9 +68,9 @@ def test_bytes_become_rows_of_pixels_in_the_unit_interval(tmp_path: Path) -> Non
 
 def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
     path, arrays = tmp_path / "images.npz", {"x": np.zeros((600, 4)), "y": np.zeros(600, dtype=int)}
-    with pytest.raises(FileNotFoundError, match=r"there is no file '.*images\.npz'"):
+    with pytest.raises(FileNotFoundError):
         npz(path)
-    with pytest.raises(ValueError, match=r"has no arrays \['x', 'y'\], it has \['train_images'.*train=\(IMAGES, LABEL"):
+    with refused("train"):
         npz(_archive(path), train=("x", "y"))
     np.savez(path, **arrays)
     whole, flipped = path.read_bytes(), bytearray(path.read_bytes())
@@ -84,7 +85,7 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "objects.npz").read_bytes(),
     ]:
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"npz: '.*images\.npz' cannot be read as an archive of np\.savez"):
+        with refused("path"):
             npz(path, ("x", "y"), ("x", "y"))
 
 
@@ -108,8 +109,10 @@ def test_a_folder_and_a_file_for_evaluation(tmp_path: Path) -> None:
     assert list(train["text"]) == ["part 1", "part 2"]
     assert (labels_of(train).tolist(), labels_of(evaluation).tolist()) == ([1, 1], [0])
     write(folder / "part_3.csv", other=[1])
-    with pytest.raises(ValueError, match=r"columns of '.*part_3\.csv' are .*Give files with the same columns"):
+    with pytest.raises(ValueError, match=r"columns of '.*part_3\.csv' are other, .* leave it out"):
         local_files(folder)
+    assert len(local_files(folder, exclude=["part_3*"], evaluation_share=0.5).train) == 1
+    assert list(local_files(folder, other, include=["part_2*"]).train["text"]) == ["part 2"]
 
 
 @pytest.mark.parametrize(
@@ -128,18 +131,17 @@ def test_words_that_are_all_numbers_are_in_their_order(labels: list[Any], names:
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", **ROWS, label=[0] * 10)
-    with pytest.raises(FileNotFoundError, match=r"no file at '.*nowhere'.*\.parquet, \.jsonl, \.json, \.csv"):
+    with pytest.raises(FileNotFoundError):
         local_files(tmp_path / "nowhere")
     (tmp_path / "rows.xlsx").write_bytes(b"")
     write(tmp_path / "rows.jsonl")
-    for given, options, match in (
-        (path, {"label_column": "feeling"}, "no column 'feeling' with one value a sample; its columns are"),
-        (path, {"label_column": "mood"}, "label_column='mood': there is a column 'label'"),
-        (tmp_path / "rows.xlsx", {}, r"'rows\.xlsx' is of no known format"),
-        (tmp_path, {}, r"mixes the formats \.csv \(rows\.csv\), \.jsonl"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            local_files(given, **options)  # type: ignore[arg-type]
+    for column, option in (("feeling", "train"), ("mood", "label_column")):
+        with refused(option):
+            local_files(path, label_column=column)
+    with pytest.raises(ValueError, match=r"'rows\.xlsx' is of no known format"):
+        local_files(tmp_path / "rows.xlsx")
+    with pytest.raises(ValueError, match=r"mixes the formats \.csv \(rows\.csv\), \.jsonl"):
+        local_files(tmp_path)
 
 
 BROKEN = {
@@ -173,11 +175,11 @@ def test_intents_are_numbered_domain_by_domain(tmp_path: Path) -> None:
 
 
 def test_intents_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"domains\.json' is missing\. Give the folder"):
+    with pytest.raises(FileNotFoundError):
         clinc150(tmp_path)
-    with pytest.raises(ValueError, match=r"the intents \['flight', 'visa'\] belong to no domain"):
+    with refused("domains.json"):
         clinc150(_intents(tmp_path, {"banking": ["pin", "freeze"]}))
-    with pytest.raises(ValueError, match="evaluation_split must be 'test' or 'val', got 'oos_test'"):
+    with refused("evaluation_split"):
         clinc150(tmp_path, "oos_test")
 
 

@@ -9,6 +9,7 @@ import pytest
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.tools.report.kind import write_scores
 from tasks.tools.report.plots import forgetting_curves, forgotten, heat_map
+from tests.refusals import refused
 from tests.tasks.scores import NAN, R, matrix_of
 
 NAMES = ("digits 0 and 1", "digits 2 and 3")
@@ -50,7 +51,7 @@ def test_a_matrix_is_there_in_numbers_and_in_words_and_needs_nothing_else(tmp_pa
     assert (cells(path, "Forgetting"), cells(path, "Average accuracy")) == (["0.920"], ["0.515"])
     before_scripts = path.read_text().split('<script type="application/json"')[0]
     assert not re.search(r"(src|href|srcset)=|@import|url\(", before_scripts)
-    with pytest.raises(ValueError, match="is a folder: give"):
+    with refused("path"):
         write_scores({"fine-tune": FINE_TUNE}, tmp_path)
 
 
