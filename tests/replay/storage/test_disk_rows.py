@@ -16,7 +16,7 @@ from mixer.loading.reader import SampleError
 from mixer.utils.errors import InvalidValueError
 from replay import OnDisk, ReplayBuffer
 from replay.storage import DiskRows
-from replay.storage.row_file import RowFile
+from replay.storage.row_file import open_rows
 from tests.mixer.checkpoint.test_folder_lock import held_elsewhere
 from tests.replay.storage.test_rows import row, same
 
@@ -184,7 +184,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
         os.kill(child, signal.SIGKILL)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
         for path in tmp_path.glob("rows/rows-*.arrow"):
-            assert len(RowFile(path).numbers) == int(path.stem.split("-")[-1])
+            assert len(open_rows(path).numbers) == int(path.stem.split("-")[-1])
         saved = _last_saved(tmp_path)
         rows = DiskRows(tmp_path / "rows", rows_per_segment=4)
         assert not list(tmp_path.glob("rows/*.tmp"))
