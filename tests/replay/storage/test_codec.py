@@ -161,20 +161,19 @@ def test_what_cannot_be_kept_is_named_with_its_place(value: Any, found: str) -> 
     ],
 )
 def test_a_node_that_is_never_written_is_refused(node: Any) -> None:
-    with pytest.raises(ValueError, match=r"A row of a buffer is damaged \(.*Load an earlier checkpoint") as info:
+    with refused("row"):
         decode(EncodedRow(json.dumps([{"": node}, {}]), [bytes(8)]))
-    assert type(info.value) is ValueError
 
 
 def test_forms_that_are_no_rows_are_refused() -> None:
     whole = encode(Row({"ids": [1, 2], "text": "é"})).form
     for form in [*(whole[:length] for length in range(len(whole))), "3", "[1,2,3]", "[" * 100_000]:
-        with pytest.raises(ValueError, match=None):
+        with refused("row"):
             decode(EncodedRow(form, []))
 
 
 def test_pictures_of_other_formats_are_refused() -> None:
     content = io.BytesIO()
     Image.new("RGB", (4, 3)).save(content, format="GIF")
-    with pytest.raises(ValueError, match=None):
+    with refused("row"):
         decode(EncodedRow('[{"":["png",0]},{}]', [content.getvalue()]))
