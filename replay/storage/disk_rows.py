@@ -22,7 +22,7 @@ _MANIFEST, _PENDING, _SEGMENTS, _LOCK = "rows.json", "pending.arrow", "rows-*.ar
 _FORMAT = 4
 ROWS_PER_SEGMENT = 65_536
 _BYTES_PER_SEGMENT = 16 * 2**20
-_MOST_OPEN = 64
+_MOST_OPEN = 256
 
 
 @dataclass(eq=False)

@@ -5,6 +5,7 @@ import os
 import shutil
 import uuid
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -58,9 +59,15 @@ class RowTable:
         if any(column.null_count for column in table.columns):
             raise self._torn("it has empty places")
         numbers, self._forms, self._data, self._digests = table.columns
-        self.numbers: Int64Array = numbers.to_numpy()  # ascending
-        if not (np.diff(self.numbers, prepend=-1) > 0).all():
+        self._numbers = [batch.to_numpy() for batch in numbers.chunks]  # in the file, not in memory
+        are_full = all(len(batch) == _ROWS_PER_BATCH for batch in self._numbers[:-1])
+        if not are_full or not (np.diff(self.numbers, prepend=-1) > 0).all():
             raise self._torn("its rows are not in their order")
+
+    @property
+    def numbers(self) -> Int64Array:
+        """int64 `[count]`: the rows' numbers, ascending."""
+        return np.concatenate([np.empty(0, dtype=np.int64), *self._numbers])
 
     def find(self, number: int) -> EncodedRow | None:
         """Returns the row with a number, or `None`.
@@ -68,9 +75,11 @@ class RowTable:
         Raises:
             ValueError: If it is not what was written under this number.
         """
-        place = int(np.searchsorted(self.numbers, number))
-        if place == len(self.numbers) or self.numbers[place] != number:
+        batch = bisect_right(self._numbers, number, key=lambda numbers: int(numbers[0])) - 1
+        place = int(np.searchsorted(self._numbers[batch], number)) if batch >= 0 else 0
+        if batch < 0 or place == len(self._numbers[batch]) or self._numbers[batch][place] != number:
             return None
+        place += batch * _ROWS_PER_BATCH
         row = EncodedRow(self._forms[place].as_py(), [content or b"" for content in self._data[place].as_py()])
         if self._digests[place].as_py() != _digest(number, row):
             raise damaged_file(self._name, f"is damaged: row {number} is not what was written")
