@@ -185,8 +185,8 @@ def checked_choice(selection: Selection, offers: Offers, size: int, capacity: in
         raise InvalidValueError(option=option, expected=f"of length {offers.count}, a slot a sample", found=slots)
     new = slots[slots >= size]
     new = new[np.sort(np.unique(new, return_index=True)[1])]
-    expected = np.arange(size, size + len(new))
-    if slots.min(initial=-1) < -1 or slots.max(initial=-1) >= capacity or not np.array_equal(new, expected):
+    in_order = np.array_equal(new, np.arange(size, size + len(new)))
+    if slots.min(initial=-1) < -1 or slots.max(initial=-1) >= capacity or not in_order:
         expected = f"-1 or slots below capacity={capacity}, new ones in order from {size} on"
         raise InvalidValueError(option=option, expected=expected, found=slots.tolist())
     if selection.size != size + len(new):

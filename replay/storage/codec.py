@@ -162,9 +162,10 @@ def _png(content: bytes) -> Any:
 def _image(content: bytes, mode: str, size: Sequence[int], palette: Any, clear: Any) -> Any:
     from PIL import Image
 
-    if math.prod(size) > len(content):  # every raw mode takes a byte a pixel or more
+    width, height = size
+    if width * height > len(content):  # every raw mode takes a byte a pixel or more
         raise ValueError(f"{len(content)} bytes are no picture of {size}")
-    image = Image.frombytes(mode, tuple(size), content)
+    image = Image.frombytes(mode, (width, height), content)
     if palette is not None:
         image.putpalette(*palette)
     if clear is not None:
