@@ -54,7 +54,7 @@ def find_unrepeatable(dataset: Any) -> int | None:
 
 
 def _read(dataset: Any, index: int, again: int) -> EncodedRow | bytes:
-    """Reads a sample in a form that can be compared, with the generators elsewhere each time, also under a data set that puts them back."""
+    """Reads a sample to compare, with the generators elsewhere each time, also if its data set puts them back."""
     seed_generators(_PLACE, index, again)
     sample = dataset[index]
     try:

@@ -112,7 +112,7 @@ def _named(
 
 
 def _has_numbers(dataset: Any, column: str) -> bool:
-    features = dataset.features if isinstance(dataset, datasets.Dataset) else {}  # of others, `features` may be a tensor
+    features = dataset.features if isinstance(dataset, datasets.Dataset) else {}  # of others it may be a tensor
     return str(getattr(features.get(column), "dtype", "")).startswith("int")
 
 
