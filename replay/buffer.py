@@ -16,6 +16,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.ranges import check_count
 from replay.feeding.feeding import BufferFeeding
 from replay.memory.drawing import BufferCursor
@@ -75,18 +76,16 @@ class ReplayBuffer(Memory):
     ):
         check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
         if not isinstance(label_column, (str, type(None))):
-            raise TypeError(f"label_column must be the name of a column, such as 'label', got {label_column!r}.")
+            raise InvalidTypeError(option="label_column", expected="the name of a column", found=label_column)
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer, type(None))):
-            raise TypeError(f"seed must be a whole number, got {seed!r}.")
+            raise InvalidTypeError(option="seed", expected="a whole number", found=seed)
         super().__init__(int(capacity), as_selection(selection), as_storage(storage), as_retrieval(retrieval))
         self.is_online, self.label_column, self.keeps_repeats = is_online, label_column, keeps_repeats
         self.stream_names = as_names("streams", streams)
         self.feeding: BufferFeeding | None = None  # in the run that the buffer takes part in
         if is_online and self.selection.is_by_task:
-            raise ValueError(
-                f"selection={self.selection.name} chooses among all samples of a task at once: set is_online=False and "
-                "call remember(...) at the end of each task."
-            )
+            text = "chooses at the end of a task: set is_online=False, and call remember(...) after each task."
+            raise InvalidValueError.about("selection", f"{self.selection.name} {text}", found=self.selection.name)
         self._derives_key = seed is None
         if seed is not None:
             self.start_if_new(int(seed))
@@ -167,7 +166,7 @@ class ReplayBuffer(Memory):
         """
         names = self.sources.names
         if source not in names:
-            raise ValueError(f"find: there is no source {source!r}; the buffer's are {list(names)}.")
+            raise InvalidValueError(option="source", expected=f"one of {list(names)}", found=source)
         wanted = addresses(names.index(source), as_whole_numbers("indices", indices))
         found: list[int] = self._entries["number"][np.isin(self._entries["address"], wanted)].tolist()
         return found
@@ -206,11 +205,12 @@ class ReplayBuffer(Memory):
         feeding.attach(RunContext(streams, 0, 1, True, torch.device("cpu"), RankSync(1), planner, no_runs))
         if self.is_online and (feeding.asks or self.storage.keeps_contents):
             what = f"selection={self.selection.name} goes by what a batch shows" if feeding.asks else f"{self.storage}"
-            raise ValueError(
+            text = (
                 f"Stream {name!r}: {what}, which is not available in your own training loop. Use a selection that "
                 "needs no data, or only a column of labels, with storage='references'; or set is_online=False and call "
                 "remember(...)."
             )
+            raise InvalidValueError(text, option="selection" if feeding.asks else "storage", stream=name)
 
         def take_in(plan: StepPlan) -> None:
             batch = StepBatch(plan, ())
@@ -235,7 +235,7 @@ class ReplayBuffer(Memory):
             ValueError: If its contents are on disk, in a folder that two buffers cannot share.
         """
         if self.storage.working_folder is not None:
-            raise ValueError("storage: copies of a buffer cannot share a folder; use References() or InMemory().")
+            raise InvalidValueError.about("storage", "Copies of a buffer cannot share a folder; use InMemory().")
         selection, storage, retrieval = (copy.deepcopy(r) for r in (self.selection, self.storage, self.retrieval))
         options: dict[str, Any] = {"selection": selection, "storage": storage, "retrieval": retrieval, "seed": seed}
         options |= {"label_column": self.label_column, "keeps_repeats": self.keeps_repeats}
@@ -250,11 +250,11 @@ class ReplayBuffer(Memory):
 def _checked_numbers(source: str, dataset: Any, indices: Iterable[int] | None) -> Int64Array:
     """Returns the numbers of the samples to remember, once the arguments of `remember` are checked."""
     if not isinstance(source, str):
-        raise TypeError(f"remember: source must be the name of the data set, such as 'old', got {source!r}.")
+        raise InvalidTypeError(option="source", expected="the name of the data set, such as 'old'", found=source)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise TypeError(f"remember {source!r}: a data set with __len__ and __getitem__ is needed, got {dataset!r}.")
+        raise InvalidTypeError(option="dataset", expected="a data set with __len__ and __getitem__", found=dataset)
     picked = np.arange(len(dataset)) if indices is None else as_whole_numbers("indices", indices)
     if len(picked) and not (picked.min() >= 0 and picked.max() < len(dataset)):
         worst = picked.min() if picked.min() < 0 else picked.max()
-        raise ValueError(f"remember {source!r}: indices of its {len(dataset)} samples count from 0, got {worst}.")
+        raise InvalidValueError(option="indices", expected=f"in [0, {len(dataset)})", found=int(worst))
     return picked

@@ -8,6 +8,7 @@ from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
+from mixer.utils.errors import InvalidValueError
 from replay.memory.drawing import BufferCursor
 from replay.memory.memory import Memory
 from replay.retrieval import Retrieval, Uniform
@@ -51,10 +52,8 @@ class SecondDraw:
     ) -> Callable[[StepPlan], None]:
         """Raises a `ValueError` if the buffer is no stream of the run; see `mixer.mixture.stream.GrowingDataset`."""
         if not any(stream.dataset is self.buffer for stream in streams):
-            raise ValueError(
-                f"Stream {name!r} is a second draw of a buffer that is no stream of this run, so that nothing "
-                "would fill or save it. Add the buffer: {..., 'memory': buffer}."
-            )
+            text = "is a second draw of a buffer that is no stream of the run. Add the buffer: {..., 'memory': buffer}."
+            raise InvalidValueError(f"Stream {name!r} {text}", option="second_draw", stream=name)
         return lambda _plan: None
 
     def as_method(self, name: str, streams: Sequence[Stream]) -> Method:

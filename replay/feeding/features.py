@@ -15,6 +15,7 @@ from mixer.distributed.gradient_sync import shards_of
 from mixer.models.side_state import evaluating
 from mixer.run.hf_compat import collator_removing_columns
 from mixer.utils.arrays import Float32Array
+from mixer.utils.errors import InvalidValueError
 
 Collator = Callable[[list[Any]], Any]
 
@@ -58,7 +59,7 @@ def extract_features(
         (5, 3)
     """
     if not len(dataset):
-        raise ValueError("extract_features: the data set has no samples, so there are no features of any.")
+        raise InvalidValueError.about("dataset", "The data set has no samples.")
     model = trainer_or_model
     if isinstance(model, Trainer):
         trainer = model
@@ -67,10 +68,8 @@ def extract_features(
     collator = collator or default_data_collator
     sharded = shards_of(model)
     if sharded is not None:
-        raise ValueError(
-            f"extract_features: each rank runs the model on a part of its own, but {sharded} has its weights in "
-            "shards. Take the features before training begins, or train with DDP."
-        )
+        text = f"{sharded} has its weights in shards. Take the features before training begins, or train with DDP."
+        raise InvalidValueError.about("trainer_or_model", text)
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     own = range(min(rank, len(dataset) - 1), len(dataset), world_size)  # a rank without a part computes one for nothing
     parts_of_own = (own[first : first + batch_size] for first in range(0, len(own), batch_size))
@@ -105,9 +104,9 @@ def _captured(model: nn.Module, layer: str | None) -> Iterator[list[Any]]:
     modules = dict(model.named_modules())
     linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
     if layer is None and not linear:
-        raise ValueError("extract_features: the model has no linear layer; say by layer= whose output is taken.")
+        raise InvalidValueError.about("layer", "must be the name of a module; this model has no linear layer.")
     if layer is not None and layer not in modules:
-        raise ValueError(f"extract_features: there is no module {layer!r}; the last ones are {list(modules)[-8:]}.")
+        raise InvalidValueError(option="layer", expected=f"a module, such as {list(modules)[-8:]}", found=layer)
     module = modules[linear[-1] if layer is None else layer]
     handle = module.register_forward_hook(
         lambda _module, args, output: captured.append(args[0] if layer is None else output)
@@ -125,10 +124,8 @@ def _of_samples(captured: list[Any], batch: Any, layer: str | None) -> Tensor:
     num_samples = next(len(value) for value in batch.values() if isinstance(value, Tensor))
     if not isinstance(values, Tensor) or values.dim() < 2 or len(values) != num_samples:
         what = "nothing" if not isinstance(values, Tensor) else f"a tensor of shape {list(values.shape)}"
-        raise ValueError(
-            f"extract_features: {'the last linear layer' if layer is None else repr(layer)} gave {what} for a batch of "
-            f"{num_samples} samples, which is no vector for each. Name another module by layer=."
-        )
+        text = f"must give a vector for each of {num_samples} samples, and gave {what}. Name another module."
+        raise InvalidValueError.about("layer", text, found=layer)
     values, mask = values.float(), batch.get("attention_mask")
     if values.dim() != 3:
         return values.flatten(1).cpu()

@@ -15,6 +15,7 @@ from mixer.mixture.stream import Stream
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from replay.feeding.same_form import check_same_form
 from replay.memory.drawing import BufferCursor
 from replay.memory.held_classes import HeldClasses
@@ -63,7 +64,7 @@ class BufferFeeding(Method):
         self._memory_id = run.stream_id(self.name, "ReplayBuffer")
         own = [stream.name for stream in run.streams if stream.dataset is buffer]
         if len(own) > 1:
-            raise ValueError(f"The streams {own} are the same buffer; give each a buffer of its own.")
+            raise self._refusal("train_dataset", f"{own} are the same buffer; give each a buffer of its own.")
         self._check_folder()
         names = buffer.stream_names
         if names is None:
@@ -73,12 +74,10 @@ class BufferFeeding(Method):
         for stream_id in self._fed:
             stream = run.streams[stream_id]
             if stream.is_memory:
-                raise ValueError(f"Stream {self.name!r}: streams names {stream.name!r}, which is a buffer itself.")
+                raise self._refusal("streams", f"streams names {stream.name!r}, which is a buffer itself.")
             if stream.is_iterable and buffer.is_online and not buffer.storage.keeps_contents:
-                raise ValueError(
-                    f"Stream {self.name!r}: rows of the iterable stream {stream.name!r} cannot be referred to. "
-                    "Keep their contents: storage=InMemory() or OnDisk(folder)."
-                )
+                text = f"rows of the iterable stream {stream.name!r} cannot be referred to. Keep their contents: "
+                raise self._refusal("storage", f"{text}storage=InMemory() or OnDisk(folder).")
         if buffer.is_online:
             check_same_form(run.streams[self._memory_id], [run.streams[stream_id] for stream_id in self._fed])
         self.find_sources()
@@ -118,10 +117,11 @@ class BufferFeeding(Method):
         on_disk = {name: storage for name, storage in buffers.items() if isinstance(storage, OnDisk)}
         shared = [name for name, own in on_disk.items() if own.working_folder.resolve() == folder.resolve()]
         if len(shared) > 1:
-            raise ValueError(
-                f"The buffers {shared} have the same folder, {folder}: give each OnDisk a folder of its own."
-            )
+            raise self._refusal("storage", f"{shared} share the folder {folder}: give each a folder of its own.")
         check_shared(folder, self._run.is_writer, self._run.rank_sync, _UNSEEN, _CROWDED)
+
+    def _refusal(self, option: str | None, text: str) -> InvalidValueError:
+        return InvalidValueError(f"Stream {self.name!r}: {text}", option=option, stream=self.name)
 
     def _find_labels(self) -> None:
         """Determines which columns the ranks must exchange; the same on all of them."""
@@ -131,10 +131,8 @@ class BufferFeeding(Method):
         fed = [self._run.streams[stream_id] for stream_id in self._fed]
         iterable = [stream.name for stream in fed if stream.is_iterable]
         if "label" in needs and iterable and buffer.label_column is not None:
-            raise ValueError(
-                f"Stream {self.name!r}: label_column={buffer.label_column!r} cannot be read of the iterable streams "
-                f"{iterable}. Leave it out to take the labels that are trained on, or those streams, by streams=[...]."
-            )
+            text = f"label_column={buffer.label_column!r} cannot be read of the iterable streams {iterable}. "
+            raise self._refusal("label_column", f"{text}Leave it out, to take the labels that are trained on.")
         if "label" in needs and not iterable:
             firsts = [addresses(int(self._source_ids[stream_id]), np.zeros(1, np.int64)) for stream_id in self._fed]
             self._labels_are_in_columns = buffer.read_labels(np.concatenate(firsts)) is not None
@@ -147,12 +145,11 @@ class BufferFeeding(Method):
         skipped = [streams[stream_id].name for stream_id in self._fed if stream_id in self._run.skipped]
         goes_by_more = self.asks or self._follows_losses or isinstance(self._buffer.retrieval, MIR)
         if skipped and self._buffer.is_online and (goes_by_more or self.kept.are_any):
-            raise ValueError(
-                f"Stream {self.name!r}: samples of {skipped} are skipped where they cannot be loaded "
-                "(on_sample_error='skip'), and this buffer keeps something of each sample, or goes by its label or "
-                "loss. Give those streams on_sample_error='raise', or the buffer references alone and a "
-                "selection that asks nothing of them, such as 'Reservoir'."
+            text = (
+                f"samples of {skipped} may be skipped, and this buffer keeps something of each, or goes by its label "
+                "or loss. Give those streams on_sample_error='raise', or take references and 'Reservoir'."
             )
+            raise self._refusal("on_sample_error", text)
 
     @property
     def asks(self) -> bool:
@@ -195,10 +192,8 @@ class BufferFeeding(Method):
         """Returns `[num_rows]`: the mean loss per item of each row."""
         rows = trained.row_losses
         if rows is None or len(rows) != len(trained.micro.stream_ids):
-            raise ValueError(
-                f"Stream {self.name!r}: selection={self._buffer.selection.name} goes by the losses of samples, but the "
-                "loss of this model cannot be told apart by row."
-            )
+            text = "goes by the losses of samples, but the loss of this model cannot be told apart by row."
+            raise self._refusal("selection", f"selection={self._buffer.selection.name} {text}")
         return rows / trained.items.to(rows.device).clamp(min=1)
 
     def close(self, batch: StepBatch) -> None:
@@ -218,11 +213,11 @@ class BufferFeeding(Method):
         if "label" not in self._asked:
             return None
         if "label" not in known:
-            raise ValueError(
-                f"Stream {self.name!r}: selection={self._buffer.selection.name} needs the 'label' of each sample, one "
-                f"class as a whole number, and in the batches {self._no_classes}. Name a column of the data sets that "
-                "has it, label_column=..., or take a selection that goes by no class."
+            text = (
+                f"selection={self._buffer.selection.name} needs the 'label' of each sample, a whole number, and in the "
+                f"batches {self._no_classes}. Name the label_column, or take a selection that goes by no class."
             )
+            raise self._refusal("selection", text)
         return known["label"].astype(np.int64)
 
     def _read_labels(self) -> Int64Array | None:
@@ -280,12 +275,12 @@ class BufferFeeding(Method):
         """Loads the saved buffer; see `Method.load`."""
         try:
             if not folder.is_dir():
-                raise ValueError(f"the buffer is not in the checkpoint, for {folder} is missing")
+                raise InvalidValueError("the buffer is not in the checkpoint", option=str(folder))
             self._buffer.load(folder)
         except ValueError as error:
-            problem = str(error).rstrip(".")
+            problem, option = str(error).rstrip("."), getattr(error, "option", None)
             if not allow_inexact:
                 hint = "To continue with the present buffer, set allow_inexact=True."
-                raise ValueError(f"Stream {self.name!r}: {problem}. {hint}") from None
+                raise self._refusal(option, f"{problem}. {hint}") from None
             logger.warning("Stream %r: %s. The run continues with the buffer as it is.", self.name, problem)
         self.find_sources()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mixer.mixture.stream import Stream
+from mixer.utils.errors import InvalidValueError
 
 
 def check_same_form(memory: Stream, offered: Sequence[Stream]) -> None:
@@ -19,11 +20,11 @@ def check_same_form(memory: Stream, offered: Sequence[Stream]) -> None:
     if not differing:
         return
     fields = ", ".join(sorted({name for names in differing.values() for name in names}))
-    raise ValueError(
-        f"Stream {memory.name!r}: it remembers samples of the streams {list(differing)} and would train them "
-        f"otherwise: its own {fields} differ from theirs. Make one buffer for each such stream, as in "
-        f"ReplayBuffer(..., streams={[next(iter(differing))]}), and give the buffer's Stream the same {fields}."
+    text = (
+        f"Stream {memory.name!r}: it remembers samples of the streams {list(differing)}, whose {fields} differ from "
+        f"its own. Make one for each, ReplayBuffer(..., streams={[next(iter(differing))]}), whose Stream has the same."
     )
+    raise InvalidValueError(text, option=fields, stream=memory.name, found=list(differing))
 
 
 def _differing(memory: Stream, stream: Stream) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from replay.memory.memory import Memory
 from replay.retrieval import Retrieval
 from replay.retrieval.base import checked_slots
@@ -85,10 +86,8 @@ class BufferCursor:
         """
         start, slots, _ = self._last
         if not np.array_equal(self._buffer.numbers(slots), self._numbers):
-            raise ValueError(
-                "The buffer was changed (forget, remember or load) while a step that draws from it was trained. Do "
-                "so between steps: in a callback's on_step_end, or before train."
-            )
+            text = "The buffer was changed (forget, remember or load) during a step. Do so in a callback's on_step_end."
+            raise InvalidValueError(text, option="buffer")
         return slots[positions - start]
 
     def references(self, positions: range | Int64Array) -> Int64Array:
@@ -133,14 +132,17 @@ class BufferCursor:
         if not state.get("memory"):
             if allow_inexact:
                 return
-            raise ValueError("the stream had a data set when the run was saved and is a replay buffer now")
+            raise InvalidValueError(
+                "the stream was a data set when it was saved, and is a buffer now", option="dataset"
+            )
         buffer = self._buffer
         saved = index(state["position"]), index(state.get("num_offered", buffer.num_offered))
         own = self._draws.num_drawn, buffer.num_offered
         if saved != own and not allow_inexact:
-            raise ValueError(
+            text = (
                 f"{saved[0]} samples had been drawn from the buffer and {saved[1]} offered to it when the run was "
                 f"saved, {own[0]} and {own[1]} with the one that is there now (in a loop of one's own, save the buffer "
                 "after state_dict() was called, and load it first)"
             )
+            raise InvalidValueError(text, option="buffer", expected=str(saved), found=own)
         self._position = self._draws.num_drawn

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 
 # `address` is where the sample is read (-1 for nowhere), `row` the number of what is kept of it (-1 for nothing),
 # `number` counts entries and is never given again.
@@ -132,7 +133,7 @@ class Entries:
         """
         size = len(state["number"])
         if size > self.capacity:
-            raise ValueError(f"there are {size} entries, and room for {self.capacity}")
+            raise InvalidValueError(f"there are {size} entries, and room for {self.capacity}", option="capacity")
         self.size = 0
         if size:
             self.put(np.arange(size), **state)

@@ -1,6 +1,5 @@
 """Rows to store for the samples that a buffer accepts: contents and model outputs."""
 
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,8 @@ from replay.memory.memory import Memory
 from replay.shared.offered import Offered
 from replay.storage import Row
 from replay.storage.codec import decode, encode
+from replay.storage.row_file import RowTable, to_message
 
-_HEAD = struct.Struct("<qq")  # before each gathered row: its number and its length
 Extract = Callable[[ForwardResult], list[Tensor]]
 
 
@@ -140,14 +139,7 @@ def gather_rows(rank_sync: RankSync, own: Mapping[int, Row]) -> tuple[dict[int, 
     """
     if rank_sync.world_size == 1:
         return dict(own), 0
-    contents = rank_sync.run_on_all(lambda: {number: encode(row) for number, row in own.items()})
-    message = b"".join(_HEAD.pack(number, len(content)) + content for number, content in contents.items())
+    message = rank_sync.run_on_all(lambda: to_message({number: encode(row) for number, row in own.items()}))
     messages = rank_sync.gather_bytes(message)
-    rows: dict[int, Row] = {}
-    for message in messages:
-        view = memoryview(message)
-        while view:
-            number, length = _HEAD.unpack_from(view)
-            rows[number] = decode(view[_HEAD.size : _HEAD.size + length])
-            view = view[_HEAD.size + length :]
-    return rows, sum(map(len, messages))
+    tables = [RowTable(message, "a message of a rank").read_all() for message in messages]
+    return {number: decode(row) for table in tables for number, row in table.items()}, sum(map(len, messages))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import digests_of, find_damaged, other_version
 from mixer.utils.validation import refusing_damage
 from replay.memory.entries import Entries
@@ -26,7 +27,7 @@ from replay.storage import Row, Rows, Storage
 from replay.storage.saved_state import read_state, write_state
 from replay.storage.sources import Sources, split
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _COUNTERS = ("num_offered", "num_considered", "num_kept", "num_drawn", "num_gathered_bytes")
 
 
@@ -128,11 +129,9 @@ class Memory:
         """
         labels = self.sources.labels(where, self.label_column)
         if labels is None and self.label_column is not None:
-            raise ValueError(
-                f"label_column={self.label_column!r}: some of the data sets {list(self.sources.names)} have no column "
-                "or attribute of that name with a whole number a sample. Name one that all have, leave label_column "
-                "out to take the labels that are trained on, or give labels= to remember(...)."
-            )
+            expected = f"a column or attribute of whole numbers in each of {list(self.sources.names)}"
+            hint = "Leave it out to take the labels that are trained on, or give labels= to remember(...)."
+            raise InvalidValueError(option="label_column", expected=expected, found=self.label_column, hint=hint)
         return labels
 
     def reader(self, datasets: Mapping[str, Any]) -> Any:
@@ -155,11 +154,11 @@ class Memory:
         numbers = self._entries["row"][slots]
         rows = [Row()] if (numbers < 0).any() else self.rows.read(numbers)
         if any(name not in row.payload for row in rows):
-            raise ValueError(
-                f"An entry of the buffer came in without its {name!r}: it was remembered by hand, or in a run without "
-                f"the method that needs them. Give payloads={{{name!r}: ...}} to remember(...), or begin with an empty "
-                "buffer."
+            text = (
+                f"An entry of the buffer came in without its {name!r}: give payloads={{{name!r}: ...}} to "
+                "remember(...), or begin with an empty buffer."
             )
+            raise InvalidValueError(text, option="payloads", expected=name)
         return [row.payload[name] for row in rows]
 
     # ---- Taking in and letting go ----
@@ -239,10 +238,8 @@ class Memory:
         if missing:
             given = ", ".join(f"{COLUMNS[need]}=..." for need in missing)
             column = ", or name the label_column of ReplayBuffer" if "label" in missing else ""
-            raise ValueError(
-                f"selection={self.selection.name} needs the {missing} of the offered samples, which are unknown "
-                f"here. Give remember(..., {given}){column}."
-            )
+            text = f"{self.selection.name} needs the {missing} of samples. Give remember(..., {given}){column}."
+            raise InvalidValueError.about("selection", text, found=missing)
 
     def _look_up(self, where: Int64Array) -> tuple[BoolArray, Int64Array]:
         """Returns which samples are offered to the selection, and the slots of those that are held, -1 for others.
@@ -365,15 +362,18 @@ class Memory:
         folder = Path(folder)
         state, arrays = read_state(folder / "buffer")
         if state["format"] != FORMAT_VERSION:
-            raise ValueError(other_version("the buffer", state["format"], FORMAT_VERSION))
+            text = other_version("the buffer", state["format"], FORMAT_VERSION)
+            raise InvalidValueError(text, option="format", found=state["format"])
         for name, own in self.description.items():
             if state.get(name) != own:
-                raise ValueError(f"the buffer was saved with {name}={state.get(name)!r} and has {name}={own!r} now")
+                saved = state.get(name)
+                text = f"the buffer was saved with {name}={saved!r} and has {name}={own!r} now"
+                raise InvalidValueError(text, option=name, expected=repr(saved), found=own)
         with refusing_damage(f"{folder / 'buffer.json'}"):
             damaged = find_damaged(folder, state.get("digests", {}))
             if damaged is not None:
-                found = f"{folder / damaged} is damaged: it is not what was written"
-                raise ValueError(f"{found}. Take an earlier checkpoint.")
+                text = "is damaged: it is not what was written. Take an earlier checkpoint."
+                raise InvalidValueError.about(str(folder / damaged), text)
             self._take_up(state, arrays, folder)
 
     def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], folder: Path) -> None:
@@ -390,9 +390,10 @@ class Memory:
             try:
                 rule.load_state_dict(arrays[name])
             except ValueError as error:
-                raise ValueError(f"{folder / 'buffer.json'} is damaged (its {name}: {error})") from None
+                raise InvalidValueError.about(str(folder / "buffer.json"), f"is damaged ({name}: {error})") from None
         if selection.size != entries.size:
-            raise ValueError(f"the selection knows {selection.size} entries, and there are {entries.size}")
+            text = f"the selection knows {selection.size} entries, and there are {entries.size}"
+            raise InvalidValueError(text, option="selection", found=selection.size)
         seen, own = SeenRows(arrays["seen"]), entries["row"]
         self.rows.load(folder / "rows", own if self.storage.keeps_contents else own[own >= 0])
         self._seen, self.selection, self.retrieval = seen, selection, retrieval

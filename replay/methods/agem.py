@@ -14,6 +14,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 
 
@@ -57,24 +58,18 @@ class AGEM(Method):
         self._memory_id, _, _ = find_memory(run, self.memory, self.name)
         refuse_second_draws(run, self.name, f"Leave them out: {self.name} draws {self.memory!r} once.")
         if run.world_size > 1 and run.passes.is_cut_by_tokens:
-            raise ValueError(
-                f"{self.name}: with max_tokens_per_micro_batch some rank may have samples of memory alone in an "
-                "step. Use per_device_train_batch_size instead."
-            )
+            text = "A rank may have samples of memory alone. Use per_device_train_batch_size instead."
+            raise InvalidValueError.about("max_tokens_per_micro_batch", text)
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses models of which no rank has a gradient of its own; see `Method.prepare`."""
         reason = obstacle(model, self._run.world_size)
         if reason is not None:
-            raise ValueError(
-                f"{self.name} holds the gradient of memory against that of new samples, which cannot be told apart: "
-                f"{reason}. Use plain DDP."
-            )
+            text = f"{self.name} needs the gradients of memory and of new samples apart: {reason}. Use plain DDP."
+            raise InvalidValueError(text, option="model")
         if self._run.world_size > 1 and GradientState().plugin_kwargs.get("sync_each_batch", False):
-            raise ValueError(
-                f"{self.name} averages the gradients of memory and of new samples once each, and sync_each_batch=True "
-                "does so after each micro-batch. Leave it out of accelerator_config's gradient_accumulation_kwargs."
-            )
+            text = f"must not be set with {self.name}, which averages the gradients of memory and of new samples."
+            raise InvalidValueError.about("sync_each_batch", text)
 
     def log_state(self) -> dict[str, Any]:
         """Gives which steps since the last log entry were projected; see `Method.log_state`."""

@@ -13,6 +13,7 @@ from mixer.models.labels import IGNORED
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count, check_range
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 from replay.second_draw import SecondDraw
@@ -131,11 +132,12 @@ class DER(Method):
         now = [tuple(own) if counts is None else (count, *own) for count in counts or [0] * len(kept)]
         for before, shape in zip(kept, now, strict=True):
             if before.shape != shape:
-                raise ValueError(
+                text = (
                     f"{self.name}: a sample came into the buffer with logits of shape {list(before.shape)} and "
                     f"has {list(shape)} now. A sample needs the same classes, top_k and labelled positions each time: "
                     "mask and truncate in the data set, not at random in the collator, or begin with an empty buffer."
                 )
+                raise InvalidValueError(text, option="logits", found=list(shape))
         join = np.stack if counts is None else np.concatenate
         stored = torch.from_numpy(join(list(kept))).to(vectors.device, vectors.dtype)
         if top_k is not None:
@@ -159,12 +161,13 @@ class DER(Method):
         logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         if not isinstance(logits, Tensor) or logits.dim() < 2 or len(logits) != num_samples:
             found = f"'logits' of shape {list(logits.shape)}" if isinstance(logits, Tensor) else "no 'logits'"
-            raise ValueError(
+            text = (
                 f"{self.name} compares logits, but the model's forward gives {found} for {num_samples} samples, not "
                 "[num_samples, ...]. Let it return a mapping with 'logits': without losses fused with the head "
                 "(use_liger_kernel=True) and return_dict=False; logits.unsqueeze(-1) of a single output; and use a "
                 "data_collator that pads samples instead of packing them into one row."
             )
+            raise InvalidValueError(text, option="logits", found=found)
         return logits
 
     def _labels(self, trained: ForwardResult, logits: Tensor) -> Tensor | None:
@@ -229,11 +232,8 @@ class DERPlusPlus(DER):
         second_id = run.stream_id(second, f"{self.name}(second={second!r})")
         draw = run.streams[second_id].dataset
         if not isinstance(draw, SecondDraw) or draw.buffer is not self._buffer:
-            raise ValueError(
-                f"{self.name}: second must name a second draw of {self.memory!r}, but stream {second!r} is a "
-                f"{type(draw).__name__}. Add one: train_dataset={{..., {self.memory!r}: buffer, {second!r}: "
-                "buffer.second_draw()}, or leave second out."
-            )
+            text = f"must name a second draw of {self.memory!r}, as buffer.second_draw() gives, got {second!r}."
+            raise InvalidValueError.about("second", text, found=second)
         self._factors = {self._memory_id: 0.0, second_id: self.beta}
 
     def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:

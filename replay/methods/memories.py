@@ -6,6 +6,7 @@ import numpy as np
 
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from replay.buffer import ReplayBuffer
 from replay.feeding.feeding import BufferFeeding
 from replay.second_draw import SecondDraw
@@ -29,10 +30,8 @@ def find_memory(run: RunContext, name: str, asked_by: str) -> tuple[int, ReplayB
     buffer = run.streams[stream_id].dataset
     if not isinstance(buffer, ReplayBuffer) or buffer.feeding is None:
         memories = [stream.name for stream in run.streams if isinstance(stream.dataset, ReplayBuffer)]
-        raise ValueError(
-            f"{asked_by}: memory must name a replay buffer, but stream {name!r} is a {type(buffer).__name__}; the "
-            f"buffers among the streams are {memories}. Add one: train_dataset={{..., {name!r}: ReplayBuffer(1000)}}."
-        )
+        hint = f"The buffers among the streams are {memories}."
+        raise InvalidValueError(option="memory", expected=f"a replay buffer for {asked_by}", found=name, hint=hint)
     return stream_id, buffer, buffer.feeding
 
 
@@ -50,10 +49,8 @@ def refuse_second_draws(run: RunContext, asked_by: str, hint: str, named: str | 
     """
     unknown = [stream.name for stream in run.streams if isinstance(stream.dataset, SecondDraw) and stream.name != named]
     if unknown:
-        raise ValueError(
-            f"{asked_by}: the streams {unknown} are second draws of a buffer, whose samples would count as new ones. "
-            f"{hint}"
-        )
+        text = f"{asked_by}: the streams {unknown} are second draws of a buffer, and would count as new samples. {hint}"
+        raise InvalidValueError(text, option="second", found=unknown, hint=hint)
 
 
 def factors_of_means(items: Int64Array, weights: Mapping[int, float]) -> FloatArray:

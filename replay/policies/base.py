@@ -10,6 +10,7 @@ from mixer.policies import Decision, Fixed, Mixture, Observation, Policy, Propor
 from mixer.policies.contract import Wrapped
 from mixer.policies.shared.part import part_of_mixture, part_of_observation
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.errors import InvalidValueError
 
 
 class Replay(NamedTuple):
@@ -120,14 +121,11 @@ class ReplayPolicy(Policy):
         self.memories = np.array(replayed, dtype=np.int64)
         self.others = np.array([k for k in range(len(names)) if k not in replayed], dtype=np.int64)
         if not len(self.memories) and self.past is None:
-            raise ValueError(
-                f"{type(self).__name__}: none of the streams {list(names)} is a ReplayBuffer, so there is nothing to "
-                "replay; add one to the streams, or mix by the inner policy alone."
-            )
+            text = f"none of the streams {list(names)} is a ReplayBuffer; add one, or mix by the inner policy alone."
+            raise InvalidValueError(f"{type(self).__name__}: {text}", option="train_dataset", found=list(names))
         if not len(self.others):
-            raise ValueError(
-                f"{type(self).__name__}: all streams, {list(names)}, are replayed; add one with new samples."
-            )
+            text = f"{type(self).__name__}: all streams, {list(names)}, are replayed; add one with new samples."
+            raise InvalidValueError(text, option="train_dataset", found=list(names))
         others = part_of_mixture(mixture, self.others.tolist())
         if self._has_default:
             self.policy = Fixed() if others.has_weights else Proportional()

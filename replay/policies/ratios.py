@@ -8,6 +8,7 @@ import numpy as np
 
 from mixer.policies import Mixture, Observation
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -98,10 +99,8 @@ class OfSeen(Ratio):
 
     def __init__(self, by: Literal["tasks", "samples"]):
         if by not in ("tasks", "samples"):
-            raise ValueError(
-                f"ratio must be a number in [0, 1), 'tasks', 'samples', a list of (progress, ratio) or a function of "
-                f"progress, got {by!r}."
-            )
+            expected = "a number in [0, 1), 'tasks', 'samples', a list of (progress, ratio) or a function of progress"
+            raise InvalidValueError(option="ratio", expected=expected, found=by)
         self.by = by
 
     def start(self, mixture: Mixture, earlier: Mapping[str, int] = _NOTHING) -> float:
@@ -110,10 +109,8 @@ class OfSeen(Ratio):
         sizes = mixture.num_samples.astype(np.float64)
         unknown = [mixture.names[k] for k in np.flatnonzero((sizes == 0) & ~is_memory)]
         if self.by == "samples" and unknown:
-            raise ValueError(
-                f"ratio='samples' counts the samples of each stream, but {unknown} are iterable, of unknown size. "
-                "Use ratio='tasks', or a number."
-            )
+            text = f"'samples' counts the samples of streams, but {unknown} have no size. Use ratio='tasks'."
+            raise InvalidValueError.about("ratio", text, found=unknown)
         self._sizes: FloatArray = np.where(is_memory, 0.0, sizes if self.by == "samples" else 1.0)
         self._earlier = float(sum(earlier.values()) if self.by == "samples" else len(earlier))
         now = float(self._sizes[mixture.is_active].sum())
@@ -167,18 +164,16 @@ def check_ratio(name: str, value: float) -> float:
     """
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not (is_number and 0.0 <= value < 1.0):
-        raise ValueError(
-            f"{name} must be a number in [0, 1), got {value!r}: it is the part of the whole mix that is replayed; "
-            "0.5 is as many samples again as there are new ones."
-        )
+        hint = "It is the part of the whole mix that is replayed; 0.5 is as many samples again as there are new ones."
+        raise InvalidValueError(option=name, expected="a number in [0, 1)", found=value, hint=hint)
     return float(value)
 
 
 def _interpolation(points: Sequence[tuple[float, float]]) -> Callable[[float], float]:
     if not all(isinstance(point, Sequence) and len(point) == 2 for point in points):
-        raise ValueError(f"ratio: a course over the run is a list of (progress, ratio), got {points!r}.")
+        raise InvalidValueError(option="ratio", expected="a list of (progress, ratio)", found=points)
     progresses = [float(progress) for progress, _ in points]
     if not progresses or progresses != sorted(set(progresses)) or not 0.0 <= progresses[0] <= progresses[-1] <= 1.0:
-        raise ValueError(f"ratio: progresses must ascend in [0, 1], at least one, got {progresses}.")
+        raise InvalidValueError(option="ratio", expected="at progresses that ascend in [0, 1]", found=progresses)
     ratios = [check_ratio(f"ratio at progress {progress:.4g}", ratio) for progress, ratio in points]
     return lambda progress: float(np.interp(progress, progresses, ratios))

@@ -10,6 +10,7 @@ import numpy as np
 from mixer.measurements import EvaluationLoss
 from mixer.policies import Mixture, Observation, Policy
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
 from mixer.utils.text import safe_names
 from replay.policies.base import Replay, ReplayPolicy
@@ -75,27 +76,25 @@ class ReplayBound(ReplayPolicy):
         super().__init__(policy, additional=additional)
         check_range("max_rise", max_rise, 0, 10, "0.05 lets the loss rise by 5 %")
         if isinstance(old, str) or (old is not None and not old):
-            raise ValueError(f"old must be a list of names of streams, or None for the replay buffers, got {old!r}.")
-        if not 0.0 < minimum <= first_ratio <= maximum < 1.0:
-            raise ValueError(
-                f"0 < minimum <= first_ratio <= maximum < 1 must hold, got {minimum}, {first_ratio} and {maximum}: "
-                "they are parts of the whole mix that are replayed."
+            raise InvalidValueError(
+                option="old", expected="a list of names of streams, or None for the buffers", found=old
             )
+        if not 0.0 < minimum <= first_ratio <= maximum < 1.0:
+            text = f"0 < minimum <= first_ratio <= maximum < 1 must hold, got {minimum}, {first_ratio} and {maximum}."
+            raise InvalidValueError(text, option="first_ratio", found=first_ratio)
         self.max_rise, self.old, self.first_ratio = max_rise, safe_names(old, "old"), first_ratio
         self.minimum, self.maximum = minimum, maximum
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
         """Gives the old streams; see `ReplayPolicy.replayed`."""
         if self.old is None and not mixture.memories and self.past is None:
-            raise ValueError(
-                f"ReplayBound: none of the streams {list(mixture.names)} is a ReplayBuffer: name the old ones, "
-                f"old=[...], or add a buffer."
-            )
+            text = f"must name the old streams of {list(mixture.names)}, of which none is a ReplayBuffer."
+            raise InvalidValueError.about("old", text)
         if self.old is None:
             return mixture.memories
         unknown = [name for name in self.old if name not in mixture.names]
         if unknown:
-            raise ValueError(f"ReplayBound: old names {unknown}, which are none of the streams {list(mixture.names)}.")
+            raise InvalidValueError(option="old", expected=f"some of {list(mixture.names)}", found=unknown)
         return [number for number, name in enumerate(mixture.names) if name in self.old]
 
     def start_replay(self, mixture: Mixture) -> Replay:

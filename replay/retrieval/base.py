@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.saved_state import HasState
 
 
@@ -61,8 +62,6 @@ def checked_slots(retrieval: Retrieval, start: int, count: int, size: int) -> In
     found = np.asarray(retrieval.slots(start, count, size))
     is_whole = found.dtype.kind in "iu" and found.shape == (count,)
     if not is_whole or len(np.unique(found)) < count or found.min() < 0 or found.max() >= size:
-        raise ValueError(
-            f"retrieval={retrieval.name}: slots must return int64 [count], {count} different slots below size={size}, "
-            f"got {found.dtype} {found.tolist()}."
-        )
+        text = f"{retrieval.name}: slots must return {count} different whole numbers below {size}, got {found!r}."
+        raise InvalidValueError(f"retrieval={text}", option="retrieval", found=found)
     return found.astype(np.int64)

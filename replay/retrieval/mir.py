@@ -15,6 +15,7 @@ from mixer.loading.loaded_step import StepBatch
 from mixer.mixture.permutation import Permutation
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count, check_range
 from replay.retrieval.uniform import Uniform
 from replay.shared.offered import Facts
@@ -65,10 +66,8 @@ class MIR(Uniform):
         """
         reason = obstacle(model, world_size)
         if reason is not None:
-            raise ValueError(
-                f"retrieval=MIR takes a gradient of new samples by itself, which cannot be done here: {reason}. Use "
-                "plain DDP, or another retrieval."
-            )
+            text = f"MIR takes a gradient of new samples by itself, which cannot be done here: {reason}. Use plain DDP."
+            raise InvalidValueError(f"retrieval={text}", option="retrieval")
 
     def candidate_slots(self, start: int, size: int) -> Int64Array:
         """Draws the candidates of a draw.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.ranges import check_count
 from mixer.utils.saved_state import HasState
 
@@ -56,7 +57,7 @@ class Offers:
 def known(values: Values | None, name: str) -> Values:
     """Returns a column of the offers; raises a `ValueError` if it is missing."""
     if values is None:
-        raise ValueError(f"Offers.{name} must be given, since the selection needs it, got None; see Selection.needs.")
+        raise InvalidValueError.about(f"Offers.{name}", "must be given, since the selection needs it.")
     return values
 
 
@@ -98,7 +99,7 @@ class Selection(HasState, ABC):
         """
         check_count("capacity", capacity, 1, "it is the number of samples that the buffer holds")
         if unknown := sorted(set(self.needs) - COLUMNS.keys()):
-            raise ValueError(f"{self.name}: needs may have {sorted(COLUMNS)}, got {unknown}.")
+            raise InvalidValueError(option="needs", expected=f"some of {sorted(COLUMNS)}", found=unknown)
         self._capacity, self._key, self._size = capacity, key, 0
 
     @property
@@ -135,10 +136,9 @@ class Selection(HasState, ABC):
         """Refuses a capacity below that of `num_groups` groups, of which each has the slots of an option, if set."""
         each = getattr(self, option)
         if each is not None and num_groups * each > self._capacity:
-            raise ValueError(
-                f"capacity must be {num_groups * each} or more for {num_groups} {groups} with {option} {each}, got "
-                f"{self._capacity}; {option}=None shares the capacity by the {groups} there are."
-            )
+            expected = f"{num_groups * each} or more for {num_groups} {groups} with {option}={each}"
+            hint = f"{option}=None shares the capacity."
+            raise InvalidValueError(option="capacity", expected=expected, found=self._capacity, hint=hint)
 
     def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
         """Updates the losses of replayed entries; called if `follows_losses` is set.
@@ -178,21 +178,18 @@ def checked_choice(selection: Selection, offers: Offers, size: int, capacity: in
         TypeError: If it returns no whole numbers.
         ValueError: If they are no slots of the samples, or `size` is not what it must be then.
     """
-    asked, slots = f"selection={selection.name}: choose must return", np.asarray(selection.choose(offers))
+    option, slots = f"selection={selection.name}: choose(...)", np.asarray(selection.choose(offers))
     if slots.ndim != 1 or (slots.dtype.kind not in "iu" and len(slots)):
-        raise TypeError(f"{asked} int64 [count], a slot a sample, got {slots.dtype} of shape {list(slots.shape)}.")
+        raise InvalidTypeError(option=option, expected="int64 [count], a slot a sample", found=slots)
     if len(slots) != offers.count:
-        raise ValueError(f"{asked} a slot for each of {offers.count} samples, -1 for those left out, got {len(slots)}.")
+        raise InvalidValueError(option=option, expected=f"of length {offers.count}, a slot a sample", found=slots)
     new = slots[slots >= size]
     new = new[np.sort(np.unique(new, return_index=True)[1])]
-    expected = np.arange(size, size + len(new))
-    if slots.min(initial=-1) < -1 or slots.max(initial=-1) >= capacity or not np.array_equal(new, expected):
-        raise ValueError(
-            f"{asked} -1 or slots below capacity={capacity}, new ones in order from {size} on, got {slots.tolist()}."
-        )
+    in_order = np.array_equal(new, np.arange(size, size + len(new)))
+    if slots.min(initial=-1) < -1 or slots.max(initial=-1) >= capacity or not in_order:
+        expected = f"-1 or slots below capacity={capacity}, new ones in order from {size} on"
+        raise InvalidValueError(option=option, expected=expected, found=slots.tolist())
     if selection.size != size + len(new):
-        raise ValueError(
-            f"selection={selection.name}: size must be the number of occupied slots, {size + len(new)} after choose, "
-            f"got {selection.size}. Let the property size count the entries, one more for each new slot."
-        )
+        option, expected = f"selection={selection.name}: size", f"{size + len(new)} after choose, one more a new slot"
+        raise InvalidValueError(option=option, expected=expected, found=selection.size)
     return slots.astype(np.int64)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count
 from replay.selection.base import Offers, Selection, known
 
@@ -76,7 +77,7 @@ class Herding(Selection):
         """Ranks the samples of each class and lets older classes make room; see `Selection.choose`."""
         labels, features = known(offers.labels, "labels"), known(offers.features, "features").astype(np.float64)
         if not np.isfinite(features).all():
-            raise ValueError("Offers.features must be finite, got NaN or infinite values; look at the model's outputs.")
+            raise InvalidValueError.about("Offers.features", "must be finite, got NaN or infinity.")
         _, firsts, classes, counts = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
         order = np.argsort(firsts)  # classes count as older, the earlier they came
         self.check_room(self._num_classes + len(order), "classes", "per_class")

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count
 from replay.selection.base import Offers, known
 from replay.selection.shared.groups import GroupedSlots, GroupSizes, Queues
@@ -38,7 +39,7 @@ class Ring(GroupedSlots):
             check_count("slots_per_group", slots_per_group, 1, "None shares the capacity by the groups")
         self.by: tuple[str, ...] = tuple(sorted({by} if isinstance(by, str) else set(by), reverse=True))
         if self.by not in (("task",), ("label",), ("task", "label")):
-            raise ValueError(f"by must be ('task',), ('label',) or ('task', 'label'), got {by!r}.")
+            raise InvalidValueError(option="by", expected="('task',), ('label',) or ('task', 'label')", found=by)
         self.slots_per_group = slots_per_group
         self.needs = frozenset(self.by)
 

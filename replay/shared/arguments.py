@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.text import safe_name
 
 
@@ -29,9 +30,9 @@ def as_names(option: str, names: Sequence[str] | None) -> tuple[str, ...] | None
         return None
     example = [names] if isinstance(names, str) else ["new"]
     if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{option} must be a list of names, such as {example}, got {names!r}.")
+        raise InvalidTypeError.about(option, f"must be a list of names, such as {example}, got {names!r}.")
     if not names:
-        raise ValueError(f"{option} must name a stream, got {names!r}; None takes all, and is_online=False takes none.")
+        raise InvalidValueError.about(option, "must name a stream; None takes all, and is_online=False takes none.")
     return tuple(dict.fromkeys(map(safe_name, names)))
 
 
@@ -53,7 +54,7 @@ def as_whole_numbers(option: str, values: Iterable[int]) -> Int64Array:
         if found.ndim == 1 and (found.dtype.kind in "iu" or not len(found)):
             return found.astype(np.int64)
     example = [values] if isinstance(values, int) else [0, 1]
-    raise TypeError(f"{option} must be a list of whole numbers, such as {example}, got {values!r}.")
+    raise InvalidTypeError.about(option, f"must be a list of whole numbers, such as {example}, got {values!r}.")
 
 
 def as_column(name: str, values: Any, count: int) -> NDArray[Any] | None:
@@ -79,7 +80,8 @@ def as_column(name: str, values: Any, count: int) -> NDArray[Any] | None:
     fits = column.dtype.kind in ("iub" if is_whole else "iubf") or not count
     if not fits or column.ndim != num_axes:
         kind = "whole numbers" if is_whole else "numbers"
-        raise ValueError(f"{name} must be {kind} on {num_axes} axes, got {column.dtype} of shape {list(column.shape)}.")
+        found = f"{column.dtype} of shape {list(column.shape)}"
+        raise InvalidValueError.about(name, f"must be {kind} on {num_axes} axes, got {found}.")
     return column.astype(np.int64 if is_whole else np.float64)
 
 
@@ -99,7 +101,7 @@ def as_payloads(payloads: Mapping[str, Sequence[Any]] | None, count: int) -> dic
     """
     payloads = {} if payloads is None else payloads
     if not isinstance(payloads, Mapping):
-        raise TypeError(f"payloads must be a mapping, such as {{'logits': array}}, got a {type(payloads).__name__}.")
+        raise InvalidTypeError(option="payloads", expected="a mapping, such as {'logits': array}", found=payloads)
     for name, values in payloads.items():
         check_length(f"payloads[{name!r}]", values, count)
     return dict(payloads)
@@ -118,6 +120,8 @@ def check_length(name: str, values: Any, count: int) -> None:
         TypeError: If it has no length.
     """
     if not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
-        raise TypeError(f"{name} must be a list or array with one entry a sample, got {values!r}.")
+        raise InvalidTypeError(option=name, expected="a list or array with one entry a sample", found=values)
     if len(values) != count:
-        raise ValueError(f"{name} must have one entry a sample: {count}, got {len(values)}.")
+        raise InvalidValueError.about(
+            name, f"must have one entry a sample: {count}, got {len(values)}.", found=len(values)
+        )

@@ -6,19 +6,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import index
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mixer.checkpoint.lock import SharedLock
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import other_version, read_json, sync_to_disk, write_json, writing
 from mixer.utils.validation import refusing_damage
-from replay.storage.row_file import TEMPORARY_SUFFIX, RowFile, link_or_copy, saved_rows, write_rows
+from replay.storage.codec import EncodedRow
+from replay.storage.row_file import TEMPORARY_SUFFIX, link_or_copy, open_rows, saved_rows, write_rows
 from replay.storage.rows import Rows
 
 _MANIFEST, _PENDING, _SEGMENTS, _LOCK = "rows.json", "pending.arrow", "rows-*.arrow", "_rows.lock"
-_FORMAT = 3
+_FORMAT = 4
 ROWS_PER_SEGMENT = 65_536
 _BYTES_PER_SEGMENT = 16 * 2**20
 _MOST_OPEN = 256
@@ -38,7 +39,7 @@ class Segment:
     first: int
     num_rows: int
     live: Int64Array
-    held: dict[int, bytes] = field(default_factory=dict)
+    held: dict[int, EncodedRow] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -84,9 +85,9 @@ class DiskRows(Rows):
         # Rows since the last full segment: the number of the first, their size with those that were dropped, and those
         # that were not. A segment's end depends on nothing else, so that saving does not move it.
         self._first_pending = self._pending_bytes = 0
-        self._pending: dict[int, bytes] = {}
+        self._pending: dict[int, EncodedRow] = {}
         self._checkpoint: Path | None = None
-        self.opened = lru_cache(_MOST_OPEN)(RowFile)
+        self.opened = lru_cache(_MOST_OPEN)(open_rows)
         # Files that were replaced, of late and before that.
         self._replaced: list[Path] = []
         self._doomed: list[Path] = []
@@ -95,7 +96,7 @@ class DiskRows(Rows):
             self._remove(self._folder.glob(f"{_SEGMENTS}.*{TEMPORARY_SUFFIX}"))
         self._holds_earlier_run = is_writer and any(self._folder.glob(_SEGMENTS))
 
-    def add(self, contents: Iterable[bytes]) -> None:
+    def add(self, contents: Iterable[EncodedRow]) -> None:
         """See the base class.
 
         Raises:
@@ -106,14 +107,14 @@ class DiskRows(Rows):
         for content in contents:
             self._pending[self.next_number] = content
             self.next_number += 1
-            self._pending_bytes += len(content)
+            self._pending_bytes += content.num_bytes
             is_full = self.next_number - self._first_pending >= self._rows_per_segment
             if is_full or self._pending_bytes >= _BYTES_PER_SEGMENT:
                 self._seal()
         if self._first_pending != first_pending:
             self._settle()
 
-    def content(self, number: int) -> Any:
+    def content(self, number: int) -> EncodedRow | None:
         """See the base class."""
         if number >= self._first_pending:
             return self._pending.get(number)
@@ -150,7 +151,8 @@ class DiskRows(Rows):
         path, numbers = folder / _MANIFEST, np.unique(np.fromiter(wanted, np.int64))
         content = read_json(path)
         if content.get("format") != _FORMAT:
-            raise ValueError(f"{other_version(str(path), content.get('format'), _FORMAT)}.")
+            text = f"{other_version(str(path), content.get('format'), _FORMAT)}."
+            raise InvalidValueError(text, option="format", found=content.get("format"))
         with refusing_damage(f"{path}"):
             counters = (index(content[name]) for name in ("next_number", "first_pending", "pending_bytes"))
             next_number, first_pending, pending_bytes = counters  # no texts
@@ -206,8 +208,8 @@ class DiskRows(Rows):
 
     # ---- Files ----
 
-    def _read(self, segment: Segment, number: int) -> Any:
-        """Returns a buffer of the bytes of a live row."""
+    def _read(self, segment: Segment, number: int) -> EncodedRow:
+        """Returns a live row."""
         if number in segment.held:
             return segment.held[number]
         for path in self._places(segment):
@@ -217,10 +219,8 @@ class DiskRows(Rows):
                 continue
             if row is not None:
                 return row
-        raise ValueError(
-            f"No file in {self._folder} holds row {number}, which should be in {segment.name}. All ranks that do not "
-            "write need to see the folder of one that does; leave its files alone during a run."
-        )
+        text = f"No file in {self._folder} holds row {number} of {segment.name}. All ranks need to see the folder."
+        raise InvalidValueError(text, option="OnDisk(folder)", found=number)
 
     def _places(self, segment: Segment) -> Iterator[Path]:
         yield self._folder / segment.name
@@ -251,7 +251,7 @@ class DiskRows(Rows):
 
     def _refuse_earlier_run(self) -> None:
         if self._holds_earlier_run:
-            raise ValueError(
-                f"The folder {self._folder} holds rows of an earlier run. Give an empty folder, or load a checkpoint "
-                "of that run before adding rows."
+            text = (
+                f"{self._folder} holds rows of an earlier run. Give an empty folder, or load a checkpoint of that run."
             )
+            raise InvalidValueError.about("OnDisk(folder)", text, found=str(self._folder))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
-from replay.storage.codec import Row, decode, encode
-from replay.storage.row_file import saved_rows, write_rows
+from replay.storage.codec import EncodedRow, Row, decode, encode
+from replay.storage.row_file import damaged_file, saved_rows, write_rows
 
 _FILE = "rows.arrow"
 
@@ -57,12 +57,12 @@ class Rows(ABC):
         return rows
 
     @abstractmethod
-    def add(self, contents: Iterable[bytes]) -> None:
+    def add(self, contents: Iterable[EncodedRow]) -> None:
         """Adds encoded rows, and counts `next_number` on."""
 
     @abstractmethod
-    def content(self, number: int) -> Any:
-        """Returns the bytes of a row, as any buffer; `None` if it was dropped."""
+    def content(self, number: int) -> EncodedRow | None:
+        """Returns an encoded row; `None` if it was dropped."""
 
     @abstractmethod
     def drop(self, numbers: Int64Array) -> None:
@@ -93,15 +93,15 @@ class MemoryRows(Rows):
     """Rows in memory, encoded: they are copied on both ways, and fail exactly as rows on disk do."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, bytes] = {}
+        self._rows: dict[int, EncodedRow] = {}
 
-    def add(self, contents: Iterable[bytes]) -> None:
+    def add(self, contents: Iterable[EncodedRow]) -> None:
         """See the base class."""
         for content in contents:
             self._rows[self.next_number] = content
             self.next_number += 1
 
-    def content(self, number: int) -> Any:
+    def content(self, number: int) -> EncodedRow | None:
         """See the base class."""
         return self._rows.get(number)
 
@@ -120,7 +120,6 @@ class MemoryRows(Rows):
         path, numbers = folder / _FILE, np.unique(np.fromiter(wanted, np.int64))
         file = saved_rows(path, numbers)
         if file.numbers.max(initial=-1) >= file.next_number:
-            reason = f"it has rows beyond its next number, {file.next_number}"
-            raise ValueError(f"{path} is torn ({reason}). Load an earlier checkpoint.")
+            raise damaged_file(str(path), f"is torn (it has rows beyond its next number, {file.next_number})")
         self._rows = file.read_all(numbers)
         self.next_number = file.next_number

@@ -10,7 +10,7 @@ import numpy as np
 
 from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import DAMAGE, check_plain, refusing_damage
-from replay.storage.row_file import whole_file
+from replay.storage.row_file import damaged_file, whole_file
 
 Parts = Mapping[str, Mapping[str, Any]]
 
@@ -45,14 +45,14 @@ def read_state(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """
     state = read_json(path.with_suffix(".json"))
     if not {"format", "plain", "parts"} <= state.keys():
-        raise ValueError(f"{path.with_suffix('.json')} holds something else than a buffer. Take an earlier checkpoint.")
+        raise damaged_file(str(path.with_suffix(".json")), "is no buffer")
     arrays_path = path.with_suffix(".npz")
     try:
         check_plain(arrays_path)
         with np.load(arrays_path, allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, *DAMAGE) as error:
-        raise ValueError(f"{arrays_path} is missing or torn ({error}). Take an earlier checkpoint.") from None
+        raise damaged_file(str(arrays_path), f"is missing or torn ({error})") from None
     with refusing_damage(f"{path.with_suffix('.json')}"):
         parts: dict[str, dict[str, Any]] = {name: {} for name in state["parts"]}
         for name, value in (arrays | state["plain"]).items():

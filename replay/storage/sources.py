@@ -10,6 +10,7 @@ import torch
 
 from mixer.loading.reader import ColumnReader, SampleError, reads_without_randomness
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 from replay.storage.codec import Row, encode
 from replay.storage.labels import Labels
@@ -35,10 +36,10 @@ def addresses(source_id: int, indices: Any) -> Int64Array:
     """
     array = np.asarray(indices, dtype=np.int64)
     if not 0 <= source_id < MAX_SOURCES:
-        raise ValueError(f"source_id has to be in [0, 2^22), not {source_id}: a buffer remembers so many sources.")
+        raise InvalidValueError(option="source_id", expected="in [0, 2^22)", found=source_id)
     if array.size and not (array.min() >= 0 and array.max() < _MAX_INDEX):
         worst = array.min() if array.min() < 0 else array.max()
-        raise ValueError(f"indices have to be in [0, 2^40), found {worst}. Count from the data set's beginning.")
+        raise InvalidValueError(option="indices", expected="in [0, 2^40)", found=int(worst))
     return np.int64(source_id << _INDEX_BITS) | array
 
 
@@ -77,7 +78,7 @@ def _read(dataset: Any, length: int) -> list[str] | None:
     try:
         with seeded(0):
             samples = [dataset[index] for index in indices]
-        return [hashlib.blake2b(encode(Row(sample)), digest_size=16).hexdigest() for sample in samples]
+        return [encode(Row(sample)).digest for sample in samples]
     except Exception:  # whether a broken sample ends a run is said where it is trained on
         return None
 
@@ -189,11 +190,11 @@ class Sources:
                 what = "some of its samples, or its type, are others"
                 if known.length != source.length:
                     what = f"it had {known.length} samples and has {source.length}"
-                raise ValueError(
+                text = (
                     f"Source {known.name!r} has changed since a buffer took references into it: {what}. Give the same "
-                    "data set as before, give the new one another name, or keep contents in the buffer, in memory or "
-                    "on disk."
+                    "data set as before, or the new one another name, or keep contents in the buffer."
                 )
+                raise InvalidValueError(text, option="dataset", stream=known.name, found=source.length)
             if is_same:
                 self._sources[source_id] = source
                 return source_id
@@ -231,7 +232,8 @@ class Sources:
         for name, dataset in datasets.items():
             known = self._sources[self.names.index(name)]
             if len(dataset) != known.length:
-                raise ValueError(f"Source {name!r} has {known.length} samples, what replaces it {len(dataset)}.")
+                expected = f"of {known.length} samples"
+                raise InvalidValueError(option="dataset", stream=name, expected=expected, found=len(dataset))
             result._sources[self.names.index(name)] = replace(known, dataset=dataset)
         return result
 
@@ -324,16 +326,14 @@ class Sources:
         for positions in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1) if len(order) else ():
             source_id = int(ids[positions[0]])
             if not 0 <= source_id < len(self._sources):
-                raise ValueError(
-                    f"An address is of source {source_id}, but there are {len(self._sources)} sources. One that is "
-                    "added while workers load is not known to them: give it to the buffer before the run begins, by "
-                    "remember(name, dataset, []), or do without workers."
-                )
+                hint = "Workers do not know one that is added late: remember(name, dataset, []) before the run."
+                expected = f"below {len(self._sources)}, the number of sources"
+                raise InvalidValueError(option="source_id", expected=expected, found=source_id, hint=hint)
             source = self._sources[source_id]
             if source.dataset is None:
-                raise ValueError(
+                text = (
                     f"A buffer refers to samples of {source.name!r}, whose data set is not there. Give it again "
-                    f"before the run, by remember({source.name!r}, dataset, []), or keep contents in the buffer, in "
-                    "memory or on disk."
+                    f"before the run, by remember({source.name!r}, dataset, []), or keep contents in the buffer."
                 )
+                raise InvalidValueError(text, option="dataset", stream=source.name)
             yield source, positions, indices[positions]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.registry import as_rule
 from replay.storage.disk_rows import ROWS_PER_SEGMENT, DiskRows
 from replay.storage.rows import MemoryRows, Rows
@@ -61,7 +62,7 @@ class OnDisk(Storage):
 
     def __post_init__(self) -> None:
         if self.rows_per_segment < 1:
-            raise ValueError(f"rows_per_segment has to be at least 1, not {self.rows_per_segment}.")
+            raise InvalidValueError(option="rows_per_segment", expected="1 or more", found=self.rows_per_segment)
 
     @property
     def working_folder(self) -> Path:

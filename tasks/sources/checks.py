@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.random_state import RandomState, drawn_places, seed_generators
-from replay.storage.codec import Row, encode
+from replay.storage.codec import EncodedRow, Row, encode
 from replay.storage.labels import read_labels
 
 _NUM_SAMPLES = 8
@@ -53,8 +53,8 @@ def find_unrepeatable(dataset: Any) -> int | None:
         state.restore()
 
 
-def _read(dataset: Any, index: int, again: int) -> bytes:
-    """Reads a sample as bytes, with the generators elsewhere each time, also under a data set that puts them back."""
+def _read(dataset: Any, index: int, again: int) -> EncodedRow | bytes:
+    """Reads a sample to compare, with the generators elsewhere each time, also if its data set puts them back."""
     seed_generators(_PLACE, index, again)
     sample = dataset[index]
     try:

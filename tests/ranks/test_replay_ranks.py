@@ -189,7 +189,7 @@ def test_an_error_on_one_rank_ends_both_before_anything_is_saved(results: Result
     for rank, result in enumerate(results):
         *failing, unlabelled = result["failures"]
         assert failing == [("RemoteError: rank 1 failed: ", "")[rank] + "OSError: disk on fire"] * 2
-        assert unlabelled.startswith("ValueError: Stream 'memory': selection=ClassBalanced needs the 'label'")
+        assert unlabelled.startswith("InvalidValueError: Stream 'memory': selection=ClassBalanced needs the 'label'")
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.full)])

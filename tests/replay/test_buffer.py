@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from hypothesis import given, settings, strategies as st
 
 import replay.memory.memory
 from mixer.loading.reader import SampleError
+from mixer.utils.errors import ErrorFacts, InvalidTypeError, InvalidValueError
 from replay import MIR, OnDisk, ReplayBuffer
 from replay.memory.held_classes import HeldClasses
 from replay.selection import Reservoir, Ring
+from tests.refusals import refused
 from tests.replay.buffers import STORAGES, InTurn, letters, snapshot
 from tests.replay.selection.offering import BY_TASK, MAKERS
 
@@ -75,11 +78,11 @@ def test_payloads_stay_with_their_entries(storage: str, tmp_path: Path) -> None:
         number = int(buffer[slot]["text"][1:])
         assert found.tolist() == [[number, number]] * (1 + number % 3)
         assert found.dtype == np.float32
-    with pytest.raises(ValueError, match="came in without its 'features'"):
+    with refused("payloads", expected="features"):
         buffer.payloads(slots, "features")
     buffer.forget(buffer.entries["number"][:8].tolist())
     buffer.remember("a", data, range(40))  # some of these come in without
-    with pytest.raises(ValueError, match="came in without its 'logits'"):
+    with refused("payloads", expected="logits"):
         buffer.payloads(np.arange(len(buffer)), "logits")
 
 
@@ -93,10 +96,10 @@ def test_a_sample_that_cannot_be_loaded_leaves_the_buffer_as_it_was() -> None:
     buffer = ReplayBuffer(30, storage="memory", seed=0)
     buffer.remember("a", letters(), range(5))
     before = contents(buffer)
-    with pytest.raises(SampleError, match="disk on fire"):
+    with pytest.raises(SampleError):
         buffer.remember("b", Broken(letters(20)))
     assert (contents(buffer), buffer.num_offered) == (before, 5)
-    with pytest.raises(SampleError, match="disk on fire"):
+    with pytest.raises(SampleError):
         buffer.remember("c", Broken(letters()))  # entries that were to make room are gone
     assert 0 < len(buffer) == buffer.selection.size <= 5
     assert set(contents(buffer)) <= set(before)
@@ -195,7 +198,7 @@ def test_a_saved_buffer_goes_on_as_it_was(selection: str, storage: str, retrieva
     again.load(tmp_path / "saved")
     assert snapshot(again) == snapshot(buffer)
     if storage == "references":
-        with pytest.raises((ValueError, SampleError), match=r"refers to samples of 'a', whose data set is not there"):
+        with refused("dataset", stream="a"):
             again[0]
         again.remember("a", first, [])  # gives the data set again
     ends = []
@@ -208,29 +211,31 @@ def test_a_saved_buffer_goes_on_as_it_was(selection: str, storage: str, retrieva
     assert ends[0] == ends[1]
 
 
-def refused(buffer: ReplayBuffer, folder: Path, said: str) -> None:
+def check_left(buffer: ReplayBuffer, folder: Path, option: str) -> None:
+    """An error about an option or a file leaves the buffer as it is."""
     before = snapshot(buffer), contents(buffer)
-    with pytest.raises(ValueError, match=said) as info:
+    with pytest.raises(ValueError, match=re.escape(option)) as info:
         buffer.load(folder)
-    assert type(info.value) is ValueError
+    assert type(info.value) in (ValueError, InvalidValueError)
     assert (snapshot(buffer), contents(buffer)) == before
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "option", "found"),
     [
-        ({"capacity": 9}, "saved with capacity=8 and has capacity=9 now"),
-        ({"selection": "Reservoir"}, "selection='Ring' and has selection='Reservoir' now"),
-        ({"retrieval": InTurn()}, "saved with retrieval='MIR' and has retrieval='InTurn' now"),
-        ({"retrieval": MIR(candidates=8)}, "the buffer was saved with retrieval_options"),
-        ({"storage": "references"}, "saved with keeps_contents=True and has keeps_contents=False now"),
+        ({"capacity": 9}, "capacity", 9),
+        ({"selection": "Reservoir"}, "selection", "Reservoir"),
+        ({"retrieval": InTurn()}, "retrieval", "InTurn"),
+        ({"retrieval": MIR(candidates=8)}, "retrieval_options", {"candidates": 8, "learning_rate": None}),
+        ({"storage": "references"}, "keeps_contents", False),
     ],
 )
-def test_a_buffer_of_another_kind_is_refused_and_left_as_it_is(options: Any, message: str, tmp_path: Path) -> None:
+def test_a_buffer_of_another_kind_is_refused(options: Any, option: str, found: Any, tmp_path: Path) -> None:
     selection, retrieval = Ring(slots_per_group=1), MIR(candidates=7)
     own = {"capacity": 8, "storage": "memory", "selection": selection, "retrieval": retrieval, "seed": 0}
     ReplayBuffer(**own).save(tmp_path)
-    refused(ReplayBuffer(**{**own, **options}), tmp_path, message)
+    with refused(option, found=found):
+        ReplayBuffer(**{**own, **options}).load(tmp_path)
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -245,7 +250,7 @@ def test_missing_and_torn_files_are_named_and_the_buffer_stays_as_it_is(storage:
             path.unlink(missing_ok=True)
             if torn is not None:
                 path.write_bytes(torn)
-            refused(other, tmp_path / "saved", path.name)
+            check_left(other, tmp_path / "saved", path.name)
         path.write_bytes(whole)
     other.load(tmp_path / "saved")
     assert snapshot(other)["entries"] == snapshot(buffer)["entries"]
@@ -254,10 +259,10 @@ def test_missing_and_torn_files_are_named_and_the_buffer_stays_as_it_is(storage:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        *(({name: []}, r"buffer\.json is damaged") for name in ("num_drawn", "parts", "plain", "digests")),
-        ({"plain": {"selection/size": "8"}}, r"buffer\.json is damaged \(its selection"),
-        *(({name: ...}, r"buffer\.json") for name in ("key", "num_offered", "sources", "forgotten", "parts", "plain")),
-        ({"format": 99}, "format 99, but this version reads up to 2: upgrade"),
+        *(({name: []}, "buffer.json is damaged") for name in ("num_drawn", "parts", "plain", "digests")),
+        ({"plain": {"selection/size": "8"}}, "buffer.json is damaged (selection"),
+        *(({name: ...}, "buffer.json") for name in ("key", "num_offered", "sources", "forgotten", "parts", "plain")),
+        ({"format": 99}, "format 99"),
         ({"entries": 1}, "the selection knows 8 entries, and there are 7"),
     ],
 )
@@ -274,7 +279,7 @@ def test_a_saved_value_that_cannot_be_is_refused(changes: dict[str, Any], said: 
         np.savez(tmp_path / "buffer.npz", **arrays)
     other = ReplayBuffer(8, seed=0)
     other.remember("a", letters(), [1, 2])
-    refused(other, tmp_path, said)
+    check_left(other, tmp_path, said)
 
 
 @pytest.mark.parametrize("row", [0, 77, -1])
@@ -287,7 +292,7 @@ def test_an_entry_whose_row_is_not_there_is_refused(storage: str, row: int, tmp_
     if row:  # else it is the one that was dropped
         buffer._entries["row"][0] = row
     buffer.save(tmp_path / "saved")
-    refused(other, tmp_path / "saved", "rows.* lacks row")
+    check_left(other, tmp_path / "saved", "lacks row")
 
 
 def test_a_crash_while_it_is_saved_leaves_no_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,48 +302,42 @@ def test_a_crash_while_it_is_saved_leaves_no_mixture(tmp_path: Path, monkeypatch
     monkeypatch.setattr(replay.memory.memory, "write_state", None)
     with pytest.raises(TypeError):
         buffer.save(tmp_path)
-    refused(ReplayBuffer(8, storage="memory"), tmp_path, r"buffer\.json is missing")
+    check_left(ReplayBuffer(8, storage="memory"), tmp_path, "buffer.json is missing")
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("option", "value"),
     [
-        *(({"capacity": value}, ValueError, "capacity must be a whole number") for value in (1.5, "10", None)),
-        ({"capacity": 0}, ValueError, "capacity must be a whole number, 1 or more, got 0"),
-        ({"selection": "Reservior"}, ValueError, "Did you mean 'Reservoir'"),
-        *(({"selection": name}, ValueError, "set is_online=False") for name in BY_TASK),
-        ({"streams": "math"}, TypeError, r"streams must be a list of names.*\['math'\]"),
-        ({"label_column": 3}, TypeError, "label_column must be the name of a column, such as 'label', got 3"),
-        *(({"seed": value}, TypeError, "seed must be a whole number") for value in (1.5, True)),
+        *(("capacity", value) for value in (1.5, "10", None, 0)),
+        *(("selection", value) for value in ("Reservior", *BY_TASK)),
+        *(("seed", value) for value in (1.5, True)),
+        *(("streams", value) for value in ("math", ())),
+        ("label_column", 3),
     ],
 )
-def test_wrong_options_say_what_is_right(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ReplayBuffer(**{"capacity": 5, **options})
+def test_wrong_options_are_named(option: str, value: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"^{option}"):
+        ReplayBuffer(**{"capacity": 5, option: value})
 
 
 @pytest.mark.parametrize(
-    ("selection", "given", "message"),
+    ("selection", "given", "option"),
     [
-        *((name, {}, rf"selection={name} needs the \['label'") for name in ("ClassBalanced", "Ring")),
-        ("Herding", {}, r"remember\(..., features=..., labels=...\), or name the label_column"),
-        ("Herding", {"labels": [0, 0, 1, 1]}, r"remember\(..., features=...\)\.$"),
-        *(
-            ("Reservoir", {name: np.zeros((3, 2))}, f"{name} must have one")
-            for name in ("labels", "losses", "features")
-        ),
-        ("Reservoir", {"payloads": {"z": [0] * 3}}, r"payloads\['z'\] must have one entry a sample: 4, got 3"),
-        *(("Reservoir", {"indices": [3, i]}, rf"'o'.*4 samples.*{i}|indices.*{i}") for i in (40, -1)),
-        ("Reservoir", {"dataset": iter([1, 2])}, r"'o'.*__len__"),
+        *((name, {}, "selection") for name in ("ClassBalanced", "Ring", "Herding")),
+        ("Herding", {"labels": [0, 0, 1, 1]}, "selection"),
+        *(("Reservoir", {name: np.zeros((3, 2))}, name) for name in ("labels", "losses", "features")),
+        ("Reservoir", {"payloads": {"z": [0] * 3}}, "payloads['z']"),
+        *(("Reservoir", {"indices": indices}, "indices") for indices in ([3, 40], [3, -1], 1)),
         *(("Reservoir", {"labels": labels}, "labels") for labels in ([*"abcd"], [0.5, 1.0, 0, 0], 3)),
-        ("Reservoir", {"indices": 1}, r"indices must be a list .* such as \[1\], got 1"),
-        ("Reservoir", {"source": ["a"]}, r"source must be the name of the data set.* got \['a'\]"),
-        ("Reservoir", {"payloads": {"z": 1}}, r"payloads\['z'\] must be a list"),
+        ("Reservoir", {"dataset": iter([1, 2])}, "dataset"),
+        ("Reservoir", {"source": ["a"]}, "source"),
+        ("Reservoir", {"payloads": {"z": 1}}, "payloads['z']"),
+        ("Reservoir", {"payloads": [1]}, "payloads"),
     ],
 )
-def test_what_cannot_be_remembered_is_named_and_not_kept(selection: str, given: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_remembered_is_named_and_not_kept(selection: str, given: Any, option: str) -> None:
     buffer = make(selection, "references", Path())
-    with pytest.raises((ValueError, TypeError), match=message):
+    with refused(option, ErrorFacts):
         buffer.remember(**{"source": "o", "dataset": letters(4), **given})
     assert len(buffer) == buffer.num_offered == 0
 
@@ -346,13 +345,13 @@ def test_what_cannot_be_remembered_is_named_and_not_kept(selection: str, given: 
 def test_wrong_arguments_are_named() -> None:
     buffer = ReplayBuffer(5)
     buffer.remember("p", letters(), [])
-    with pytest.raises(ValueError, match=r"find: there is no source 'b'; the buffer's are \['p'\]"):
+    with refused("source", found="b"):
         buffer.find("b", [1])
-    with pytest.raises(TypeError, match=r"indices must be a list of whole numbers.* got \[0.5\]"):
+    with refused("indices", InvalidTypeError):
         buffer.find("p", [0.5])
-    with pytest.raises(TypeError, match=r"numbers must be a list of whole numbers, such as \[3\], got 3"):
+    with refused("numbers", InvalidTypeError):
         buffer.forget(3)
-    with pytest.raises(IndexError, match="has 0 entries"):
+    with pytest.raises(IndexError):
         buffer[0]
 
 
@@ -385,17 +384,17 @@ class Wrong(Reservoir):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "kind", "option"),
     [
-        (lambda slots: slots[:-1], ValueError, "a slot for each of 6 samples, -1 for those left out, got 5"),
-        (lambda slots: slots.astype(float), TypeError, "int64.*got float64 of shape"),
-        (lambda slots: slots + 1, ValueError, r"new ones in order from 0 on, got \[1, 2"),
-        (lambda slots: slots * 3, ValueError, "slots below capacity=8"),
-        (lambda slots: np.full(6, -1), ValueError, "size must be the number of occupied slots, 0 after choose, got 6"),
+        (lambda slots: slots[:-1], InvalidValueError, "choose(...)"),
+        (lambda slots: slots.astype(float), InvalidTypeError, "choose(...)"),
+        (lambda slots: slots + 1, InvalidValueError, "choose(...)"),
+        (lambda slots: slots * 3, InvalidValueError, "choose(...)"),
+        (lambda slots: np.full(6, -1), InvalidValueError, "size"),
     ],
 )
-def test_slots_that_a_selection_must_not_choose_are_refused(change: Any, error: Any, message: str) -> None:
+def test_slots_that_a_selection_must_not_choose_are_refused(change: Any, kind: Any, option: str) -> None:
     buffer = ReplayBuffer(8, Wrong(change), seed=0)
-    with pytest.raises(error, match=f"selection=Wrong: .*{message}"):
+    with refused(f"selection=Wrong: {option}", kind):
         buffer.remember("a", letters(6))
     assert len(buffer) == 0

@@ -12,6 +12,7 @@ from replay import ReplayBuffer, ReplayRatio
 from replay.selection import ClassBalanced, Ring
 from replay.storage.sources import split
 from tests.helpers import MODEL_DATA, Tokens, build_model
+from tests.refusals import refused
 from tests.replay.buffers import STORAGES, Classes, Watch, hexadecimal, make, snapshot, train
 
 
@@ -101,21 +102,21 @@ BALANCED = {"selection": "ClassBalanced"}
 
 
 @pytest.mark.parametrize(
-    ("model", "streams", "buffer", "message"),
+    ("model", "streams", "buffer", "option"),
     [
-        ("llama", {}, {"selection": "Ring"}, r"selection=Ring needs the .*'label'.*label_column"),
-        ("bert-regression", {}, BALANCED, r"'label'.*one class .* number.*'labels' are torch.float32 of shape \[5\]"),
-        ("bert-multi-label", {}, BALANCED, r"'labels' are torch.float32 of shape \[5, 3\]"),
-        ("llama", {}, {**BALANCED, "label_column": "lable"}, r"='lable': some of the data sets \['a'\] have no column"),
-        ("llama", {"rows": iterable}, {**BALANCED, "storage": "memory", "label_column": "x"}, r"streams \['rows'\]"),
-        ("llama", {"rows": iterable}, {}, r"'rows' cannot be referred to.*InMemory\(\) or OnDisk"),
-        (None, {}, {"selection": "LossAware"}, "selection=LossAware goes by the losses of samples, but the loss of"),
+        ("llama", {}, {"selection": "Ring"}, "selection"),
+        ("bert-regression", {}, BALANCED, "selection"),
+        ("bert-multi-label", {}, BALANCED, "selection"),
+        ("llama", {}, {**BALANCED, "label_column": "lable"}, "label_column"),
+        ("llama", {"rows": iterable}, {**BALANCED, "storage": "memory", "label_column": "x"}, "label_column"),
+        ("llama", {"rows": iterable}, {}, "storage"),
+        (None, {}, {"selection": "LossAware"}, "selection"),
     ],
 )
-def test_what_is_not_known_of_samples_is_refused(tmp_path, model, streams, buffer, message) -> None:
+def test_what_is_not_known_of_samples_is_refused(tmp_path, model, streams, buffer, option) -> None:
     data = {"a": Tokens(20, 1, MODEL_DATA[model or "llama"]), **{name: each() for name, each in streams.items()}}
     options = {"model": build_model(model) if model else Opaque(), "mixing": ReplayRatio(0.3, "Uniform")}
-    with pytest.raises(ValueError, match=message):
+    with refused(option):
         train(tmp_path, {**data, "memory": ReplayBuffer(10, **buffer)}, **options)
 
 

@@ -12,6 +12,7 @@ from mixer import Stream
 from mixer.mixture.planner import Planner
 from replay import ReplayBuffer
 from replay.memory.entries import Entries
+from tests.refusals import refused
 from tests.replay.buffers import InTurn, letters
 
 COLUMNS = ("address", "row", "number", "task", "label")
@@ -90,9 +91,9 @@ def test_a_full_disk_is_named_and_changes_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'") as info:
+    with pytest.raises(OSError, match="No space left") as info:
         put(entries, range(2_000), 2)
-    assert info.value.errno == errno.ENOSPC
+    assert (info.value.errno, info.value.filename) == (errno.ENOSPC, str(tmp_path))
     assert table(entries) == before
 
 
@@ -157,7 +158,7 @@ def test_entries_that_were_forgotten_are_missed_in_draws_and_not_in_predictions(
     start = cursor.lookahead_copy().advance(4)
     buffer.forget(buffer.entries["number"].tolist())
     assert cursor.references(range(start, start + 4)).shape == (4,)
-    with pytest.raises(ValueError, match="while a step that draws from it was trained"):
+    with refused("buffer"):
         cursor.slots(np.arange(2))
     assert (cursor.available, cursor.advance(0), buffer.num_drawn) == (0, 2, 2)
 
@@ -169,11 +170,11 @@ def test_a_drawer_is_the_buffers_own_state() -> None:
     second = buffer.new_cursor(1)  # another run of the same buffer
     assert second.advance(0) == 5
     second.load_state_dict(first.state_dict())
-    for state, message in (
-        ({"position": 4, "memory": True}, "4 samples had been drawn from the buffer and 9 offered .*, 5 and 9"),
-        ({"position": 4, "length": 9, "key": 1}, "had a data set when the run was saved and is a replay buffer now"),
+    for state, option, found in (
+        ({"position": 4, "memory": True}, "buffer", (5, 9)),
+        ({"position": 4, "length": 9, "key": 1}, "dataset", None),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refused(option, found=found):
             second.load_state_dict(state)
         second.load_state_dict(state, allow_inexact=True)
     assert second.advance(1) == 5

@@ -9,6 +9,7 @@ from mixer import AdaptiveBatchSampler, MixingDataLoader, Stream
 from mixer.loading.reader import SampleError
 from replay import InMemory, ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens
+from tests.refusals import refused
 from tests.replay.buffers import InTurn, train
 
 DATA = {"math": [torch.tensor([float(i)]) for i in range(60)], "code": [torch.tensor([100.0 + i]) for i in range(40)]}
@@ -46,11 +47,11 @@ def test_a_loop_goes_on_with_its_buffer(second: bool, tmp_path: Path) -> None:
     buffer.save(tmp_path / "too early")
     state = json.loads(json.dumps(first.state_dict()))  # counts the last batch
     buffer.save(tmp_path / "buffer")
-    for folder, message in ((None, "31 offered .* saved, 0 and 0"), ("too early", r"after state_dict\(\) was called")):
+    for folder in (None, "too early"):
         other, filled = make(second=second)
         if folder:
             filled.load(tmp_path / folder)
-        with pytest.raises(ValueError, match=message if not second else "had been drawn"):
+        with pytest.raises(ValueError, match="had been drawn"):
             other.load_state_dict(state)
     resumed, loaded = make(second=second)
     loaded.load(tmp_path / "buffer")
@@ -59,17 +60,16 @@ def test_a_loop_goes_on_with_its_buffer(second: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: make(ReplayBuffer(5, "LossAware")), "selection=LossAware goes by what a batch shows"),
-        (lambda: make(ReplayBuffer(5, "ClassBalanced")), "selection=ClassBalanced goes by what a batch shows"),
-        (lambda: make(ReplayBuffer(5, storage=InMemory())), r"InMemory\(\), which is not available in your own"),
-        (lambda: AdaptiveBatchSampler({**DATA, "m": ReplayBuffer(5)}, 10, mixing=ReplayRatio()), "MixingDataLoader"),
-    ],
+    ("buffer", "option"), [({"selection": "LossAware"}, "selection"), ({"storage": InMemory()}, "storage")]
 )
-def test_what_only_a_trainer_can_do_is_refused(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_what_only_a_trainer_can_do_is_refused(buffer: Any, option: str) -> None:
+    with refused(option, stream="memory"):
+        make(ReplayBuffer(5, **buffer))
+
+
+def test_a_sampler_has_no_buffer() -> None:
+    with pytest.raises(ValueError, match="MixingDataLoader"):
+        AdaptiveBatchSampler({**DATA, "m": ReplayBuffer(5)}, 10, mixing=ReplayRatio())
 
 
 class Broken(Tokens):
@@ -89,5 +89,5 @@ def test_a_reference_that_cannot_be_read_is_named(num_workers: int, tmp_path: Pa
     buffer.save(tmp_path / "saved")
     again = ReplayBuffer(60, retrieval=InTurn(), is_online=False)
     again.load(tmp_path / "saved")
-    with pytest.raises(SampleError, match=r"refers to samples of 'old', whose data set is not there.*remember"):
+    with pytest.raises(SampleError):
         train(tmp_path, {"a": Tokens(30, 2), "memory": again})

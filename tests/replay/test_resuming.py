@@ -16,6 +16,7 @@ from mixer.utils.files import WriteError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, _llama_config, layouts
 from tests.mixer.checkpoint.test_resume import Killed, assert_same, end_of
+from tests.refusals import refused
 from tests.replay.buffers import STORAGES, Classes, InTurn, make, memory_of, snapshot
 from tests.replay.test_feeding import iterable
 
@@ -162,9 +163,9 @@ NO_MEMORY = {"has_memory": False, "mixing": lambda: "Uniform"}
 @pytest.mark.parametrize(
     ("before", "changes", "message"),
     [
-        (NO_MEMORY, {}, r"'memory'.*not in the checkpoint.*allow_inexact=True"),
-        ({}, NO_MEMORY, r"Cannot resume.*the policy was ReplayRatio|the streams were"),
-        ({}, {"capacity": 15}, "Stream 'memory': the buffer was saved with capacity=14 and has capacity=15 now"),
+        (NO_MEMORY, {}, "'memory'.*not in the checkpoint"),
+        ({}, NO_MEMORY, "the policy was ReplayRatio|the streams were"),
+        ({}, {"capacity": 15}, "capacity=14"),
         ({}, {"streams": lambda: {"a": Tokens(37, 9, length=8), "b": Tokens(30, 1, length=8)}}, "'a' has changed"),
     ],
 )
@@ -187,11 +188,9 @@ def test_torn_rows_leave_a_buffer_that_works_where_inexactness_is_allowed(copied
     (torn,) = (checkpoint / "methods" / "memory" / "rows").iterdir()
     whole = torn.read_bytes()
     torn.write_bytes(whole[:100] + b"x" * (len(whole) - 100))
-    with pytest.raises(ValueError, match=r"methods/memory/rows/rows.arrow is damaged"):
-        build(tmp_path, "memory").train(resume_from_checkpoint=str(checkpoint))
     marker = json.loads((checkpoint / "complete.json").read_text())
     (checkpoint / "complete.json").write_text(json.dumps({"format": 1, "files": marker["files"]}))  # as formerly
-    with pytest.raises(ValueError, match=r"Stream 'memory': .*damaged"):
+    with refused(str(torn), stream="memory"):
         build(tmp_path, "memory").train(resume_from_checkpoint=str(checkpoint))
     trainer = build(tmp_path, "memory", **INEXACT)
     trainer.train(resume_from_checkpoint=str(checkpoint))

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from mixer.loading.reader import SampleError
 from replay.storage.sources import Sources, addresses, fingerprint, split
+from tests.refusals import refused
 from tests.replay.buffers import Columns
 from tests.replay.storage.test_labels import table
 
@@ -42,9 +43,12 @@ def test_an_address_is_taken_apart_into_what_it_was_made_of(source_id, indices):
     assert made.dtype == np.int64
     assert (made >= 0).all()
     assert [part.tolist() for part in split(made)] == [[source_id] * len(indices), indices]
-    for wrong in ((2**22, 0), (-1, 0), (source_id, 2**40), (source_id, -1)):
-        with pytest.raises(ValueError, match=r"(has|have) to be in"):
-            addresses(wrong[0], [*indices, wrong[1]])
+    for wrong in (2**22, -1):
+        with refused("source_id", found=wrong):
+            addresses(wrong, indices)
+    for wrong in (2**40, -1):
+        with refused("indices", found=wrong):
+            addresses(source_id, [*indices, wrong])
 
 
 def test_samples_and_columns_come_in_the_given_order_with_one_call_a_source():
@@ -69,14 +73,14 @@ def test_a_name_stands_for_one_data_set_when_it_is_added_and_when_it_is_loaded()
     assert [sources.add(name, data) for name, data in named] == [0, 1, 0]
     texts = table().map(lambda row: {"text": row["text"] * 2})
     few, turned = table().select(range(5)), table().select([1, 0, 2, 3, 4, 5])
-    for changed, said in ((texts, "some of its samples"), (few, "it had 6 samples and has 5"), (turned, "")):
+    for changed in (texts, few, turned):
         before, after = Sources(), Sources()
         before.add("a", changed)
         after.load_state_dict(sources.state_dict())
         for call in (lambda own=changed: sources.add("a", own), lambda own=changed, to=after: to.add("a", own)):
-            with pytest.raises(ValueError, match=f"'a' has changed .*{said}"):
+            with refused("dataset", stream="a", found=len(changed)):
                 call()
-        with pytest.raises(ValueError, match="'a' has changed"):
+        with refused("dataset", stream="a"):
             before.load_state_dict(sources.state_dict())
 
 
@@ -107,11 +111,11 @@ def test_ids_are_those_that_were_saved_and_a_missing_source_matters_only_when_it
     assert again.names == ("a", "b", "c", "new")
     assert again.read(np.array([*addresses(2, [1]), *addresses(3, [1])])) == ["c1", "new1"]
     for read in (again.read, again.read_columns, lambda numbers: again.labels(numbers, "label")):
-        with pytest.raises(ValueError, match=r"samples of 'b'.* remember"):
+        with refused("dataset", stream="b"):
             read(addresses(1, [0]))
     assert again.add("b", Counting("b", 4)) == 1
     assert again.read(addresses(1, [0])) == ["b0"]
-    with pytest.raises(ValueError, match="source 4"):
+    with refused("source_id", found=4):
         again.read(addresses(4, [0]))
 
 
@@ -120,14 +124,14 @@ def test_samples_that_cannot_be_encoded_or_change_are_recognised_by_length(made:
     sources = Sources()
     data = [type("Changing", (Counting,), {"__getitem__": lambda *_: made()})("a", length) for length in (5, 5, 6)]
     assert [sources.add("a", own) for own in data[:2]] == [0, 0]
-    with pytest.raises(ValueError, match="5 samples and has 6"):
+    with refused("dataset", stream="a", found=6):
         sources.add("a", data[2])
 
 
 def test_a_fingerprint_is_the_same_in_any_process():
     data = datasets.Dataset.from_dict({"a": list(range(99)), "b": ["x"] * 99})
-    assert fingerprint(data) == "38176fbab4fef2b07260096cd11d55eb"
-    assert fingerprint(TensorDataset(torch.arange(30.0).reshape(10, 3))) == "7e5ddb76ade8cf5873ba7e634ec8fbf3"
+    assert fingerprint(data) == "aadd08aa252dc4c4ece3a8b04dcfa88d"
+    assert fingerprint(TensorDataset(torch.arange(30.0).reshape(10, 3))) == "7ed6e457cec3d81a18f2d013770ff9ce"
 
 
 def test_a_sample_that_fails_and_a_data_set_that_gives_too_few_are_named():
@@ -138,7 +142,7 @@ def test_a_sample_that_fails_and_a_data_set_that_gives_too_few_are_named():
     sources = Sources()
     for name, inner in (("pictures", ""), ("short", "a")):
         sources.add(name, Short(inner, 4))
-    with pytest.raises(SampleError, match=r"Source 'pictures': one of the samples \[0, 3\] .* IndexError"):
+    with pytest.raises(SampleError):
         sources.read(addresses(0, [0, 3]))
     with pytest.raises(SampleError, match="'short': __getitems__ returned 1 samples for 2 indices"):
         sources.read(addresses(1, [0, 1]))

@@ -12,6 +12,7 @@ from mixer import PiKE, Proportional, Stream, schedules
 from replay import OnDisk, ReplayBuffer, ReplayRatio
 from replay.shared.random_numbers import RandomNumbers
 from tests.helpers import Tokens
+from tests.refusals import refused
 from tests.replay.buffers import STORAGES, Columns, InTurn, Masked, Watch, arrow, hexadecimal, make, snapshot, train
 
 
@@ -92,20 +93,29 @@ def test_a_run_ends_with_its_streams_though_the_memory_could_go_on(tmp_path: Pat
 @pytest.mark.parametrize(
     ("streams", "changes", "message"),
     [
-        (lambda _: {"memory": ReplayBuffer(5)}, {}, "replay buffers, which hold samples of other streams"),
-        (lambda _: {**two(), "m": Stream("m", ReplayBuffer(5), max_epochs=1)}, {}, "max_epochs.*ReplayRatio"),
-        (lambda _: {**two(), "memory": ReplayBuffer(5)}, {"mixing": Proportional()}, r"ReplayRatio\(0.1"),
-        (lambda _: {**two(), "memory": ReplayBuffer(5)}, {"mixing": None}, r"ReplayRatio\(0.1"),
-        (lambda _: two(), {}, "none of the streams .* is a ReplayBuffer"),
-        (lambda _: {**two(), "memory": ReplayBuffer(5, streams=["c"])}, {}, "there is no stream 'c'"),
-        (lambda _: {**two(), "m": ReplayBuffer(5, streams=["n"]), "n": ReplayBuffer(5)}, {}, "is a buffer itself"),
-        (lambda _: {**two(), **dict.fromkeys("mn", ReplayBuffer(5))}, {}, "same buffer"),
-        (lambda own: {**two(), **{k: ReplayBuffer(5, storage=OnDisk(own)) for k in "mn"}}, {}, "have the same folder"),
+        (lambda _: {"memory": ReplayBuffer(5)}, {}, "replay buffers"),
+        (lambda _: {**two(), "m": Stream("m", ReplayBuffer(5), max_epochs=1)}, {}, "max_epochs"),
+        (lambda _: {**two(), "memory": ReplayBuffer(5)}, {"mixing": Proportional()}, "ReplayRatio"),
+        (lambda _: {**two(), "memory": ReplayBuffer(5)}, {"mixing": None}, "ReplayRatio"),
+        (lambda _: {**two(), "memory": ReplayBuffer(5, streams=["c"])}, {}, "'c'"),
     ],
 )
 def test_what_cannot_be_is_told_at_once(streams: Any, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         make(tmp_path, streams(tmp_path / "rows"), **changes)
+
+
+@pytest.mark.parametrize(
+    ("streams", "option"),
+    [
+        (lambda _: {"m": ReplayBuffer(5, streams=["n"]), "n": ReplayBuffer(5)}, "streams"),
+        (lambda _: dict.fromkeys("mn", ReplayBuffer(5)), "train_dataset"),
+        (lambda own: {k: ReplayBuffer(5, storage=OnDisk(own)) for k in "mn"}, "storage"),
+    ],
+)
+def test_buffers_that_do_not_go_together_are_named(streams: Any, option: str, tmp_path: Path) -> None:
+    with refused(option, stream="m"):
+        make(tmp_path, {**two(), **streams(tmp_path / "rows")})
 
 
 DATA: dict[str, Any] = {

@@ -112,8 +112,8 @@ def _named(
 
 
 def _has_numbers(dataset: Any, column: str) -> bool:
-    kind = getattr((getattr(dataset, "features", None) or {}).get(column), "dtype", "")
-    return isinstance(dataset, datasets.Dataset) and str(kind).startswith("int")
+    features = dataset.features if isinstance(dataset, datasets.Dataset) else {}  # of others it may be a tensor
+    return str(getattr(features.get(column), "dtype", "")).startswith("int")
 
 
 def _keeps_numbers(

@@ -1,12 +1,12 @@
 from pathlib import Path
 
-import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from replay import ReplayBuffer
 from replay.methods import AGEM
 from replay.methods.agem import project
+from tests.refusals import refused
 from tests.replay.methods.runs import Classifier, Points, Spy, TwoHeads, logged, make_trainer, trained
 
 SHAPES = [(3, 4), (5,), (1, 2, 2)]
@@ -61,7 +61,6 @@ def test_what_cannot_be_on_several_ranks_is_refused(tmp_path: Path) -> None:
     for max_tokens in (None, 64):
         make_trainer(tmp_path, [spy], max_tokens=max_tokens)
         object.__setattr__(spy.run, "world_size", 2)
-        said = "Use per_device_train_batch_size" if max_tokens else "AGEM holds the gradient .* not wrapped in DDP"
-        with pytest.raises(ValueError, match=said):  # noqa: PT012
+        with refused("max_tokens_per_micro_batch" if max_tokens else "model"):
             method.attach(spy.run)
             method.prepare(Classifier())

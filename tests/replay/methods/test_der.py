@@ -12,6 +12,7 @@ from mixer import MixingTrainer
 from replay import ReplayBuffer, ReplayRatio
 from replay.methods import AGEM, DER, DERPlusPlus
 from tests.helpers import MODEL_DATA, Tokens, build_model, weights_of
+from tests.refusals import refused
 from tests.replay.methods.runs import Classifier, Points, Spy, logged, make_trainer, step, trained
 
 
@@ -95,31 +96,26 @@ def test_tokens_are_held_to_their_largest_logits_whatever_the_padding(tmp_path: 
     torch.testing.assert_close(weights_of(trainer.model), weights_of(model), rtol=0, atol=1e-8)  # loss in single
 
 
-SECOND = r"the streams \['second'\] are second draws of a buffer.*"
 OTHER = ReplayBuffer(5)
 
 
 @pytest.mark.parametrize(
-    ("methods", "options", "message"),
+    ("methods", "options", "option"),
     [
-        ([DER("old")], {}, r"DER\(memory='old'\): there is no stream 'old'"),
-        ([DER("second")], {"second": True}, r"DER: memory must name a replay buffer.*buffers among .* \['memory'\]"),
-        ([DERPlusPlus(second="new")], {}, r"second must name a second draw of 'memory', but stream 'new' is a Points"),
+        ([DER("second")], {"second": True}, "memory"),
+        ([DERPlusPlus(second="new")], {}, "second"),
         (
             [DERPlusPlus(second="second")],
             {"new": {"new": Points(), "second": OTHER.second_draw(), "later": OTHER}},
-            r"second draw of 'memory', but stream 'second'",
+            "second",
         ),
-        ([], {"new": {"new": Points(), "s": OTHER.second_draw()}}, r"'s' is a second draw .* that is no stream of"),
-        ([DER()], {"second": True}, rf"{SECOND}DERPlusPlus\('memory', second=...\), or leave them out"),
-        ([DERPlusPlus()], {"second": True}, rf"{SECOND}Name the one of 'memory', as in second='again'"),
-        ([AGEM()], {"second": True}, rf"{SECOND}AGEM draws 'memory' once"),
-        ([AGEM(), AGEM()], {}, "names must differ"),
-        ([AGEM("new")], {}, r"AGEM: memory must name a replay buffer, but stream 'new' is a Points"),
+        ([], {"new": {"new": Points(), "s": OTHER.second_draw()}}, "second_draw"),
+        *(([method()], {"second": True}, "second") for method in (DER, DERPlusPlus, AGEM)),
+        ([AGEM("new")], {}, "memory"),
     ],
 )
-def test_streams_that_do_not_fit_are_refused(tmp_path: Path, methods: Any, options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_streams_that_do_not_fit_are_refused(tmp_path: Path, methods: Any, options: Any, option: str) -> None:
+    with refused(option):
         make_trainer(tmp_path, methods, **options)
 
 
@@ -134,24 +130,24 @@ class _Changed(Classifier):
 
 
 @pytest.mark.parametrize(
-    ("payloads", "change", "message"),
+    ("payloads", "change", "about"),
     [
-        ({}, None, r"came in without its 'logits'.*begin with an empty buffer"),
-        ({"logits": np.zeros((8, 4))}, None, r"logits of shape \[4\] and has \[3\] now"),
-        (None, lambda logits: {}, "DER compares logits, but .* gives no 'logits'"),
-        (None, lambda logits: {"logits": logits[:, 0]}, r"'logits' of shape \[3\] .*unsqueeze\(-1\)"),
+        ({}, None, ("payloads", None)),
+        ({"logits": np.zeros((8, 4))}, None, ("logits", [3])),
+        (None, lambda logits: {}, ("logits", "no 'logits'")),
+        (None, lambda logits: {"logits": logits[:, 0]}, ("logits", "'logits' of shape [3]")),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tmp_path: Path, payloads: Any, change: Any, message: str) -> None:
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, payloads: Any, change: Any, about: Any) -> None:
     buffer = ReplayBuffer(12, is_online=payloads is None)
     if payloads is not None:
         buffer.remember("old", Points(8, seed=2), payloads=payloads)
-    with pytest.raises(ValueError, match=message):
+    with refused(about[0], found=about[1]):
         trained(tmp_path, [DER()], buffer=buffer, model=_Changed(change) if change else None)
 
 
 def test_packed_rows_are_refused(tmp_path: Path) -> None:
     rows = [{"input_ids": row["input_ids"][:5].tolist()} for row in Tokens(20, 1).rows]
     options = {"new": rows, "batch_size": None, "data_collator": DataCollatorWithFlattening()}
-    with pytest.raises(ValueError, match="a data_collator that pads"):
+    with refused("logits"):
         trained(tmp_path, [DER()], model=build_model("llama"), buffer=ReplayBuffer(9, storage="memory"), **options)

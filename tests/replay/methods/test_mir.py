@@ -110,16 +110,16 @@ def test_a_loss_that_is_no_number_comes_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "option"),
     [
-        (lambda: MIR(candidates=0), r"candidates must be a whole number, 1 or more, got 0; 50 for draws of 10"),
-        (lambda: MIR(learning_rate=-0.1), r"learning_rate must be 0.0 or more, got -0.1; None takes that of"),
-        (lambda: DER(alpha=-1.0), r"alpha must be 0.0 or more, got -1.0; 0.1 to 1 are usual"),
-        (lambda: DER(top_k=0), r"top_k must be a whole number, 1 or more, got 0; 32"),
-        (lambda: DERPlusPlus(beta=float("nan")), r"beta must be 0.0 or more, got nan; 0.5 to 1 are usual"),
-        (lambda: MIR().check(Classifier(), world_size=2), r"MIR takes a gradient .* model is sharded, or not wrapped"),
+        (lambda: MIR(candidates=0), "candidates"),
+        (lambda: MIR(learning_rate=-0.1), "learning_rate"),
+        (lambda: DER(alpha=-1.0), "alpha"),
+        (lambda: DER(top_k=0), "top_k"),
+        (lambda: DERPlusPlus(beta=float("nan")), "beta"),
+        (lambda: MIR().check(Classifier(), world_size=2), "retrieval"),
     ],
 )
-def test_wrong_values_and_models_without_whole_gradients_are_refused(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_values_and_models_without_whole_gradients_are_refused(call: Any, option: str) -> None:
+    with pytest.raises(ValueError, match=f"^{option}"):
         call()

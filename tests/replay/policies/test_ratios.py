@@ -7,6 +7,7 @@ from jsonargparse import ArgumentParser
 
 from mixer.policies import Policy
 from replay.policies import OfSeen, OverProgress, as_ratio
+from tests.refusals import refused
 from tests.replay.policies.updates import one_memory, shown
 
 
@@ -38,17 +39,15 @@ def test_ratios_go_by_progress(value: Any, expected: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "option"),
     [
-        *((value, r"ratio.*\[0, 1\)|ratio.*list of \(progress, ratio\)") for value in (1.0, -0.1, np.nan, True, None)),
-        (1.5, r"got 1\.5: it is the part of the whole mix that is replayed"),
-        ("task", r"ratio must be a number in \[0, 1\), 'tasks', 'samples'.*got 'task'"),
-        *((points, r"ratio: .*progress") for points in ([], [(0.6, 0.1), (0.5, 0.2)], [(1.1, 0.1)], [0.1, 0.2])),
-        ([(0.0, 0.1), (1.0, 1.0)], r"ratio at progress 1 must be a number in \[0, 1\), got 1.0"),
+        *((value, "ratio") for value in (1.0, -0.1, np.nan, True, None, "task")),
+        *((points, "ratio") for points in ([], [(0.6, 0.1), (0.5, 0.2)], [(1.1, 0.1)], [0.1, 0.2])),
+        ([(0.0, 0.1), (1.0, 1.0)], "ratio at progress 1"),
     ],
 )
-def test_what_is_no_ratio_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_is_no_ratio_is_refused(value: Any, option: str) -> None:
+    with refused(option):
         as_ratio(value)
 
 
@@ -77,9 +76,9 @@ def test_who_is_old(by: Any, sizes: list[int], fields: dict[str, Any], expected:
 
 
 def test_sizes_and_ratios_that_are_unknown_before_the_run_are_refused_in_it() -> None:
-    with pytest.raises(ValueError, match=r"\['task 1'\] are iterable.*Use ratio='tasks'"):
+    with refused("ratio", found=["task 1"]):
         OfSeen("samples").start(one_memory(2, [10, 0]))
-    with pytest.raises(ValueError, match=r"ratio at progress 0.5 must be a number in \[0, 1\), got 1.0"):
+    with refused("ratio at progress 0.5", found=1.0):
         OverProgress(lambda progress: 2 * progress).update(shown(3, progress=0.5))
 
 

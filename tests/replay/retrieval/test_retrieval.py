@@ -4,8 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer
-from replay.retrieval import Retrieval, Uniform, as_retrieval
+from replay.retrieval import Retrieval, Uniform
 
 
 def started(capacity: int, key: int = 1) -> Retrieval:
@@ -36,12 +37,6 @@ def test_key_position_and_size_count() -> None:
     assert started(100, key=7).slots(3, 6, 100).tolist() == [54, 96, 7, 14, 83, 15]
 
 
-def test_what_is_no_retrieval_is_refused() -> None:
-    for wrong, said in (("unifrm", "Did you mean 'Uniform'"), (Uniform, "give an instance"), (1, "got int")):
-        with pytest.raises((ValueError, TypeError), match=said):
-            as_retrieval(wrong)
-
-
 @pytest.mark.parametrize("wrong", [[0, 1, 1], [0, 1], [0, 1, 5], [-1, 0, 1], [0.0, 1.0, 2.0], [[0], [1], [2]]])
 def test_slots_that_are_no_draw_are_refused(wrong: Any) -> None:
     class Wrong(Uniform):
@@ -50,5 +45,6 @@ def test_slots_that_are_no_draw_are_refused(wrong: Any) -> None:
 
     buffer = ReplayBuffer(8, retrieval=Wrong(), seed=0)
     buffer.remember("a", ["x"] * 5)
-    with pytest.raises(ValueError, match=r"retrieval=Wrong: slots must return .* 3 different slots below size=5, got"):
+    with pytest.raises(InvalidValueError) as error:
         buffer.new_cursor(0).advance(3)
+    assert (error.value.option, error.value.found.tolist()) == ("retrieval", wrong)

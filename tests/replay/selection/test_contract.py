@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer
-from replay.selection import LossAware, Offers, Reservoir, Ring, as_selection
+from replay.selection import LossAware, Offers, Reservoir, as_selection
+from replay.selection.base import COLUMNS
+from tests.refusals import refused
 from tests.replay.selection.offering import BY_TASK, MAKERS, Slots, offers_of
 
 ALL = {**MAKERS, **BY_TASK}
@@ -101,14 +104,13 @@ def test_all_are_kept_while_there_is_room_and_awkward_offers_do_no_harm(name: st
 @every_selection
 def test_errors_name_what_is_wrong(name: str) -> None:
     selection = ALL[name]()
-    with pytest.raises(ValueError, match="capacity must be a whole number, 1 or more, got 0"):
-        selection.start(0, 1)
     selection.start(5, 1)
     with pytest.raises(ValueError, match=r"remembers \[.*\], but the saved state has \['x'\]"):
         selection.load_state_dict({"x": 1})
     if selection.needs:
-        with pytest.raises(ValueError, match=r"Offers\.\w+ must be given, since the selection needs it"):
+        with pytest.raises(InvalidValueError) as error:
             selection.choose(Offers(1, 0))
+        assert error.value.option in {f"Offers.{COLUMNS[need]}" for need in selection.needs}
 
 
 def test_selections_are_copied_or_found_by_name() -> None:
@@ -117,17 +119,13 @@ def test_selections_are_copied_or_found_by_name() -> None:
     assert type(copied) is LossAware
     assert copied is not given
     assert type(as_selection("reservoir")) is Reservoir
-    wrong: Any = {"reservoi": "Did you mean 'Reservoir'", Ring: "Ring; give an instance", 3: "got int"}
-    for selection, message in wrong.items():
-        with pytest.raises((ValueError, TypeError), match=message):
-            as_selection(selection)
 
 
 def test_needs_that_there_are_none_of_are_refused_at_once() -> None:
     class Misspelt(Reservoir):
         needs = frozenset({"losses"})
 
-    with pytest.raises(ValueError, match="Misspelt: needs"):
+    with refused("needs", found=["losses"]):
         ReplayBuffer(5, Misspelt())
 
 

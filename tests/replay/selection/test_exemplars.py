@@ -1,8 +1,8 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings, strategies as st
 
 from replay.selection import Herding, Offers
+from tests.refusals import refused
 from tests.replay.selection.offering import Slots
 
 seeds = st.integers(0, 10**6)
@@ -53,7 +53,7 @@ def test_a_class_has_its_slots() -> None:
     slots = Slots(Herding(3), 12)
     assert sum(slot >= 0 for slot in slots.offer(task_of({0: 9, 1: 2}))) == 5
     assert sum(slot >= 0 for slot in slots.offer(task_of({2: 9, 0: 4}, first=11))) == 6  # again, and counted anew
-    with pytest.raises(ValueError, match="capacity must be 15 or more for 5 classes with per_class 3, got 12"):
+    with refused("capacity", expected="15 or more for 5 classes with per_class=3", found=12):
         slots.offer(task_of({5: 1}, first=24))
     assert slots.selection.size == 11
 
@@ -70,9 +70,7 @@ def test_removed_entries_make_room_and_ranks_close_up() -> None:
 
 
 def test_wrong_values_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Offers\.features must be finite"):
+    with refused("Offers.features"):
         Slots(Herding(), 3).offer(Offers(1, 0, labels=np.zeros(1, np.int64), features=np.array([[np.nan]])))
-    with pytest.raises(ValueError, match="per_class must be a whole number"):
-        Herding(0)
-    with pytest.raises(ValueError, match="capacity must be 4 or more for 1 classes"):
+    with refused("capacity", found=3):
         Herding(4).start(3, 0)
