@@ -11,7 +11,6 @@ import numpy as np
 from mixer.tools.recipe.data import Prompt, formatted
 from mixer.tools.recipe.data.row_files import read_files
 from mixer.tools.recipe.data.suffixes import suffix_of
-from mixer.tools.recipe.data.validation import hold_out
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.held_out import hold_out
 from mixer.utils.ranges import check_count
