@@ -6,6 +6,7 @@ from mixer.distributed.collectives import RankSync, RemoteError
 from mixer.ledger.progress.bar import MixturePrinter
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.recipe_files import differences, read_recipe
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
 from mixer.utils.text import first_of
 
@@ -48,13 +49,15 @@ def _begin(folder: Path, text: str) -> bool:
     try:
         different = differences(read_recipe(recipe), text) if recipe.exists() else []
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"training.output_dir: {recipe} cannot be read ({error}), so the recipe of {folder} is unknown. If it was "
-            "the same recipe, delete that file to continue; otherwise set another training.output_dir."
+        raise InvalidValueError.about(
+            "training.output_dir",
+            f"{recipe} cannot be read ({error}), so the recipe of {folder} is unknown. If it was "
+            "the same recipe, delete that file to continue; otherwise set another training.output_dir.",
         ) from None
     if different:
-        raise ValueError(
-            f"training.output_dir: {folder} was trained with another recipe, which differs in "
-            f"{', '.join(first_of(different, 4))}. Use that recipe, or set another training.output_dir."
+        raise InvalidValueError.about(
+            "training.output_dir",
+            f"{folder} was trained with another recipe, which differs in "
+            f"{', '.join(first_of(different, 4))}. Use that recipe, or set another training.output_dir.",
         )
     return True

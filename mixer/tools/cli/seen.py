@@ -1,18 +1,17 @@
 """`mixer seen RUN`: which rows a run was trained on, and when."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
-from rich.table import Table
 
 from mixer.tools.cli.command import Command, add_json
-from mixer.tools.console import print_json, show
+from mixer.tools.console import print_json, show, table_of
 from mixer.tools.records.exposure import Exposure
-from mixer.utils.arrays import Int64Array
 from mixer.utils.text import print_lines
 
 _MOST_SHOWN = 200  # lines of a table on a screen
@@ -75,19 +74,12 @@ def _numbers(path: Path) -> list[int]:
 
 def _show(table: pd.DataFrame, is_json: bool, more: dict[str, Any] | None = None) -> None:
     own = more or {}
-    never: Int64Array = own.get("never", np.zeros(0, np.int64))
-
-    def view() -> Table:
-        drawn = Table(*table.columns)
-        for row in table.head(_MOST_SHOWN).itertuples(index=False):
-            drawn.add_row(*("-" if pd.isna(value) else str(value) for value in row))
-        left_out = len(table) - _MOST_SHOWN
-        shown = ", ".join(map(str, never[:_MOST_SHOWN].tolist()))
-        notes = [f"{left_out:,} more lines: --json has them" if left_out > 0 else ""]
-        notes += [f"never trained on: {len(never):,} of the rows asked for ({shown})" if len(never) else ""]
-        drawn.caption = "\n".join(filter(None, notes)) or None
-        return drawn
-
+    left_out, never = len(table) - _MOST_SHOWN, own.get("never", [])
+    notes = [f"{left_out:,} more lines: --json has them"] if left_out > 0 else []
+    if len(never):
+        shown = ", ".join(map(str, never[:_MOST_SHOWN]))
+        notes.append(f"never trained on: {len(never):,} of the rows asked for ({shown})")
+    view = partial(table_of, "Rows trained on", table.head(_MOST_SHOWN), "\n".join(notes))
     show(lambda: {**own, "seen": table}, view, is_json)
 
 

@@ -18,6 +18,7 @@ from mixer.policies.objective import Objective
 from mixer.tools.report.clocked import by_stream, on_clock
 from mixer.tools.report.gradient_tables import Cosines, read_gradients
 from mixer.tools.report.last_change import last_change
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import mixing_unit, shortened
 
 # Other columns are not read, to save time and memory.
@@ -151,7 +152,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     resolved = [folder.resolve() for folder in folders]
     for number, folder in enumerate(resolved):
         if folder in resolved[:number]:
-            raise ValueError(f"{folders[number]} is given twice: give each run once.")
+            raise InvalidValueError.about("runs", f"{folders[number]} is given twice: give each run once.")
     names = [folder.name for folder in resolved]
     return [name if names.count(name) == 1 else str(folder) for folder, name in zip(folders, names, strict=True)]
 
@@ -196,7 +197,8 @@ def read_run(folder: Path, name: str) -> Run:
     rows = ledger.read("streams", _STREAMS)
     streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
     if not streams:
-        raise ValueError(f"The ledger of {folder} has no steps yet: if the run is in progress, try again later.")
+        text = f"The ledger of {folder} has no steps yet: if the run is in progress, try again later."
+        raise InvalidValueError.about("run", text)
     note, description, decisions = read_note(folder), read_description(folder), ledger.decisions()
     goal = recorded_objective(folder, note)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any step

@@ -26,6 +26,7 @@ from mixer.tools.recipe.data.formats.base import Format
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingMixin
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import in_words, shortened
 
 
@@ -73,7 +74,8 @@ class InspectedStream(Result):
         files: The files that its rows come from; none if there are none, or they are read on demand.
         num_rows: Number of rows before formatting; `None` without a format, or if unknown.
         truncation: The rows that the format truncates; `None` if it truncates none.
-        parsed: The rows of chats with texts in JSON that were parsed; `None` for other formats.
+        parsed: Of up to 1,000 rows of chats, those with calls or tools that are texts in JSON, which the chat template
+            would quote: they are parsed. `None` for other formats.
         limits: The inputs and labels that the model, with the stream's head, can take.
         class_names: Names of the classes; empty without names.
         training: Measures of the samples for training.
@@ -179,7 +181,9 @@ def inspect_recipe(recipe: Recipe, num_samples: int, seed: int, model: str | Non
         ValueError: If the recipe cannot be trained; the message names the field.
     """
     if model is not None and recipe.trainer in ("dpo", "reward"):
-        raise ValueError(f"--model: rows of trainer {recipe.trainer} are pairs of answers, without a loss of labels.")
+        raise InvalidValueError.about(
+            "--losses", f"Rows of trainer {recipe.trainer} are pairs of answers, without a loss of labels."
+        )
     if model:
         recipe.model = replace(recipe.model, name_or_path=model, config={})
     built = recipe.build_parts(has_weights=model is not None)

@@ -1,18 +1,11 @@
-"""Batch size, learning rate and time of a step, over the data clock."""
+"""Batch size and learning rate, over the data clock."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from mixer.tools.report.clocked import averaged, thin
+from mixer.tools.report.clocked import thin
 from mixer.tools.report.plot import Panel, Plot, colours_of, line, panel
 from mixer.tools.report.run import Run, last_epoch
-
-_PARTS = {"train_seconds": "training", "load_seconds": "loading", "probe_seconds": "measuring gradients"}
-_COLOURS = {"train_seconds": "#3b82c4", "load_seconds": "#e07b39", "probe_seconds": "#8a6fd1"}
-# The first steps warm up: an axis up to them would press all others flat.
-_SHOWN_QUANTILE, _HEADROOM = 0.98, 1.25
 
 
 def batch_size(runs: Sequence[Run], most_points: int) -> Plot:
@@ -47,27 +40,3 @@ def _of_clock(runs: Sequence[Run], titles: Mapping[str, str], most_points: int, 
         )
         for column, title in titles.items()
     ]
-
-
-def timings(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the seconds per step of the main rank by loading, training and measuring, stacked, one panel per run."""
-    is_measured = any(run.timings["probe_seconds"].any() for run in runs)
-    parts = [column for column in _PARTS if column != "probe_seconds" or is_measured]
-    timed = {run.name: averaged(run.timings, parts, most_points) for run in runs if len(run.timings)}
-    tops = [float(np.quantile(rows[parts].sum(axis=1), _SHOWN_QUANTILE)) for rows in timed.values()]
-    axis = {"range": [0, _HEADROOM * max(tops, default=0.0) or 1.0], "ticksuffix": " s"}
-    style: dict[str, Any] = {"stackgroup": "seconds", "line": {"width": 0.5}}
-    panels = [
-        panel(
-            name,
-            [line(rows, column, _PARTS[column], _COLOURS[column], **style) for column in parts],
-            last_epoch(runs),
-            **axis,
-        )
-        for name, rows in timed.items()
-    ]
-    caption = (
-        "Where the time of a step goes on the main rank: loading that does not vanish is waiting for data. A few slow "
-        "steps may go beyond the top."
-    )
-    return Plot("Time of a step", caption, panels, {_PARTS[column]: _COLOURS[column] for column in parts})

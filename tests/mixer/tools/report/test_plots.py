@@ -6,7 +6,7 @@ import pytest
 
 from mixer.tools.report import plots as of
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.plots import PLOTS, batch_size, coverage, learning_rate, losses, memory, mixture, timings
+from mixer.tools.report.plots import PLOTS, batch_size, coverage, learning_rate, losses, memory, mixture
 from mixer.tools.report.plots.mixture import shares
 from mixer.tools.report.run import Run, read_runs
 from tests.mixer.tools.report.ledgers import made_run, write_run
@@ -89,16 +89,6 @@ def test_passes_are_a_panel_a_run_and_streams_without_a_length_are_named(tmp_pat
     assert lines_of(plot)[-1] == ("math, cap", [0.0, 0.084], [0.1, 0.1])
     assert len(lines_of(plot)) == 3
     assert plot.panels[0].figure.layout.yaxis.range == pytest.approx((0, 1.05 * 0.1))
-
-
-def test_times_are_stacked_by_what_they_went_into(runs: list[Run]) -> None:
-    runs[1].timings["load_seconds"] = 20.0
-    plot = timings(runs, 100)
-    assert [name for name, _, _ in lines_of(plot)] == list(plot.colours) == ["training", "loading"]
-    assert lines_of(plot, 1)[1][2] == [20.0] * 4
-    assert [panel.figure.layout.yaxis.range for panel in plot.panels] == [(0, 50.0)] * 2
-    runs[0].timings["probe_seconds"] = 5.0
-    assert list(timings(runs, 100).colours) == ["training", "loading", "measuring gradients"]
 
 
 @pytest.mark.parametrize(("num_steps", "measure_every", "most"), [(1, 1, 20), (400, 3, 61)])
