@@ -12,6 +12,7 @@ from mixer.utils.text import first_of
 
 FINISHED_FILE = "finished"
 RECIPE_FILE = "recipe.yaml"
+_FOLDER = "training.output_dir"
 
 
 def finish(recipe: Recipe, text: str) -> None:
@@ -49,15 +50,9 @@ def _begin(folder: Path, text: str) -> bool:
     try:
         different = differences(read_recipe(recipe), text) if recipe.exists() else []
     except (OSError, ValueError) as error:
-        raise InvalidValueError.about(
-            "training.output_dir",
-            f"{recipe} cannot be read ({error}), so the recipe of {folder} is unknown. If it was "
-            "the same recipe, delete that file to continue; otherwise set another training.output_dir.",
-        ) from None
+        hint = "If it was the same recipe, delete that file to go on; else set another training.output_dir."
+        raise InvalidValueError.about(_FOLDER, f"{recipe} cannot be read ({error}). {hint}") from None
     if different:
-        raise InvalidValueError.about(
-            "training.output_dir",
-            f"{folder} was trained with another recipe, which differs in "
-            f"{', '.join(first_of(different, 4))}. Use that recipe, or set another training.output_dir.",
-        )
+        text = f"{folder} was trained with another recipe, which differs in {', '.join(first_of(different, 4))}."
+        raise InvalidValueError.about(_FOLDER, f"{text} Use that recipe, or set another folder.", found=different)
     return True

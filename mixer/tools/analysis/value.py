@@ -69,9 +69,7 @@ def source_values(
     sources = [name for name, weight in weights.items() if weight > 0.0]
     without = {"": weights, **{name: {**weights, name: 0.0} for name in sources}}
     if len(without) < 3:
-        raise InvalidValueError.about(
-            "value", f"A source is left out for the others, but at step {at} the mixture is {weights}."
-        )
+        raise InvalidValueError(option="mixing", expected=f"of several sources at step {at}", found=weights)
     losses: list[dict[str, Any]] = [{} for _ in range(repeats)]
     amounts: list[pd.DataFrame] = []
     for repeat, (name, own) in product(range(repeats), without.items()):
@@ -146,9 +144,7 @@ def _forked(
 ) -> tuple["pd.Series[float]", pd.DataFrame]:
     """Trains a fork, and gives its losses by evaluation set, and samples and tokens by stream; on rank 0 alone."""
     if not (isinstance(trainer.eval_dataset, Mapping) and trainer.eval_dataset):
-        raise InvalidValueError.about(
-            "eval_dataset", "The changes of losses are those of evaluation sets by name, and there are none."
-        )
+        raise InvalidValueError(option="eval_dataset", expected="evaluation sets by name", found=trainer.eval_dataset)
     for shown in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(shown)
     trainer.add_callback(_Part(trainer, at + steps, repeat, steps))

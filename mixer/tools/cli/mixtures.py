@@ -58,9 +58,7 @@ def _groups(text: str | None) -> Any:
     try:
         return None if text is None else load_yaml(text)
     except (ValueError, YAMLError) as error:
-        raise InvalidValueError.about(
-            "--fixed_groups", f"cannot be read as YAML: {' '.join(str(error).split())}."
-        ) from None
+        raise InvalidValueError.about("--fixed_groups", f"is no YAML: {' '.join(str(error).split())}.") from None
 
 
 def _shares(options: Namespace, name: str, streams: Sequence[str]) -> Mapping[str, float] | None:

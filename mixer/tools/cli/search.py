@@ -149,20 +149,16 @@ class _Search:
         self.is_more_better = bool(objective["greater_is_better"])
         bounds = objective.get("bounds")
         if bounds and not self.options.bounds:
-            raise InvalidValueError.about(
-                "objective",
-                f"Bounds {bounds} are multiples of first losses, a search takes losses: give them as "
-                f"--bounds {','.join(f'{name}=LOSS' for name in bounds)}.",
-            )
+            losses = ",".join(f"{name}=LOSS" for name in bounds)
+            text = f"Bounds {bounds} are multiples of first losses: give a search losses, --bounds {losses}."
+            raise InvalidValueError.about("objective", text)
         self.unit, weights = trainer.mixing.policy.unit, dict(trainer.mixing.weights)
         if sum(weight > 0.0 for weight in weights.values()) < 2:
             raise ValueError(f"A search compares mixtures of two or more streams, got the weights {weights}.")
         natural = Constraints(prior=weights, most={name: 0.0 for name, weight in weights.items() if weight == 0.0})
         if self.options.passes is not None:
             if self.unit != "samples":
-                raise InvalidValueError.about(
-                    "--passes", f"counts samples, and mixing has shares of {self.unit}: leave --passes out."
-                )
+                raise InvalidValueError.about("--passes", f"counts samples, but mixing {self.unit}: leave it out.")
             sizes = zip(self.streams, mixture.num_samples.tolist(), strict=True)
             known, budget = {name: float(size) for name, size in sizes if size > 0}, clock.max_steps * clock.batch_size
             natural = replace(natural, sizes=known, budget=float(budget), passes=self.options.passes)
@@ -174,9 +170,8 @@ class _Search:
         """Runs all, checks the best mixture, and gives the figures."""
         options, first = self.options, first_runs(self.streams, self.region)
         if 0 < options.runs < len(first):
-            raise InvalidValueError.about(
-                "--runs", f"must be at least {len(first)}, those before a fit, got {options.runs}."
-            )
+            least = f"{len(first)} or more, with those before a fit"
+            raise InvalidValueError(option="--runs", expected=least, found=options.runs)
         at_most = max(len(first), options.runs)
         _say(f"Own weights, which the recipe starts with: {first[0].weights}.")
         _say(f"Up to {at_most} runs of {self.steps} steps of {self.batch_size:g} samples, and two to check.")

@@ -2,7 +2,6 @@
 
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ def seen() -> Command:
     add("run", type=str, help="Output folder of a run.")
     add("--stream", type=str, metavar="NAME", help="Stream of the rows. May be left out if there is only one.")
     add("--row", type=int, nargs="+", metavar="N", help="Rows to look up.")
-    add("--rows", type=str, metavar="FILE", help="The same from a text file with a number a line.")
     add("--never", action="store_true", help="List the rows that were never trained on.")
     add("--step", type=int, metavar="N", help="List the rows of a step.")
     add_json(parser)
@@ -35,9 +33,9 @@ def seen() -> Command:
 
 
 def _seen(config: Namespace) -> None:
-    asked = [name for name in ("row", "rows", "never", "step") if config[name] not in (None, False)]
+    asked = [name for name in ("row", "never", "step") if config[name] not in (None, False)]
     if len(asked) != 1:
-        raise ValueError(f"give one of --row N, --rows FILE, --never and --step N, got {asked or 'none'}.")
+        raise ValueError(f"give one of --row N, --never and --step N, got {asked or 'none'}.")
     exposure = Exposure(config.run)
     if config.step is not None:
         table = exposure.at(config.step)
@@ -47,9 +45,8 @@ def _seen(config: Namespace) -> None:
     if config.never:
         list_unseen(exposure, stream, config.json)
         return
-    rows = config.row if config.rows is None else _numbers(Path(config.rows))
-    table = exposure.of(stream, rows)
-    never = np.setdiff1d(np.asarray(rows, dtype=np.int64), table["row"].to_numpy(dtype=np.int64))
+    table = exposure.of(stream, config.row)
+    never = np.setdiff1d(np.asarray(config.row, dtype=np.int64), table["row"].to_numpy(dtype=np.int64))
     _show(table, config.json, {"stream": stream, "never": never})
 
 
@@ -59,17 +56,6 @@ def _stream(exposure: Exposure, name: str | None) -> str:
     if len(exposure.streams) != 1:
         raise ValueError(f"give --stream, one of {exposure.streams}.")
     return exposure.streams[0]
-
-
-def _numbers(path: Path) -> list[int]:
-    numbers = []
-    for place, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            try:
-                numbers.append(int(line))
-            except ValueError:
-                raise ValueError(f"{path}, line {place}: a row must be a whole number, got {line!r}.") from None
-    return numbers
 
 
 def _show(table: pd.DataFrame, is_json: bool, more: dict[str, Any] | None = None) -> None:

@@ -248,12 +248,8 @@ class Exposure:
         parts = self._parts_of(stream)
         counts = self._counts[self._counts["stream"] == stream]
         if not counts.empty and int(counts["count"].sum()) != int(counts["seen"].iloc[-1]):
-            raise InvalidValueError.about(
-                "run",
-                f"The ledger of {self._folder} lacks steps, in which rows of {stream!r} were trained on: of "
-                f"{int(counts['seen'].iloc[-1])} samples it has {int(counts['count'].sum())}. Join it with the ledger "
-                "of the machine that wrote them.",
-            )
+            text = f"The ledger of {self._folder} lacks steps, in which rows of {stream!r} were trained on"
+            raise InvalidValueError.about("run", f"{text}: join it with the ledger of the machine that wrote them.")
         return parts
 
     def _parts_of(self, stream: str) -> list[_Part]:

@@ -60,10 +60,9 @@ class RecordedRun:
         # A run that is going on may have written the one table and not the other.
         self.steps: Int64Array = np.intersect1d(rows["step"].unique(), clock["step"].to_numpy())
         if not len(self.steps):
+            text = f"The ledger of {self.folder} has no step with rows of both tables, streams and clock"
             raise InvalidValueError.about(
-                "run",
-                f"The ledger of {self.folder} has no step of which both tables, streams and clock, hold rows. If the "
-                "run has just begun, try again when it has done some; else one of the two is lost.",
+                "run", f"{text}: if it has just begun, try again; else one of the two is lost."
             )
         self._clock, self.clock = clock, self._at_steps(clock)
         self.streams = self._by_stream(rows)

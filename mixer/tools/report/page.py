@@ -44,9 +44,7 @@ def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:
     """
     target = Path(folders[0]) / "report.html" if output is None else Path(output)
     if target.is_dir():
-        raise InvalidValueError.about(
-            "output", f"must be a file, but {target} is a folder: give {target / 'report.html'}, say."
-        )
+        raise InvalidValueError(option="output", expected="the path of a file", found=str(target))
     return target
 
 

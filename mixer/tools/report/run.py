@@ -59,7 +59,6 @@ class Run:
             `GradientStatistics.noise`.
         cosines: Cosines between the streams' gradients; `None` without any.
         memories: By replay stream, entries of the buffer: step, source, entries.
-        memory_classes: By replay stream, entries of the buffer with known classes: step, label, entries.
         objective: The declared objective, or `None`.
         held_back: By stream that `OverfitGuard` took share from, the least factor on its share and the step of it.
         decided: What the last decision changed most, in a sentence; empty without one.
@@ -80,7 +79,6 @@ class Run:
     noise: pd.DataFrame
     cosines: Cosines | None
     memories: dict[str, pd.DataFrame]
-    memory_classes: dict[str, pd.DataFrame]
     objective: Objective | None = None
     held_back: dict[str, tuple[float, int]] = field(default_factory=dict)
     decided: str = ""
@@ -108,11 +106,6 @@ class Run:
         """Caps on passes by stream, without streams that have none."""
         caps = {row["name"]: _most_passes(row) for row in self.description.get("streams", [])}
         return {name: cap for name, cap in caps.items() if cap is not None}
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the classes by number; empty if they are not known, or streams have different ones."""
-        return [str(name) for name in self.description.get("class_names") or ()]
 
     def is_wanted(self, name: str) -> bool:
         """Whether the run is for this stream or evaluation set: for all of them without a declared objective."""
@@ -173,12 +166,6 @@ def last_epoch(runs: Sequence[Run]) -> float:
     return max(float(run.clock["epoch"].max()) for run in runs)
 
 
-def share_of_time(run: Run, column: str) -> float:
-    """Gives a column's share of the time of steps, without the first step, which includes warm-up."""
-    sums = run.timings.iloc[1:][["load_seconds", "train_seconds", "probe_seconds"]].sum()
-    return float(sums[column] / sums.sum()) if sums.sum() > 0 else 0.0
-
-
 def read_run(folder: Path, name: str) -> Run:
     """Reads a finished or running run.
 
@@ -218,7 +205,6 @@ def read_run(folder: Path, name: str) -> Run:
         noise,
         cosines,
         by_stream(ledger.read("memories"), clock),
-        by_stream(ledger.read("memory_classes"), clock),
         goal,
         _held_back(decisions, description),
         _decided(decisions, streams, mixing_unit(description), "" if goal is None else goal.in_words),

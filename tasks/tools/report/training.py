@@ -69,8 +69,6 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     joined["streams"] = {name: streams[name] for name in order}
     joined["interval_steps"] = max(part.interval_steps for part in parts)
     joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
-    if all(part.class_names == parts[0].class_names for part in parts):
-        joined["description"]["class_names"] = parts[0].class_names
     # A task has no gradient in common with another one, and its own report shows the memory's: no cosines.
     return replace(parts[-1], name=parts[0].name, cosines=None, **joined)
 

@@ -53,9 +53,7 @@ class Constraints:
         _check_numbers("sizes", self.sizes, 0.0, math.inf, "it is a number of samples")
         _check_numbers("bounds", self.bounds, -math.inf, math.inf, "it is a loss")
         if not isinstance(self.groups, Mapping):
-            raise InvalidValueError.about(
-                "groups", f"must be streams with weights, by name of the group, got {self.groups!r}."
-            )
+            raise InvalidValueError(option="groups", expected="streams with weights, by group", found=self.groups)
         for name, group in self.groups.items():
             _check_numbers(f"groups: {name}", group, 0.0, math.inf, "it is a weight")
             if not any(group.values()):
@@ -84,17 +82,13 @@ class Constraints:
                 raise InvalidValueError.about(option, f"There are no streams {unknown}; there are {list(streams)}.")
         missing = [] if self.prior is None else [name for name in streams if name not in self.prior]
         if missing:
-            raise InvalidValueError.about(
-                "prior", f"There is no weight of {missing}; give each stream one, 0 for none."
-            )
+            raise InvalidValueError(option="prior", expected=f"a weight of each of {list(streams)}", found=self.prior)
         parts = self._parts(streams)
         least = np.array([self.least.get(name, 0.0) for name in streams])
         most = np.array([self._most(name) for name in streams])
         prior = np.array([1.0 if self.prior is None else self.prior[name] for name in streams])
         if not prior.any():
-            raise InvalidValueError.about(
-                "prior", f"The weights of all streams {list(streams)} are 0; at least one must be positive."
-            )
+            raise InvalidValueError(option="prior", expected="above 0 for a stream", found=self.prior)
         is_member = parts > 0.0
         shares = np.where(is_member, parts, 1.0)
         low = np.where(is_member, least / shares, 0.0).max(axis=1)

@@ -73,9 +73,7 @@ def parse_numbers(option: str, text: str) -> dict[str, float]:
             name = ""
         if not name:
             also = "'average', 'worst' or " if option == "objective" else ""
-            raise InvalidValueError.about(
-                option, f"must be {also}'NAME=number,...', got {text!r}: {part!r} is no NAME=number."
-            )
+            raise InvalidValueError(option=option, expected=f"{also}'NAME=number,...'", found=text)
         if name in numbers:
             raise InvalidValueError.about(option, f"{name!r} is given twice in {text!r}; give each name one number.")
         numbers[name] = value

@@ -192,10 +192,10 @@ def group_runs(*mixtures: FloatArray) -> Groups:
 def _tables(mixtures: ArrayLike, losses: ArrayLike) -> tuple[FloatArray, FloatArray]:
     shares, values = np.array(mixtures, dtype=np.float64), np.asarray(losses, dtype=np.float64)
     if shares.ndim != 2 or values.ndim != 2 or len(shares) != len(values) or not shares.size:
-        raise InvalidValueError.about(
-            "mixtures",
-            "must have the shape [num_runs, num_streams] and losses [num_runs, num_losses], got "
-            f"{list(shares.shape)} and {list(values.shape)}.",
+        raise InvalidValueError(
+            option="mixtures",
+            expected="[num_runs, num_streams], and losses [num_runs, num_losses]",
+            found=(shares.shape, values.shape),
         )
     return shares, np.where(np.isfinite(values), values, np.nan)
 
@@ -205,19 +205,19 @@ def _names(option: str, names: Sequence[str] | None, count: int) -> list[str]:
     if names is None:
         return [f"{option.removesuffix('s')} {number}" for number in range(1, count + 1)]
     if len(names) != count or len(set(names)) != count:
-        raise InvalidValueError.about(option, f"Expected {count} different names, got {len(names)}: {list(names)}.")
+        raise InvalidValueError(option=option, expected=f"{count} different names", found=list(names))
     return list(names)
 
 
 def _sizes(sizes: ArrayLike, count: int) -> FloatArray:
     levels = np.asarray(sizes, dtype=np.float64)
     if levels.shape != (count,) or not np.isfinite(levels).all():
-        raise InvalidValueError.about("sizes", f"Expected {count} numbers, one for each run, got {sizes!r}.")
+        raise InvalidValueError(option="sizes", expected=f"{count} numbers, one for each run", found=sizes)
     return levels
 
 
 def _numbers(groups: ArrayLike | None, shares: FloatArray) -> Groups:
     numbers = group_runs(shares) if groups is None else pd.factorize(np.asarray(groups))[0]
     if len(numbers) != len(shares):
-        raise InvalidValueError.about("groups", f"Expected {len(shares)} labels, one for each run, got {groups!r}.")
+        raise InvalidValueError(option="groups", expected=f"{len(shares)} labels, one for each run", found=groups)
     return numbers

@@ -176,7 +176,5 @@ def _columns(table: pd.DataFrame, option: str, pattern: str) -> dict[str, str]:
     found = {match[match.re.groups]: match[0] for name in names if (match := written.fullmatch(name))}
     if not found:
         known = ", ".join(first_of(names))
-        raise InvalidValueError.about(
-            option, f"No column is called {pattern!r}, with * for any name; there are {known}."
-        )
+        raise InvalidValueError(option=option, expected=f"of columns among {known}, * for any name", found=pattern)
     return found

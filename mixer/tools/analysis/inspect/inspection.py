@@ -182,7 +182,7 @@ def inspect_recipe(recipe: Recipe, num_samples: int, seed: int, model: str | Non
     """
     if model is not None and recipe.trainer in ("dpo", "reward"):
         raise InvalidValueError.about(
-            "--losses", f"Rows of trainer {recipe.trainer} are pairs of answers, without a loss of labels."
+            "--losses", f"Rows of trainer {recipe.trainer} are pairs, without a loss of labels."
         )
     if model:
         recipe.model = replace(recipe.model, name_or_path=model, config={})
