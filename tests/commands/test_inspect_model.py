@@ -1,4 +1,4 @@
-"""`mixer inspect --model`: losses and entropies by source, compared with transformers' own forward on each row."""
+"""`mixer inspect --losses`: losses and entropies by source, compared with transformers' own forward on each row."""
 
 import json
 import random
@@ -65,7 +65,7 @@ def test_losses_and_entropies_are_those_of_transformers(task: str, tmp_path: Pat
     recipe = write_recipe(
         tmp_path, {**NO_EVALUATION, "per_device_eval_batch_size": 3}, **parts, model=own, tokenizer=TOKENIZER
     )
-    losses = json.loads(printed("inspect", recipe, "--model", "--json"))["losses"]
+    losses = json.loads(printed("inspect", recipe, "--losses", "--json"))["losses"]
     assert [(one["source"], one["is_validation"]) for one in losses] == [("one", False), ("two", False), ("held", True)]
     for one in losses:
         loss, entropy, of_rows = expected(model, rows[one["source"]])
@@ -74,6 +74,6 @@ def test_losses_and_entropies_are_those_of_transformers(task: str, tmp_path: Pat
         assert [*one["row_losses"].values()] == pytest.approx(np.quantile(of_rows, [0.05, 0.5, 0.95]), abs=1e-6)
     if task == "causal-lm":
         new = write_recipe(tmp_path, NO_EVALUATION, **parts, model={"config": LLAMA}, tokenizer=TOKENIZER)
-        named = printed("inspect", new, "--model", tmp_path / "model")
-        assert f"{losses[0]['loss']:.4f}" in named
+        named = json.loads(printed("inspect", new, "--losses", tmp_path / "model", "--json"))["losses"]
+        assert named[0]["loss"] == losses[0]["loss"]
         assert json.loads(printed("inspect", new, "--json"))["losses"] is None

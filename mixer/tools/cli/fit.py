@@ -35,14 +35,14 @@ def fit() -> Command:
     """Find the best fixed mixture by a fit to finished runs."""
     parser = ArgumentParser(
         description="Finds the best fixed mixture by a fit to finished runs of other mixtures: data mixture as "
-        "regression, after RegMix (arXiv 2407.01492). Runs are folders of this toolkit, or tables of shares and losses "
-        "(CSV, Parquet) of any other.",
+        "regression, after RegMix (arXiv 2407.01492). Runs are folders of this toolkit, or a table of shares and "
+        "losses (CSV, Parquet) of any other.",
         usage="mixer fit RUN RUN RUN ... [--objective average|worst|NAME=weight,...] [--output PATH] "
         "[--json] [--OPTION VALUE]",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone; or tables.")
+    add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone; or a table.")
     objective = (
         "What to minimise: losses of streams or other evaluation sets. Default: what the runs declared, or average."
     )
@@ -89,16 +89,13 @@ def show(fitted: FittedMixture, notes: list[str]) -> None:
 
 
 def _recorded(config: Namespace) -> RunTable | RecordedRuns:
-    paths = [Path(run) for run in config.runs]
-    are_tables = [path.suffix.lower() in SUFFIXES for path in paths]
-    others = [str(path) for path, is_table in zip(paths, are_tables, strict=True) if path.is_file() and not is_table]
-    if others:
-        raise InvalidValueError.about("runs", f"Tables are files {' or '.join(SUFFIXES)}, not {others}: convert them.")
-    if any(are_tables) and not all(are_tables):
-        raise InvalidValueError.about("runs", "Give tables or folders of runs, not both.")
-    kind, unread = ("folders of runs", _OF_FOLDERS) if all(are_tables) else ("tables", _OF_TABLES)
+    first, *others = paths = [Path(run) for run in config.runs]
+    is_table = first.is_file()
+    if is_table and (others or first.suffix.lower() not in SUFFIXES):
+        raise InvalidValueError(option="runs", expected=f"folders of runs, or one {' or '.join(SUFFIXES)}", found=paths)
+    kind, unread = ("folders of runs", _OF_FOLDERS) if is_table else ("tables", _OF_TABLES)
     if given := [option for option in unread if config[option[2:].replace("-", "_")]]:
         raise InvalidValueError.about(", ".join(given), f"is for {kind} only, and runs names none.")
-    if all(are_tables):
-        return RunTable(paths, config.shares or "share/*", config.losses or "loss/*", config.size)
+    if is_table:
+        return RunTable(first, config.shares or "share/*", config.losses or "loss/*", config.size)
     return RecordedRuns(paths, config.unit, config.allow_different_budgets, config.allow_different_recipes)

@@ -1,4 +1,4 @@
-"""Runs of any framework: tables of shares and losses, as CSV or Parquet."""
+"""Runs of any framework: a table of shares and losses, as CSV or Parquet."""
 
 import re
 from collections.abc import Sequence
@@ -19,11 +19,10 @@ SUFFIXES = (".csv", ".parquet")
 class RunTable(Result):
     """Mixtures and losses of runs, a row each.
 
-    Tables with the same columns are put under each other; others are joined by their first column. Blanks around the
-    names of columns do not count, and a row that stands twice is one run.
+    Blanks around the names of columns do not count, and a row that stands twice is one run.
 
     Args:
-        paths: The tables.
+        path: The table.
         shares: Pattern of the columns of shares, such as `"share/*"`; a source's name is what `*` stands for.
         losses: Pattern of the columns of losses or metrics.
         size: Column of the size of each run's model; `None` if all are of one size.
@@ -38,12 +37,12 @@ class RunTable(Result):
         notes: Remarks for readers of the fit, in sentences.
 
     Raises:
-        ValueError: If a table cannot be read, columns are missing, or a share is no number of 0 or more.
+        ValueError: If the table cannot be read, columns are missing, or a share is no number of 0 or more.
     """
 
-    def __init__(self, paths: Sequence[Path], shares: str = "share/*", losses: str = "loss/*", size: str | None = None):
+    def __init__(self, path: Path, shares: str = "share/*", losses: str = "loss/*", size: str | None = None):
         self.notes: list[str] = []
-        table = self._once(self._joined([_read(path) for path in paths]))
+        table = self._once(_read(path))
         mixtures, values = _columns(table, "--shares", shares), _columns(table, "--losses", losses)
         both = [column for column in mixtures.values() if column in values.values() or column == size]
         if both:
@@ -73,21 +72,6 @@ class RunTable(Result):
                 f"{missing} of {self.losses.size} losses are missing or not finite; each is fitted to the runs that "
                 "have it."
             )
-
-    def _joined(self, tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-        """Puts tables with the same columns under each other, and joins others by their first column."""
-        stacked: dict[frozenset[str], pd.DataFrame] = {}
-        for table in tables:
-            key = frozenset(table.columns)
-            stacked[key] = pd.concat([stacked[key], table], ignore_index=True) if key in stacked else table
-        found, *others = stacked.values()
-        for other in others:
-            column = found.columns[0]
-            joined = _joined_by(column, found, other)
-            if alone := sorted(map(str, {*found[column], *other[column]} - {*joined[column]})):
-                self.notes.append(f"Runs that are in one table only are left out: {', '.join(first_of(alone))}.")
-            found = joined
-        return found
 
     def _once(self, table: pd.DataFrame) -> pd.DataFrame:
         again = table.duplicated()
@@ -142,22 +126,6 @@ def _read(path: Path) -> pd.DataFrame:
     if table.empty:
         raise InvalidValueError.about(str(path), "has no rows.")
     return table
-
-
-def _joined_by(column: str, first: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Joins the runs that are in both tables."""
-    begins = f"Tables of different columns are joined by their first one, {column!r}, but"
-    if other.columns[0] != column:
-        raise InvalidValueError.about("runs", f"{begins} that of another is {other.columns[0]!r}: rename one.")
-    if both := [name for name in other.columns[1:] if name in first.columns]:
-        raise InvalidValueError.about("runs", f"{begins} {both} are in both too: rename or remove them in one.")
-    try:
-        found = first.merge(other, on=column, how="inner", validate="one_to_one")
-    except ValueError as error:  # numbers in one and text in the other, or a run that stands twice
-        raise InvalidValueError.about("runs", f"{begins} they do not fit: {error}") from None
-    if found.empty:
-        raise InvalidValueError.about("runs", f"{begins} no run is in both.")
-    return found
 
 
 def _as_numbers(cells: pd.Series) -> pd.Series:

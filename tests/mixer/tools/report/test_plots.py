@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.plots import PLOTS, batch_size, coverage, learning_rate, losses, memory, mixture
+from mixer.tools.report.plots import PLOTS, coverage, losses, memory, mixture, schedules
 from mixer.tools.report.plots.mixture import shares
 from mixer.tools.report.run import Run, read_runs
 from tests.mixer.tools.report.ledgers import made_run, write_run
@@ -25,25 +25,19 @@ def lines_of(plot: Plot, panel: int = 0) -> list[tuple[str, list[float], list[fl
     ]
 
 
-def test_batch_sizes_are_a_line_a_run_over_the_data_clock(runs: list[Run]) -> None:
-    plot = batch_size(runs, 100)
+def test_what_changes_of_batch_sizes_and_learning_rates_is_a_line_a_run_over_the_data_clock(runs: list[Run]) -> None:
+    plot = schedules(runs, 100)
     sizes = [4.0, 8.0, 12.0, 16.0, 20.0, 24.0]
     assert lines_of(plot) == [("first", EPOCHS, sizes), ("second", EPOCHS[:4], sizes[:4])]
     assert plot.panels[0].figure.data[0].customdata.tolist() == [4, 12, 24, 40, 60, 84]  # samples, under the pointer
-    assert list(plot.colours) == ["first", "second"]
-    runs[0].clock["batch_size"] = 64
+    assert [panel.title for panel in plot.panels] == ["Batch size, samples", "Learning rate"]
+    for run in runs:
+        run.clock["batch_size"] = 64
+        run.clock["learning_rate_factor"] = np.arange(len(run.clock))
     runs[0].clock["samples"] *= 10**10
-    plot = batch_size(runs, 100)
+    plot = schedules(runs, 100)
+    assert lines_of(plot, 1)[1][2] == [0.0, 1.0, 2.0, 3.0]
     assert plot.panels[0].figure.data[0].customdata[-1] == 84e10  # beyond 32 bits
-
-
-def test_learning_rates_have_a_panel_for_the_factor_where_there_is_one(runs: list[Run]) -> None:
-    plot = learning_rate(runs, 100)
-    assert [panel.title for panel in plot.panels] == ["Learning rate"]
-    runs[1].clock["learning_rate_factor"] = [1.0, 2.0, 2.0, 4.0]
-    runs[0].clock["learning_rate"] = np.nan
-    plot = learning_rate(runs, 100)
-    assert lines_of(plot, 1)[1][2] == [1.0, 2.0, 2.0, 4.0]
 
 
 def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> None:
@@ -89,7 +83,7 @@ def test_every_plot_draws_no_more_points_than_it_may(tmp_path, num_steps, measur
     for plot in PLOTS:
         drawn = plot([run], most)
         assert drawn.caption
-        assert drawn.panels or plot is batch_size  # one size is no plot
+        assert drawn.panels or plot is schedules  # one size is no plot
         for panel in drawn.panels:
             assert panel.figure.data
             assert all(len(line.x) <= most for line in panel.figure.data)  # heat maps have 60 stretches

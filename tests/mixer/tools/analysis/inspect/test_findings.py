@@ -1,6 +1,5 @@
 """Recipes with something wrong in them, and what is said of it."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +108,9 @@ def test_what_a_run_refuses_is_refused_alike_and_so_are_several_ranks(tmp_path, 
     wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
     with pytest.raises(ValueError, match="it has the label 7") as inspected:
         inspect_recipe(wrong, 10, 0)
-    with pytest.raises(ValueError, match=re.escape(str(inspected.value))):
+    with pytest.raises(type(inspected.value)) as built:
         wrong.build()
+    assert str(built.value) == str(inspected.value)
     (tmp_path / "recipe.yaml").write_text(
         f"model: {{config: {LLAMA}}}\nstreams: {{a: {{factory: tests.mixer.tools.analysis.inspect.sources.plain}}}}\n"
         f"training: {{output_dir: {tmp_path}, use_cpu: true}}\n".replace("'", "")
