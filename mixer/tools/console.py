@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Column, Table
+from rich.table import Table
 
 _WIDTH_WITHOUT_TERMINAL = 120
 _NOT_PRINTABLE = "\ufffd"
@@ -87,10 +87,12 @@ def cells_of(records: Sequence[Mapping[str, Any]] | pd.DataFrame) -> tuple[list[
 
 
 def table_of(title: str, records: Sequence[Mapping[str, Any]] | pd.DataFrame, caption: str = "") -> Table:
-    """Renders records as a table; see `cells_of`."""
+    """Renders records as a table, texts to the left and numbers to the right; see `cells_of`."""
     heads, rows = cells_of(records)
-    first, *others = heads or [""]
-    table = Table(first, *(Column(head, justify="right") for head in others), title=title, caption=caption or None)
+    table = Table(title=title, caption=caption or None)
+    for head, *cells in zip(heads, *rows, strict=True):
+        is_text = any(cell[:1].isalpha() for cell in cells)
+        table.add_column(head, justify="left" if is_text else "right")
     for row in rows:
         table.add_row(*row)
     return table
