@@ -144,12 +144,12 @@ BOUNDED = {"class_path": "Objective", "init_args": {"targets": ["cpp"], "bounds"
 @pytest.mark.parametrize(
     ("command", "objective", "words", "said"),
     [
-        ("headroom", None, ["--share", "0.1"], "needs an objective: set objective"),
+        ("headroom", None, ["--share", "0.1"], "objective: A search needs an objective"),
         ("headroom", ["cpp"], ["--share", "2"], "--share must be in [0.01, 1.0]"),
         ("headroom", ["java"], ["--share", "0.1"], "['java'] are none of"),
         ("headroom", BOUNDED, ["--share", "0.1"], "--bounds python=LOSS"),
         ("search", ["cpp"], [*SWARM, "0"], "--propose must be 1 or more"),
-        ("search", ["cpp"], ["--runs", "2"], "--runs must be at least 4"),
+        ("search", ["cpp"], ["--runs", "2"], "--runs must be 4 or more"),
         ("search", ["cpp"], [*SWARM, "2", "--most", "2"], "most: python must be in [0.0, 1.0]"),
     ],
 )
