@@ -128,3 +128,17 @@ def panel(title: str, lines: Sequence[go.Scatter | go.Heatmap], last_epoch: floa
         },
     )
     return Panel(title, figure)
+
+
+def heat_map(values: Any, hover: str, names: Sequence[Sequence[str]], **style: Any) -> go.Heatmap:
+    """Makes a heat map.
+
+    Args:
+        values: `[num_rows, num_columns]`; cells without a value are NaN.
+        hover: The text under the pointer, with `%{customdata}` for the name of a cell.
+        names: Names of the cells.
+        **style: Other properties.
+    """
+    colorbar = {"thickness": 10, "outlinewidth": 0, **style.pop("colorbar", {})}
+    text = {"customdata": names, "hovertemplate": f"{hover}<extra></extra>", "hoverongaps": False}
+    return go.Heatmap(z=values, colorbar=colorbar, **text, **style)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from mixer.tools.report.gradient_tables import Cosines
 from mixer.tools.report.measurements import Course, course_panels, log_axis, smoothed
-from mixer.tools.report.plot import Panel, Plot, colours_of, label, panel
+from mixer.tools.report.plot import Panel, Plot, colours_of, heat_map, label, panel
 from mixer.tools.report.run import Run, last_epoch, stream_names
 
 # More rows of a heat map are not readable; of more pairs the least and the greatest are what matters.
@@ -117,11 +116,10 @@ def _of_pairs(run: str, cosines: Cosines, end: float) -> Panel:
     values = cosines.stretches[:, pairs[:, 0], pairs[:, 1]].T
     names = [label(f"{cosines.names[first]} · {cosines.names[second]}") for first, second in pairs.tolist()]
     scale = max(0.05, float(np.nanmax(np.abs(values))))  # the colours end at the greatest, so that small ones are seen
-    trace = go.Heatmap(
-        z=values.astype(np.float32),
-        customdata=[[name] * len(row) for name, row in zip(names, values, strict=True)],
-        hovertemplate="epoch %{x:.3f}, %{customdata}: %{z:.3f}<extra></extra>",
-        hoverongaps=False,
+    trace = heat_map(
+        values.astype(np.float32),
+        "epoch %{x:.3f}, %{customdata}: %{z:.3f}",
+        [[name] * len(row) for name, row in zip(names, values, strict=True)],
         x=cosines.edges,
         y=np.arange(len(names)),
         xgap=1,
@@ -129,7 +127,7 @@ def _of_pairs(run: str, cosines: Cosines, end: float) -> Panel:
         colorscale=_COLOUR_SCALE,
         zmin=-scale,
         zmax=scale,
-        colorbar={"thickness": 10, "outlinewidth": 0, "nticks": 5, "tickfont": _SMALL},
+        colorbar={"nticks": 5, "tickfont": _SMALL},
     )
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "tickfont": _SMALL}
     made = panel(f"{run}: over the run", [trace], end, **ticks, autorange="reversed", showgrid=False)

@@ -119,5 +119,5 @@ def test_what_cannot_be_measured_is_refused(parent: Path, tmp_path: Path) -> Non
         source_values(build, parent, AT, STEPS, repeats=1)
     one = Fixed({"good": 1.0, "copy": 0.0, "junk": 0.0})
     build(one, tmp_path, save_strategy="steps", save_steps=AT).train()
-    with refused("value"):
+    with refused("mixing"):
         source_values(build, tmp_path, AT)
