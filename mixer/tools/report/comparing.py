@@ -185,7 +185,7 @@ def shown_differences(table: pd.DataFrame, best_first: Sequence[str] = ()) -> li
     largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
     rows, columns = [], best_first or list(dict.fromkeys(table["run"]))
     for (name, measure), own in table[table["stream"].isin(largest.index)].groupby(["stream", "measure"], sort=False):
-        texts = {row.run: Measured(row.value, row.spread, 1).text() for row in own.itertuples()}
+        texts = {row["run"]: Measured(row["value"], row["spread"], 1).text() for row in own.to_dict("records")}
         rows.append({"stream": str(name), "measure": str(measure), **{run: texts[run] for run in columns}})
     if (left_out := table["stream"].nunique() - len(largest)) > 0:
         rows.append({"stream": f"{left_out} more, with smaller differences"})

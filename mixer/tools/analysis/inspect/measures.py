@@ -305,9 +305,8 @@ def parsed_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int, see
     """
     if not isinstance(built.format, Chat | Dialogue) or built.rows is None:
         return None
-    return sum(
-        sample.get(IS_PARSED, False) for sample in _reformatted(built, built.format, tokenizer, task, most_rows, seed)
-    )
+    samples = _reformatted(built, built.format, tokenizer, task, most_rows, seed)
+    return sum(bool(sample.get(IS_PARSED)) for sample in samples)
 
 
 def _reformatted(
