@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.swarms.mixing_law import MixingLaw
 from benchmarks.swarms.swarms import Swarm
-from mixer.tools.analysis.fit.fitted_objective import Objective
+from mixer.tools.analysis.fit.fit_target import FitTarget
 from mixer.tools.analysis.fit.prediction import Prediction, predict_objective
 from mixer.utils.arrays import FloatArray
 
@@ -31,7 +31,7 @@ def ours(swarm: Swarm, rows: FloatArray) -> Prediction:
 
 def ours_at_once(swarm: Swarm, rows: FloatArray) -> Predictor:
     """Fits the objective alone."""
-    alone, values = Objective("alone", {"alone": 1.0}), swarm.values[rows][:, None]
+    alone, values = FitTarget("alone", {"alone": 1.0}), swarm.values[rows][:, None]
     return predict_objective(alone, swarm.mixtures[rows], values, np.ones(len(rows)), is_checked=False)
 
 

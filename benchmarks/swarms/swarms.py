@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mixer.tools.analysis.fit.fitted_objective import Objective
+from mixer.tools.analysis.fit.fit_target import FitTarget
 from mixer.utils.arrays import FloatArray
 
 LARGER = "1B"  # models of another size than those that are fitted
@@ -26,7 +26,7 @@ class Swarm:
     """
 
     name: str
-    objective: Objective
+    objective: FitTarget
     mixtures: FloatArray
     losses: FloatArray
     judged: dict[str, tuple[FloatArray, FloatArray]]
@@ -45,7 +45,7 @@ def regmix(folder: Path) -> list[Swarm]:
         ("Pile-CC", {PILE_CC: 1.0}),
         ("mean of 13 losses", dict.fromkeys(losses, 1 / losses.shape[1])),
     ):
-        objective = Objective(name, weights)
+        objective = FitTarget(name, weights)
         judged = {
             size: (shares.to_numpy(), objective(own[[*weights]].to_numpy()))
             for size, (shares, own) in zip(("1M", LARGER), others, strict=True)
@@ -78,7 +78,7 @@ def known_law(num_streams: int, num_losses: int, seed: int, num_runs: int = 1200
     known = np.stack([(mixtures + 1e-3) ** power @ own for power, own in zip(powers, slopes.T, strict=True)], axis=1)
     losses = 2.0 + 2.0 * np.exp(-0.6 * (known + ((mixtures @ pairs) * mixtures).sum(axis=1, keepdims=True)))
     seen = losses * (1.0 + noise * random.standard_normal(losses.shape))
-    objective = Objective("mean", {str(number): 1.0 / num_losses for number in range(num_losses)})
+    objective = FitTarget("mean", {str(number): 1.0 / num_losses for number in range(num_losses)})
     half = num_runs * 2 // 3
     judged = {"true": (mixtures[half:], objective(losses[half:]))}
     return Swarm(f"law, {num_streams} sources", objective, mixtures[:half], seen[:half], judged)

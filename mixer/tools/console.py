@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 _WIDTH_WITHOUT_TERMINAL = 120
 _NOT_PRINTABLE = "\ufffd"
+_LONG = 1e4  # numbers from here on have no digits after the point
 
 
 class _Screen(Console):
@@ -68,6 +70,45 @@ def show(content: Callable[[], Any], view: Callable[[], RenderableType], is_json
         print_json(content())
     else:
         console().print(view())
+
+
+def cells_of(records: Sequence[Mapping[str, Any]] | pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Writes records for people.
+
+    Args:
+        records: Values by name; a name that only some have is a column too.
+
+    Returns:
+        The heads of the columns, and the cells, a row for each record.
+    """
+    rows: Any = records.to_dict("records") if isinstance(records, pd.DataFrame) else records
+    names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    return [name.replace("_", " ") for name in names], [[_written(row.get(name)) for name in names] for row in rows]
+
+
+def table_of(title: str, records: Sequence[Mapping[str, Any]] | pd.DataFrame, caption: str = "") -> Table:
+    """Renders records as a table, texts to the left and numbers to the right; see `cells_of`."""
+    heads, rows = cells_of(records)
+    table = Table(title=title, caption=caption or None)
+    for head, *cells in zip(heads, *rows, strict=True):
+        is_text = any(cell[:1].isalpha() for cell in cells)
+        table.add_column(head, justify="left" if is_text else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _written(value: Any) -> str:
+    """Writes a value for people: `-` for none or NaN, four digits of a fraction."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_written, value)) or "-"
+    if value is None or value is pd.NA or value != value:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < _LONG else f"{value:,.0f}"
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
 
 
 @contextlib.contextmanager

@@ -113,7 +113,7 @@ def test_a_run_that_is_there_is_replaced_only_if_told_to(tmp_path: Path, refused
     printed(*command, "--dry_run")
 
 
-def test_a_recipe_has_a_schedule_and_a_budget_and_a_page_reports_its_run(tmp_path: Path, printed: Runs) -> None:
+def test_a_recipe_has_a_schedule_and_a_budget(tmp_path: Path) -> None:
     ramp = {"initial": 4, "final": 12, "over": 24, "unit": "samples", "learning_rate": "sqrt"}
     rules = {"batch_size": {"class_path": "Ramp", "init_args": ramp}, "mixing": "Uniform"}
     recipe, run = write_recipe(tmp_path, {"max_steps": -1}, **rules), tmp_path / "run"
@@ -124,9 +124,6 @@ def test_a_recipe_has_a_schedule_and_a_budget_and_a_page_reports_its_run(tmp_pat
     saved = yaml.safe_load((run / "recipe.yaml").read_text())
     assert saved["batch_size"]["init_args"]["granularity"] == 2
     assert saved["budget"]["samples"] == 50
-    shutil.copytree(run, second := tmp_path / "second")
-    assert printed("report", run, second, "--output", tmp_path / "page.html") == f"{tmp_path / 'page.html'}\n"
-    assert printed("report", run) == f"{run / 'report.html'}\n"
 
 
 def test_policies_and_schedules_are_listed(printed: Runs) -> None:

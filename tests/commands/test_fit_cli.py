@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(runs, tmp_path, printed) -> None:
     output = tmp_path / "the weights.json"  # with a blank, to be quoted
     shown = printed("fit", *runs, "--output", output)
-    for words in ("python", "0.100 … 0.900", "best run", "prior", "Gain over the prior", "rank correlation"):
+    for words in ("python", "0.1", "best run", "prior", "Gain over the prior", "rank correlation"):
         assert words in shown
     document = json.loads(printed("fit", *runs, "--output", output, "--json"))
     weights = json.loads(output.read_text())
@@ -64,10 +64,9 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(runs, tmp_pat
     assert rows.groupby("stream")["weight"].mean().to_dict() == pytest.approx(weights)
 
 
-def test_options_reach_the_fit(runs: list[str], printed: Runs, tmp_path: Path) -> None:
+def test_options_reach_the_fit(runs: list[str], printed: Runs) -> None:
     options = ["--objective", "python=1", "--unit", "tokens"]
-    shown = printed("fit", *runs, *options, "--least", "0.25", "--plot", tmp_path / "fit.html")
-    assert "share of cpp" in (tmp_path / "fit.html").read_text()
+    shown = printed("fit", *runs, *options, "--least", "0.25")
     fixed = json.loads(shlex.split(shown.strip().splitlines()[-1])[-1])["init_args"]
     assert fixed["unit"] == "tokens"
     assert min(fixed["weights"].values()) >= 0.24
@@ -78,12 +77,12 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(run
     folder = Path(runs[0]).parent
     short = train(folder, "short", 0.5, "--training.max_steps", "1")
     message = refused("fit", *runs, short)
-    assert "trained on as many samples, to 5%; the median is 40, but: short (20)" in message
+    assert "['short (20)']" in message
     assert "--allow-different-budgets" in message
     assert "by 4 runs" in printed("fit", *runs, short, "--allow-different-budgets")
     fast = train(folder, "fast", 0.5, "--training.learning_rate", "0.02", "--training.logging_steps", "60")
     message = refused("fit", *runs, fast)
-    assert "their recipes differ in: training.learning_rate (0.01, but 0.02 in fast). Leave these runs out" in message
+    assert "training.learning_rate (0.01 in python-0.1, 0.02 in fast)" in message
     shown = " ".join(printed("fit", *runs, fast, "--allow-different-recipes").split())
     assert "by 4 runs" in shown
     assert "Recipes differ in more than the mixture, which may change losses: training.learning_rate" in shown
@@ -93,7 +92,7 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(run
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--objective", "java=1"], "objective: there is no loss of ['java']; there are losses of"),
+        (["--objective", "java=1"], "objective: There is no loss of ['java']; there are losses of"),
         (["--least", "0.6"], "least"),
         (["--output", "/proc/nowhere/weights.json"], "/proc/nowhere"),
     ],
@@ -111,7 +110,7 @@ def test_a_table_of_any_framework_is_fitted(tmp_path: Path, printed: Runs, refus
     for options in ([tmp_path / "runs.csv"], [tmp_path / "runs.parquet", "--greater_is_better"]):
         document = json.loads(printed("fit", *options, "--json"))
         assert document["weights"]["a"] == pytest.approx(0.3, abs=0.02)
-    assert "tables or folders" in refused("fit", tmp_path / "runs.csv", runs[0])
+    assert "folders of runs, or one" in refused("fit", tmp_path / "runs.csv", runs[0])
 
 
 def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -> None:

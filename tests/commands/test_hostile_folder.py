@@ -26,6 +26,7 @@ from mixer.tools.cli.watch import place_of
 from mixer.tools.records.summary import summarise
 from mixer.tools.report import write_report
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
+from tests.refusals import refused
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"
 AWFUL = ["..", "../../x", "/etc/x", "\x1b[31mred\x1b[0m", "[red]a[/red]", "\u202eabc", "a\nb", "{{7*7}}", "a|b", "CON"]
@@ -155,7 +156,7 @@ def test_what_a_ledger_or_a_recipe_describes_imports_nothing(run, tmp_path, monk
     assert not (tmp_path / "mark").exists()
     for folder in folders.values():
         os.truncate(folder / "recipe.yaml", 2**27)  # without an end
-    with pytest.raises(ValueError, match=r"recipe\.yaml cannot be read \(it is larger than the .* bytes"):
+    with refused(str(folders["one"] / "recipe.yaml")):
         check_recipes(folders, allow_different=False)
 
 

@@ -12,17 +12,11 @@ import datasets
 import pytest
 from transformers import AutoModelForSequenceClassification, BertConfig
 
-from mixer import Ledger
 from tests.commands.recipes import SIZES
 from tests.seq2seq import WORDS, tokenizer
 
 SCRIPTS = Path(__file__).with_name("scripts")
 CLASS = {"from transformers import Trainer": "from mixer import MixingTrainer as Trainer"}
-BY_SOURCE = "{name: data[%r].filter(lambda row, name=name: row['source'] == name) for name in ('math', 'code')}"
-SETS = {
-    f'data["{name}"] if training_args.do_{does} else None': BY_SOURCE % name
-    for name, does in (("train", "train"), ("validation", "eval"))
-}
 OF_TRL = {
     "from trl import SFTTrainer": "from mixer import MixingSFTTrainer as SFTTrainer",
     "train_dataset=concatenate_datasets([math, code])": 'train_dataset={"math": math, "code": code}',
@@ -103,19 +97,6 @@ def test_one_line_changes_no_result(world: Path, monkeypatch: pytest.MonkeyPatch
     assert {path.name for path in after.iterdir()} == {path.name for path in before.iterdir()} | {"ledger"}
     assert len({(folder / "predict_results.txt").read_text() for folder in (before, after)}) == 1
     AutoModelForSequenceClassification.from_pretrained(after)
-
-
-@pytest.mark.full
-def test_data_sets_by_name_have_figures_of_their_own(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = _options(world, metric_for_best_model="worst_loss")
-    output = _run("classify.py", {**CLASS, **SETS}, "mixed", options, world, monkeypatch)
-    results = json.loads((output / "all_results.json").read_text())
-    assert {f"eval_{name}_{key}" for name in ("math", "code") for key in ("loss", "accuracy")} <= results.keys()
-    assert results["eval_worst_loss"] == max(results["eval_math_loss"], results["eval_code_loss"])
-    logged = next(entry for entry in _logs(output) if "loss" in entry)
-    assert {"loss/math", "loss/code", "weight/math", "coverage/code"} <= logged.keys()
-    rows = Ledger(output / "ledger").to_pandas()
-    assert rows.groupby("stream")["count"].sum().to_dict() == {"math": 40, "code": 20}
 
 
 @pytest.mark.full

@@ -8,12 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from mixer.tools.cli.entry import main
 from mixer.tools.cli.seen import list_unseen
-from mixer.tools.cli.value import view
 from tests.commands.recipes import ROOT, Runs, write_recipe
 from tests.commands.test_before_and_after_cli import SMALL
 from tests.helpers import run_page
@@ -52,7 +50,7 @@ def test_the_commands_of_the_page_run_as_they_stand(runs, monkeypatch, printed, 
     assert len(never) == 60 - json.loads(said["card --json"])["sources"][0]["samples"]
     assert "## Training data and its mixture" in said["card runs/demo/uniform"]
     compared = said["compare runs/demo/null"]
-    assert "without_junk - uniform" in compared
+    assert "without_junk parted from uniform" in compared
     assert "noise" in compared
     for command in ("fork", "value"):
         assert "at the steps 4, 8, 12" in refused(command, "runs/demo/uniform", "--at", "5")
@@ -62,15 +60,6 @@ def test_the_commands_of_the_page_run_as_they_stand(runs, monkeypatch, printed, 
 def test_the_python_of_the_page_runs_as_it_stands(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = run_page("what_your_data_did", runs, monkeypatch)
     assert names["exposure"].streams == ["python", "cpp", "english", "manual", "junk"]
-
-
-def test_rows_of_a_file_are_those_of_the_option(runs: Path, tmp_path: Path, printed: Runs, refused: Runs) -> None:
-    run, file = runs / "runs" / "demo" / "uniform", tmp_path / "rows.txt"
-    file.write_text("3\n5\n\n")
-    options = [run, "--stream", "cpp", "--json"]
-    assert printed("seen", *options, "--rows", file) == printed("seen", *options, "--row", 3, 5)
-    file.write_text("3\nfive\n")
-    assert "line 2" in refused("seen", *options, "--rows", file)
 
 
 def test_a_stream_of_which_every_row_was_seen_says_so_beside_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,4 +82,3 @@ def test_values_are_told_of_each_source_and_evaluation_set(tmp_path: Path, print
     assert [(row["source"], row["target"]) for row in rows] == [(one, other) for one in names for other in names]
     for row in rows:
         assert row["by_million_tokens"] == pytest.approx(row["change"] / row["tokens"] * 1e6)
-    assert view(pd.DataFrame(rows), 2).row_count == 4

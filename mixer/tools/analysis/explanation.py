@@ -18,26 +18,6 @@ from mixer.utils.text import unit_beside
 _TOLERANCE = 1e-9
 
 
-class SizeExplained(Result):
-    """The batch size of a step.
-
-    Attributes:
-        schedule: Name of the batch-size schedule.
-        before: Batch size of the step before, or `None`.
-        asked: Batch size of this one.
-        total: Its samples: fewer at the end of an epoch or of the run.
-        learning_rate_factor: Factor of the batch size on the learning rate.
-    """
-
-    def __init__(self, run: RecordedRun, row: int):
-        described, sizes = run.description.get("batch_size"), run.clock["batch_size"]
-        self.schedule = str(described.get("class_path", "unknown")) if isinstance(described, dict) else "unknown"
-        self.before = int(sizes[row - 1]) if row else None
-        self.asked = int(sizes[row])
-        self.total = int(run.clock["total"][row])
-        self.learning_rate_factor = float(run.clock["learning_rate_factor"][row])
-
-
 class Explanation(Result):
     """The decision that ruled a step, and how its counts came of it.
 
@@ -60,7 +40,8 @@ class Explanation(Result):
             the samples), loss_weight.
         counts: One row a stream: asked (share * total), carried, owed (their sum), count, left (owed afterwards).
         total: Samples of the step.
-        size: The batch size.
+        size: The batch size: schedule (its name), before (that of the step before, or `None`), asked, total (fewer at
+            the end of an epoch or of the run), learning_rate_factor (of the batch size on the learning rate).
         notes: Sentences: the first on the decision, then on all else that moved weights or counts.
     """
 
@@ -84,7 +65,7 @@ class Explanation(Result):
         self.sentence = last_change(self.weights, ruling, run.unit, self.objective)
         self.counts = _counts(run, row)
         self.total = int(run.clock["total"][row])
-        self.size = SizeExplained(run, row)
+        self.size = _size(run, row)
         self.notes = [
             _on_decision(run, row, decided_at if self.levels else None, self.is_decided),
             *_on_weights(run, row, self.weights),
@@ -140,6 +121,17 @@ def explain(run: str | Path, step: int) -> Explanation:
     """
     recorded = RecordedRun(run)
     return Explanation(recorded, recorded.row_of(step))
+
+
+def _size(run: RecordedRun, row: int) -> dict[str, Any]:
+    described, clock = run.description.get("batch_size"), run.clock
+    return {
+        "schedule": described.get("class_path", "unknown") if isinstance(described, dict) else "unknown",
+        "before": int(clock["batch_size"][row - 1]) if row else None,
+        "asked": int(clock["batch_size"][row]),
+        "total": int(clock["total"][row]),
+        "learning_rate_factor": float(clock["learning_rate_factor"][row]),
+    }
 
 
 def _rules(level: Level, run: RecordedRun, row: int) -> bool:

@@ -6,11 +6,13 @@ from mixer.distributed.collectives import RankSync, RemoteError
 from mixer.ledger.progress.bar import MixturePrinter
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.recipe_files import differences, read_recipe
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
 from mixer.utils.text import first_of
 
 FINISHED_FILE = "finished"
 RECIPE_FILE = "recipe.yaml"
+_FOLDER = "training.output_dir"
 
 
 def finish(recipe: Recipe, text: str) -> None:
@@ -48,13 +50,9 @@ def _begin(folder: Path, text: str) -> bool:
     try:
         different = differences(read_recipe(recipe), text) if recipe.exists() else []
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"training.output_dir: {recipe} cannot be read ({error}), so the recipe of {folder} is unknown. If it was "
-            "the same recipe, delete that file to continue; otherwise set another training.output_dir."
-        ) from None
+        hint = "If it was the same recipe, delete that file to go on; else set another training.output_dir."
+        raise InvalidValueError.about(_FOLDER, f"{recipe} cannot be read ({error}). {hint}") from None
     if different:
-        raise ValueError(
-            f"training.output_dir: {folder} was trained with another recipe, which differs in "
-            f"{', '.join(first_of(different, 4))}. Use that recipe, or set another training.output_dir."
-        )
+        text = f"{folder} was trained with another recipe, which differs in {', '.join(first_of(different, 4))}."
+        raise InvalidValueError.about(_FOLDER, f"{text} Use that recipe, or set another folder.", found=different)
     return True

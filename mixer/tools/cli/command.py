@@ -3,19 +3,23 @@
 import re
 from argparse import Action
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from mixer.tools.cli.help_groups import group_options
 from mixer.tools.recipe.fields import check_written_classes
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.storage_options import without_credentials
 
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3
 
 _EXAMPLE = "Example:\n  "
+_USED_MOST = (
+    *("training.output_dir", "resume", "mixing", "objective", "batch_size", "training.per_device_train_batch_size"),
+    *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
+)
 _Recipe = TypeVar("_Recipe")
 
 
@@ -57,8 +61,6 @@ class Command:
             option `--recipe`. `None` for a command without a recipe.
         example: An example for the command's help.
         of_recipe: Makes the command for a subclass of the recipe's class, whose training arguments differ.
-        aliases: Options with the names of fields that hold mappings, as users write them, by own names: they count
-            unless a mapping follows.
     """
 
     parser: ArgumentParser
@@ -66,7 +68,6 @@ class Command:
     recipe_class: type | None = None
     example: str = ""
     of_recipe: "Callable[[type], Command] | None" = None
-    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.parser.formatter_class = HelpFormatter
@@ -86,7 +87,6 @@ def recipe_command(
     usage: str,
     example: str,
     options: Mapping[str, Mapping[str, Any]],
-    aliases: Mapping[str, str] | None = None,
 ) -> Command:
     """Creates a command whose first argument is the path of a recipe.
 
@@ -97,7 +97,6 @@ def recipe_command(
         usage: Usage after `mixer NAME RECIPE.yaml`, without `[--FIELD VALUE ...]`.
         example: See `Command`.
         options: Arguments of `add_argument`, by option.
-        aliases: See `Command`.
     """
     name, own_usage = example.split()[1], usage
     usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
@@ -106,7 +105,7 @@ def recipe_command(
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)
     parser.add_class_arguments(recipe_class)
-    group_options(parser, recipe_class)
+    _put_first(parser)
 
     def split(config: Namespace) -> int | None:
         options: Any = {option: config.pop(option) for option in (*own, "json")}
@@ -119,9 +118,21 @@ def recipe_command(
             return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:
-        return recipe_command(other, run, description, own_usage, example, options, aliases)
+        return recipe_command(other, run, description, own_usage, example, options)
 
-    return Command(parser, split, recipe_class, example, of_recipe, aliases or {})
+    return Command(parser, split, recipe_class, example, of_recipe)
+
+
+def _put_first(parser: ArgumentParser) -> None:
+    """Puts the options that are used most first in a command's help, for which argparse has no public way."""
+    groups: Any = parser._action_groups  # noqa: SLF001
+    actions = {action.dest: action for action in parser._actions if action.dest in _USED_MOST}  # noqa: SLF001
+    for group in groups:
+        group._group_actions = [action for action in group._group_actions if action.dest not in actions]  # noqa: SLF001
+    parser.add_argument_group("Used most")._group_actions.extend(  # noqa: SLF001
+        actions[name] for name in _USED_MOST if name in actions
+    )
+    groups.insert(0, groups.pop())
 
 
 def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:
@@ -141,7 +152,7 @@ def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Na
         built = parser.instantiate(config)
     except (ValueError, TypeError) as error:
         wrong = next((name for name in names if _fails(parser, config, name)), "training")
-        raise ValueError(f"{wrong}: {_cause(error)}") from None
+        raise InvalidValueError(f"{wrong}: {_cause(error)}", option=wrong) from None
     return recipe_class(**{name: value for name, value in vars(built).items() if name != "recipe"})
 
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Group, RenderableType
+from rich.console import Group
 
 from mixer.tools.cli.command import Command, add_json
 from mixer.tools.console import show
 from mixer.tools.records.comparison import comparison
-from mixer.tools.records.forks import fork_table, paired_differences
+from mixer.tools.records.forks import forks_in_words, paired_differences
 from mixer.tools.records.summary import summarise
 
 
@@ -23,12 +23,10 @@ def compare() -> Command:
 
 def _compare(config: Namespace) -> None:
     summaries = [summarise(Path(run)) for run in config.runs]
-    content = [{"run": run, **one.as_data()} for run, one in zip(config.runs, summaries, strict=True)]
     forks = paired_differences(config.runs)
     by_run = {row["run"]: {"fork": row} for row in forks}
-    content = [{**row, **by_run.get(str(Path(str(row["run"]))), {})} for row in content]
-
-    def view() -> RenderableType:
-        return Group(comparison(summaries), fork_table(forks)) if forks else comparison(summaries)
-
-    show(lambda: content, view, config.json)
+    content = [
+        {"run": run, **summary.as_data(), **by_run.get(str(Path(run)), {})}
+        for run, summary in zip(config.runs, summaries, strict=True)
+    ]
+    show(lambda: content, lambda: Group(comparison(summaries), forks_in_words(forks)), config.json)

@@ -9,7 +9,7 @@ With statuses other than 0 and 3, stdout has no JSON.
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -84,7 +84,6 @@ def _run(words: list[str]) -> int | None:
 
 
 def _run_command(loaded: Command, name: str, rest: list[str]) -> int | None:
-    rest = _own_names(rest, loaded.aliases)
     with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
         command = _for_trainer(loaded, rest)
         command.parser.prog, recipe_class = f"mixer {name}", command.recipe_class
@@ -132,17 +131,6 @@ def _for_trainer(command: Command, words: list[str]) -> Command:
     if for_trainer is None or trainer is None or command.of_recipe is None:
         return command
     return command.of_recipe(for_trainer(trainer))
-
-
-def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:
-    """Writes options by their own names, unless a mapping follows, which is a field's."""
-    renamed = []
-    for place, word in enumerate(words):
-        follows = "".join(words[place + 1 : place + 2])
-        option, equals, value = word.partition("=")
-        is_mapping = (value if equals else follows).lstrip().startswith("{")
-        renamed.append(word if is_mapping else aliases.get(option, option) + equals + value)
-    return renamed
 
 
 def _of_run(words: list[str]) -> list[str]:

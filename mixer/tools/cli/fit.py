@@ -1,6 +1,5 @@
 """The command `mixer fit RUN ...`."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +8,26 @@ from jsonargparse import ArgumentParser, Namespace
 from mixer.policies.contract import UNITS
 from mixer.tools.analysis.fit import fit_mixture
 from mixer.tools.analysis.fit.fitted import FittedMixture
-from mixer.tools.analysis.fit.plot import write_plot
 from mixer.tools.analysis.fit.runs import RecordedRuns, fit_runs
 from mixer.tools.analysis.fit.table import SUFFIXES, RunTable
 from mixer.tools.cli.command import Command, add_json
 from mixer.tools.cli.mixtures import OPTIONS, constraints_of, how_to_train
 from mixer.tools.console import console, print_json
 from mixer.tools.recipe.recipe_files import mixing_of
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_json
 
 _OF_TABLES: dict[str, dict[str, Any]] = {
-    "--shares": {"default": "share/*", "metavar": "PATTERN", "help": "Columns of shares; * is the source's name."},
-    "--losses": {"default": "loss/*", "metavar": "PATTERN", "help": "Columns of losses in a table."},
+    "--shares": {"metavar": "PATTERN", "help": "Columns of shares; * is the source's name. Default: share/*."},
+    "--losses": {"metavar": "PATTERN", "help": "Columns of losses in a table. Default: loss/*."},
     "--size": {"metavar": "COLUMN", "help": "Column of the model's size: smaller ones inform, the largest decides."},
     "--greater_is_better": {"action": "store_true", "help": "The table has metrics of which more is better."},
 }
+_BUDGETS = "Also fit runs that differ in length or last evaluation, or stopped early."
+_RECIPES = "Also fit runs of mixer train whose recipes differ in more than mixture, seeds, length and reporting."
 _OF_FOLDERS: dict[str, dict[str, Any]] = {
-    "--allow-different-budgets": {
-        "action": "store_true",
-        "help": "Also fit runs that differ in length or last evaluation, or stopped early.",
-    },
-    "--allow-different-recipes": {
-        "action": "store_true",
-        "help": "Also fit runs of mixer train whose recipes differ in more than mixture, seeds, length and reporting.",
-    },
+    "--allow-different-budgets": {"action": "store_true", "help": _BUDGETS},
+    "--allow-different-recipes": {"action": "store_true", "help": _RECIPES},
 }
 
 
@@ -40,14 +35,14 @@ def fit() -> Command:
     """Find the best fixed mixture by a fit to finished runs."""
     parser = ArgumentParser(
         description="Finds the best fixed mixture by a fit to finished runs of other mixtures: data mixture as "
-        "regression, after RegMix (arXiv 2407.01492). Runs are folders of this toolkit, or tables of shares and losses "
-        "(CSV, Parquet) of any other.",
-        usage="mixer fit RUN RUN RUN ... [--objective average|worst|NAME=weight,...] [--output PATH] [--plot PATH] "
+        "regression, after RegMix (arXiv 2407.01492). Runs are folders of this toolkit, or a table of shares and "
+        "losses (CSV, Parquet) of any other.",
+        usage="mixer fit RUN RUN RUN ... [--objective average|worst|NAME=weight,...] [--output PATH] "
         "[--json] [--OPTION VALUE]",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone; or tables.")
+    add("runs", nargs="+", type=str, help="Output folders of runs that differ in their mixture alone; or a table.")
     objective = (
         "What to minimise: losses of streams or other evaluation sets. Default: what the runs declared, or average."
     )
@@ -56,7 +51,6 @@ def fit() -> Command:
         add(option, **arguments if "action" in arguments else {"type": str, **arguments})
     add("--unit", choices=UNITS, default="samples", help="Unit of the shares.")
     add("--output", type=str, metavar="PATH", help="Where to write the mixture (JSON).")
-    add("--plot", type=str, metavar="PATH", help="Where to write plots of the fit (HTML).")
     add_json(parser)
     example = "mixer fit runs/a runs/b runs/c runs/d --objective worst --output weights.json"
     return Command(parser, _run, example=example)
@@ -79,8 +73,6 @@ def _run(config: Namespace) -> None:
     mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
         write_json(Path(config.output), mixing)
-    if config.plot is not None:
-        write_plot(fitted, Path(config.plot))
     if config.json:
         print_json({**fitted.document(), "mixing": mixing, "unit": config.unit, "notes": recorded.notes})
         return
@@ -97,25 +89,13 @@ def show(fitted: FittedMixture, notes: list[str]) -> None:
 
 
 def _recorded(config: Namespace) -> RunTable | RecordedRuns:
-    paths = [Path(run) for run in config.runs]
-    are_tables = [path.suffix.lower() in SUFFIXES for path in paths]
-    others = [str(path) for path, is_table in zip(paths, are_tables, strict=True) if path.is_file() and not is_table]
-    if others:
-        raise ValueError(f"runs: tables are files {' or '.join(SUFFIXES)}, not {others}: convert them.")
-    if all(are_tables):
-        _refuse_others(config, _OF_FOLDERS, "folders of runs")
-        return RunTable(paths, config.shares, config.losses, config.size)
-    if any(are_tables):
-        raise ValueError("runs: give tables or folders of runs, not both.")
-    _refuse_others(config, _OF_TABLES, "tables")
+    first, *others = paths = [Path(run) for run in config.runs]
+    is_table = first.is_file()
+    if is_table and (others or first.suffix.lower() not in SUFFIXES):
+        raise InvalidValueError(option="runs", expected=f"folders of runs, or one {' or '.join(SUFFIXES)}", found=paths)
+    kind, unread = ("folders of runs", _OF_FOLDERS) if is_table else ("tables", _OF_TABLES)
+    if given := [option for option in unread if config[option[2:].replace("-", "_")]]:
+        raise InvalidValueError.about(", ".join(given), f"is for {kind} only, and runs names none.")
+    if is_table:
+        return RunTable(first, config.shares or "share/*", config.losses or "loss/*", config.size)
     return RecordedRuns(paths, config.unit, config.allow_different_budgets, config.allow_different_recipes)
-
-
-def _refuse_others(config: Namespace, options: Mapping[str, Mapping[str, Any]], kind: str) -> None:
-    defaults = {
-        option: arguments.get("default", False if "action" in arguments else None)
-        for option, arguments in options.items()
-    }
-    given = [option for option, default in defaults.items() if config[option[2:].replace("-", "_")] != default]
-    if given:
-        raise ValueError(f"{', '.join(given)}: for {kind} only, which runs names none of.")

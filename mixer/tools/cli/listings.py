@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.table import Table
 
 from mixer.measurements import names_of
 from mixer.policies import Policy, Wrapper, policy_classes
 from mixer.policies.registry import cost_of
 from mixer.schedules import Schedule, schedule_classes
 from mixer.tools.cli.command import Command, add_json
-from mixer.tools.console import show
+from mixer.tools.console import show, table_of
 
 _Classes = Mapping[str, type[Policy] | type[Schedule]]
 
@@ -33,11 +32,7 @@ def _listing(title: str, example: str, classes: Callable[[], _Classes]) -> Comma
 
     def run(config: Namespace) -> None:
         rows = [_row(name, rule) for name, rule in classes().items()]
-        table = Table("name", "needs", "costs", "what it does", title=title)
-        for row in rows:
-            needs = row["needs"] if isinstance(row["needs"], str) else ", ".join(row["needs"]) or "nothing"
-            table.add_row(row["name"], needs, row["costs"], row["summary"])
-        show(lambda: rows, lambda: table, config.json)
+        show(lambda: rows, lambda: table_of(title, rows), config.json)
 
     return Command(parser, run, example=f"{example} --json")
 

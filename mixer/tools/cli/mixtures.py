@@ -10,7 +10,8 @@ from jsonargparse import Namespace
 from yaml import YAMLError
 
 from mixer.tools.analysis.fit.constraints import Constraints
-from mixer.tools.analysis.fit.fitted_objective import parse_numbers
+from mixer.tools.analysis.fit.fit_target import parse_numbers
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.yaml_files import load_yaml
 
 _BY_NAME = "NAME=number,..."
@@ -57,7 +58,7 @@ def _groups(text: str | None) -> Any:
     try:
         return None if text is None else load_yaml(text)
     except (ValueError, YAMLError) as error:
-        raise ValueError(f"--fixed_groups cannot be read as YAML: {' '.join(str(error).split())}.") from None
+        raise InvalidValueError.about("--fixed_groups", f"is no YAML: {' '.join(str(error).split())}.") from None
 
 
 def _shares(options: Namespace, name: str, streams: Sequence[str]) -> Mapping[str, float] | None:

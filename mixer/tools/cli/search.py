@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 from jsonargparse import ArgumentParser, Namespace
-from rich.table import Table
 
 from mixer.mixture.streams import describe
 from mixer.tools.analysis.fit import Constraints, FittedMixture
-from mixer.tools.analysis.fit.plot import write_plot
 from mixer.tools.analysis.fit.runs import RecordedRuns, fit_runs, objective_of
 from mixer.tools.analysis.search.search_plan import (
     BEST,
@@ -35,8 +33,9 @@ from mixer.tools.analysis.short_runs import RECIPE_FILE, finish
 from mixer.tools.cli.command import Command, build_recipe, recipe_command
 from mixer.tools.cli.fit import show
 from mixer.tools.cli.mixtures import OPTIONS, constraints_of, how_to_train
-from mixer.tools.console import console, only_json, print_json
+from mixer.tools.console import console, only_json, print_json, table_of
 from mixer.tools.recipe.recipe import Recipe
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
 from mixer.utils.quiet import without_warnings
 from mixer.utils.ranges import check_range
@@ -52,10 +51,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often.",
     },
     "--parallel": {"type": int, "default": 1, "metavar": "NUMBER", "help": "Runs at the same time, in processes."},
-    "--plot": {"type": str, "metavar": "PATH", "help": "Where to write plots of the fit (HTML)."},
     **{option: {"type": str, **arguments} for option, arguments in OPTIONS.items()},
-}
-_SEARCH: dict[str, dict[str, Any]] = {
     "--runs": {"type": int, "default": 24, "metavar": "NUMBER", "help": "Runs at most, the two that check apart."},
     "--at_once": {"type": int, "default": 4, "metavar": "NUMBER", "help": "Runs between one fit and the next."},
     "--worth": {
@@ -67,6 +63,14 @@ _SEARCH: dict[str, dict[str, Any]] = {
     "--propose": {"type": int, "metavar": "NUMBER", "help": "Write recipes of so many runs in place of running them."},
     "--to": {"type": str, "metavar": "DIR", "help": "Where --propose writes them, a folder each."},
     "--results": {"type": str, "metavar": "DIR", "help": "Folder of finished runs of proposed recipes, to fit."},
+}
+_RANGES = {
+    "share": (0.01, 1.0, "0.1 takes a tenth of the recipe's steps for each run"),
+    "parallel": (1, 256, "it is a number of processes"),
+    "runs": (0, math.inf, "0 trains those before a fit alone"),
+    "at_once": (1, math.inf, "it is a number of runs"),
+    "worth": (0.0, math.inf, "0.001 is a tenth of a per cent"),
+    "propose": (1, math.inf, "it is a number of runs"),
 }
 
 
@@ -81,7 +85,7 @@ def search() -> Command:
         "training.output_dir.",
         usage="[--runs NUMBER] [--propose NUMBER --to DIR] [--results DIR] [--json]",
         example="mixer search recipes/demo.yaml --runs 16",
-        options={**_OPTIONS, **_SEARCH},
+        options=_OPTIONS,
     )
 
 
@@ -95,29 +99,22 @@ def headroom() -> Command:
         "OUTPUT/search, where `mixer search` goes on; OUTPUT is training.output_dir.",
         usage="[--share SHARE] [--json]",
         example="mixer headroom recipes/demo.yaml --share 0.1",
-        options=_OPTIONS,
+        options={**_OPTIONS, "--runs": {**_OPTIONS["--runs"], "default": 0}},
     )
 
 
 def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
-    check_range("--share", own.share, 0.01, 1.0, "0.1 takes a tenth of the recipe's steps for each run")
-    check_range("--parallel", own.parallel, 1, 256, "it is a number of processes")
+    for name, (least, most, hint) in _RANGES.items():
+        if own[name] is not None:
+            check_range(f"--{name}", own[name], least, most, hint)
     if config.objective is None:
-        raise ValueError("A search needs an objective: set objective to the evaluation sets that the run is for.")
-    # Of `headroom`, which has no options of its own: the first runs alone.
-    given: Any = {**{name[2:]: rest.get("default") for name, rest in _SEARCH.items()}, "runs": 0, **vars(own)}
-    options = Namespace(given)  # type: ignore[no-untyped-call]
-    if (options.propose is None) != (options.to is None):
-        raise ValueError("--propose says how many recipes to write and --to where: give both or none.")
-    check_range("--worth", options.worth, 0.0, math.inf, "0.001 is a tenth of a per cent")
-    for name in ("runs", "at_once", "propose"):
-        if vars(own).get(name) is not None:
-            check_range(f"--{name}", vars(own)[name], 1, math.inf, "it is a number of runs")
+        text = "A search needs an objective: name the evaluation sets that the run is for."
+        raise InvalidValueError.about("objective", text)
+    if (own.propose is None) != (own.to is None):
+        raise InvalidValueError.about("--propose", "says how many recipes to write and --to where: give both or none.")
     with only_json(own.json):
-        found = _Search(parser, config, options)
-        document = found.offline() if options.propose or options.results else found.online()
-    if own.plot is not None and found.fitted is not None:
-        write_plot(found.fitted, Path(own.plot))
+        found = _Search(parser, config, own)
+        document = found.offline() if own.propose or own.results else found.online()
     if own.json:
         print_json(document)
     else:
@@ -152,17 +149,16 @@ class _Search:
         self.is_more_better = bool(objective["greater_is_better"])
         bounds = objective.get("bounds")
         if bounds and not self.options.bounds:
-            raise ValueError(
-                f"objective: bounds {bounds} are multiples of first losses, a search takes losses: give them as "
-                f"--bounds {','.join(f'{name}=LOSS' for name in bounds)}."
-            )
+            losses = ",".join(f"{name}=LOSS" for name in bounds)
+            text = f"Bounds {bounds} are multiples of first losses: give a search losses, --bounds {losses}."
+            raise InvalidValueError.about("objective", text)
         self.unit, weights = trainer.mixing.policy.unit, dict(trainer.mixing.weights)
         if sum(weight > 0.0 for weight in weights.values()) < 2:
             raise ValueError(f"A search compares mixtures of two or more streams, got the weights {weights}.")
         natural = Constraints(prior=weights, most={name: 0.0 for name, weight in weights.items() if weight == 0.0})
         if self.options.passes is not None:
             if self.unit != "samples":
-                raise ValueError(f"--passes counts samples, and mixing has shares of {self.unit}: leave --passes out.")
+                raise InvalidValueError.about("--passes", f"counts samples, but mixing {self.unit}: leave it out.")
             sizes = zip(self.streams, mixture.num_samples.tolist(), strict=True)
             known, budget = {name: float(size) for name, size in sizes if size > 0}, clock.max_steps * clock.batch_size
             natural = replace(natural, sizes=known, budget=float(budget), passes=self.options.passes)
@@ -174,7 +170,8 @@ class _Search:
         """Runs all, checks the best mixture, and gives the figures."""
         options, first = self.options, first_runs(self.streams, self.region)
         if 0 < options.runs < len(first):
-            raise ValueError(f"--runs must be at least {len(first)}, those before a fit, got {options.runs}.")
+            least = f"{len(first)} or more, with those before a fit"
+            raise InvalidValueError(option="--runs", expected=least, found=options.runs)
         at_most = max(len(first), options.runs)
         _say(f"Own weights, which the recipe starts with: {first[0].weights}.")
         _say(f"Up to {at_most} runs of {self.steps} steps of {self.batch_size:g} samples, and two to check.")
@@ -217,9 +214,8 @@ class _Search:
             found = sorted(Path(options.results).glob(f"*/{RECIPE_FILE}"))
             folders = [path.parent for path in found if (path.parent / "ledger").is_dir()]
             if not folders:
-                raise ValueError(
-                    f"--results: {options.results} has no folder of a run with a {RECIPE_FILE} and a ledger."
-                )
+                text = f"{options.results} has no folder of a run with a {RECIPE_FILE} and a ledger."
+                raise InvalidValueError.about("--results", text)
             self.fitted = self._fit(folders)
             weights = {"weights": named(self.streams, self.fitted.shares)}
         if options.propose:
@@ -246,11 +242,11 @@ class _Search:
 
     def show(self, document: dict[str, Any]) -> None:
         """Prints the runs, the fit and what is to be done."""
-        screen, table = console(), Table("run", *self.streams, "objective")
-        for run, value in self.done:
-            table.add_row(run.name, *(f"{run.weights[name]:.2f}" for name in self.streams), f"{value:.4f}")
+        screen = console()
         if self.done:
-            screen.print(table)
+            screen.print(
+                table_of("Runs", [{"run": run.name, **run.weights, "objective": own} for run, own in self.done])
+            )
         if self.fitted is not None:
             show(self.fitted, [])
         for path in document.get("recipes", []):

@@ -1,18 +1,16 @@
 """`mixer seen RUN`: which rows a run was trained on, and when."""
 
 import sys
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
-from rich.table import Table
 
 from mixer.tools.cli.command import Command, add_json
-from mixer.tools.console import print_json, show
+from mixer.tools.console import print_json, show, table_of
 from mixer.tools.records.exposure import Exposure
-from mixer.utils.arrays import Int64Array
 from mixer.utils.text import print_lines
 
 _MOST_SHOWN = 200  # lines of a table on a screen
@@ -28,7 +26,6 @@ def seen() -> Command:
     add("run", type=str, help="Output folder of a run.")
     add("--stream", type=str, metavar="NAME", help="Stream of the rows. May be left out if there is only one.")
     add("--row", type=int, nargs="+", metavar="N", help="Rows to look up.")
-    add("--rows", type=str, metavar="FILE", help="The same from a text file with a number a line.")
     add("--never", action="store_true", help="List the rows that were never trained on.")
     add("--step", type=int, metavar="N", help="List the rows of a step.")
     add_json(parser)
@@ -36,9 +33,9 @@ def seen() -> Command:
 
 
 def _seen(config: Namespace) -> None:
-    asked = [name for name in ("row", "rows", "never", "step") if config[name] not in (None, False)]
+    asked = [name for name in ("row", "never", "step") if config[name] not in (None, False)]
     if len(asked) != 1:
-        raise ValueError(f"give one of --row N, --rows FILE, --never and --step N, got {asked or 'none'}.")
+        raise ValueError(f"give one of --row N, --never and --step N, got {asked or 'none'}.")
     exposure = Exposure(config.run)
     if config.step is not None:
         table = exposure.at(config.step)
@@ -48,9 +45,8 @@ def _seen(config: Namespace) -> None:
     if config.never:
         list_unseen(exposure, stream, config.json)
         return
-    rows = config.row if config.rows is None else _numbers(Path(config.rows))
-    table = exposure.of(stream, rows)
-    never = np.setdiff1d(np.asarray(rows, dtype=np.int64), table["row"].to_numpy(dtype=np.int64))
+    table = exposure.of(stream, config.row)
+    never = np.setdiff1d(np.asarray(config.row, dtype=np.int64), table["row"].to_numpy(dtype=np.int64))
     _show(table, config.json, {"stream": stream, "never": never})
 
 
@@ -62,32 +58,14 @@ def _stream(exposure: Exposure, name: str | None) -> str:
     return exposure.streams[0]
 
 
-def _numbers(path: Path) -> list[int]:
-    numbers = []
-    for place, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            try:
-                numbers.append(int(line))
-            except ValueError:
-                raise ValueError(f"{path}, line {place}: a row must be a whole number, got {line!r}.") from None
-    return numbers
-
-
 def _show(table: pd.DataFrame, is_json: bool, more: dict[str, Any] | None = None) -> None:
     own = more or {}
-    never: Int64Array = own.get("never", np.zeros(0, np.int64))
-
-    def view() -> Table:
-        drawn = Table(*table.columns)
-        for row in table.head(_MOST_SHOWN).itertuples(index=False):
-            drawn.add_row(*("-" if pd.isna(value) else str(value) for value in row))
-        left_out = len(table) - _MOST_SHOWN
-        shown = ", ".join(map(str, never[:_MOST_SHOWN].tolist()))
-        notes = [f"{left_out:,} more lines: --json has them" if left_out > 0 else ""]
-        notes += [f"never trained on: {len(never):,} of the rows asked for ({shown})" if len(never) else ""]
-        drawn.caption = "\n".join(filter(None, notes)) or None
-        return drawn
-
+    left_out, never = len(table) - _MOST_SHOWN, own.get("never", [])
+    notes = [f"{left_out:,} more lines: --json has them"] if left_out > 0 else []
+    if len(never):
+        shown = ", ".join(map(str, never[:_MOST_SHOWN]))
+        notes.append(f"never trained on: {len(never):,} of the rows asked for ({shown})")
+    view = partial(table_of, "Rows trained on", table.head(_MOST_SHOWN), "\n".join(notes))
     show(lambda: {**own, "seen": table}, view, is_json)
 
 

@@ -3,17 +3,15 @@
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 from jsonargparse import ArgumentParser, Namespace
-from rich.table import Table
 
 from mixer.policies import Fixed
 from mixer.tools.analysis.value import source_values
 from mixer.tools.cli.command import Command, build_recipe, recipe_command
 from mixer.tools.cli.fork import recorded_run
-from mixer.tools.console import only_json, show
+from mixer.tools.console import only_json, show, table_of
 from mixer.tools.recipe.recipe import Recipe
-from mixer.tools.report.values import value_cells
+from mixer.tools.report.values import shown_values
 from mixer.trainer.trainer import MixingTrainer
 
 
@@ -39,7 +37,8 @@ def _value(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     run = recorded_run(config, own.at)
     with only_json(own.json):
         values = source_values(partial(_built, parser, config), run, own.at, own.steps, own.repeats)
-    show(lambda: {"run": run, "at": own.at, "values": values}, lambda: view(values, own.at), own.json)
+    title = f"Change of the loss from step {own.at} by each source, in the place of the others (95 %)"
+    show(lambda: {"run": run, "at": own.at, "values": values}, lambda: table_of(title, shown_values(values)), own.json)
 
 
 def _built(parser: ArgumentParser, config: Namespace, policy: Fixed, folder: Path) -> MixingTrainer:
@@ -52,19 +51,3 @@ def _built(parser: ArgumentParser, config: Namespace, policy: Fixed, folder: Pat
     recipe = build_recipe(Recipe, parser, own)
     recipe.mixing = policy
     return recipe.build()
-
-
-def view(values: pd.DataFrame, at: int) -> Table:
-    """Renders what sources are worth.
-
-    Args:
-        values: Result of `source_values`.
-        at: The step.
-    """
-    heads, rows = value_cells(values)
-    table = Table(title=f"Change of the loss from step {at} by each source, in the place of the others (95 %)")
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("Source", "Loss of", "It") else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table

@@ -1,94 +1,62 @@
-"""Runs side by side, as tables for a terminal, and what keeps them from being compared."""
+"""Runs side by side, as a table for a terminal, and what keeps them from being compared."""
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 
-from mixer.policies.contract import UNITS, Unit
 from mixer.tools.records.summary import RunSummary
 from mixer.utils.text import first_of, listed
 
 _LIKE = 1.03  # more apart in samples or tokens, runs are told to differ
-_MOST_WHOLE = 2  # runs side by side on a screen, with all their columns
-_Rows = dict[str, list[list[str]]]  # by the first cell, the cells of each run
+_Rows = dict[tuple[str, str], list[str]]  # by kind and name, so that a stream may be called "average"
 
 
-def comparison(summaries: Sequence[RunSummary]) -> RenderableType:
-    """Renders runs side by side: losses and samples, and other metrics if there are any."""
-    metrics = metrics_table(summaries)
-    return Group(comparison_table(summaries), *([metrics] if metrics.row_count else []))
+def comparison(summaries: Sequence[RunSummary]) -> Table:
+    """Renders runs side by side: the objective first, then streams, the average and the worst loss, and metrics.
 
-
-def comparison_table(summaries: Sequence[RunSummary]) -> Table:
-    """Returns a table of losses and samples: the objective first, then streams, average (`eval_loss`) and worst.
-
-    An objective that is the loss of one target is the row of that target, and of a single evaluation set there is no
-    average. Of more than two runs it shows the last losses and the samples alone. If no run was evaluated, it shows the
-    losses of training.
+    If no run was evaluated, it shows the losses of training.
     """
-    title = "Validation loss and samples by stream"
+    title = "Validation loss, samples and metrics"
     if not any(summary.evaluated for summary in summaries):
-        title = "Training loss (mean over the first and the last tenth of the steps) and samples by stream"
+        title = "Training loss (mean over the first and the last tenth of the steps) and samples"
         summaries = [_of_training(summary) for summary in summaries]
-    is_short = len(summaries) > _MOST_WHOLE
-    units = [unit for unit in UNITS[1:] if any(summary.unit == unit for summary in summaries)]
-    titles = ["\nsamples", *(f"share\nof {unit}" for unit in units), "\ncoverage", "mean\nweight"]
-    titles = titles[: len(titles) - 2 * is_short]
-    table = Table(title=title, caption="\n".join(_remarks(summaries)) or None)
-    table.add_column("stream", justify="left")
-    for summary in summaries:
-        heads = [f"{summary.name}\n{'loss' if is_short else 'loss first → last'}"]
-        for head in (*heads, f"{summary.steps} steps{titles[0]}", *titles[1:]):
-            table.add_column(head, justify="right")
-    names, width = dict.fromkeys(name for summary in summaries for name in summary.streams.index), 1 + len(titles)
-    rows = {name: [_cells(summary, name, is_short, units)[:width] for summary in summaries] for name in names}
-    objective = _objective(summaries, rows, [""] * (width - 1))
-    for part in (objective, rows, _over_all(summaries, width)):
-        for name, cells in part.items():
-            table.add_row(name, *itertools.chain.from_iterable(cells), style="bold" if part is objective else None)
-        table.add_section()
+    heads = [
+        head
+        for one in summaries
+        for head in (f"{one.name}\nfirst → last", f"{one.steps} steps\nsamples", f"share\nof {one.unit}")
+    ]
+    table = Table("stream", *(Column(head, justify="right") for head in heads), title=title)
+    table.caption = "\n".join(_remarks(summaries)) or None
+    columns = [_column(summary) for summary in summaries]
+    first = [("", "objective")] if any(summary.objective is not None for summary in summaries) else []
+    for key in dict.fromkeys([*first, *(key for column in columns for key in column)]):
+        table.add_row(key[1], *(cell for column in columns for cell in column.get(key, ["-", "", ""])))
     return table
 
 
-def _objective(summaries: Sequence[RunSummary], rows: _Rows, blank: list[str]) -> _Rows:
-    """Takes out the row of the only target, or makes one of the objective; tells how far each run is from the first."""
-    if all(summary.objective is None for summary in summaries):
-        return {}
-    target, measure = _only_target(summaries) or ("", "")
-    is_row = measure == "loss" and target in rows
-    ends = [one.streams["last_loss"].get(target, math.nan) if is_row else one.objectives[1] for one in summaries]
-    is_short = len(summaries) > _MOST_WHOLE
-    own = [["-" if one.objective is None else _over_sets(one, one.objectives, is_short), *blank] for one in summaries]
-    own = rows.pop(target) if is_row else own
-    for cells, end in list(zip(own, ends, strict=True))[1:]:
-        change = end / ends[0] - 1.0 if ends[0] else math.nan
-        cells[0] += "" if math.isnan(change) else f"\n{100 * change:+.1f} %"
-    label = f"objective:\n{target}" + (f", {measure}" if measure != "loss" else "") if target else "objective"
-    return {label: own}
+def _column(summary: RunSummary) -> _Rows:
+    """Gives the cells of a run: loss or metric, samples, share."""
+    share = "share" if summary.unit == "samples" else f"{summary.unit[:-1]}_share"
+    rows: _Rows = {}
+    if summary.objective is not None:
+        rows["", "objective"] = _course(*summary.objectives)
+    for name, row in summary.streams.to_dict("index").items():
+        cells = _course(row["first_loss"], row["last_loss"]) if name in summary.evaluated else ["-", "", ""]
+        if not pd.isna(row["samples"]):  # else an evaluation set that is not a stream
+            cells[1:] = f"{row['samples']:,}", f"{row[share]:.1%}"
+        rows["stream", str(name)] = cells
+    if len(summary.evaluated) > 1:
+        rows["over all", "average"] = _course(*summary.mean_losses)
+        rows["over all", "worst"] = _course(*summary.worst_losses)
+    for name, metric, first, last in summary.metrics[["stream", "metric", "first", "last"]].itertuples(index=False):
+        rows["metric", f"{name}, {metric.removeprefix('eval_')}"] = _course(first, last)
+    return rows
 
 
-def _over_all(summaries: Sequence[RunSummary], width: int) -> _Rows:
-    """Gives the rows of all sets together: samples, and average and worst loss of several."""
-    is_short, has_several = len(summaries) > _MOST_WHOLE, any(len(one.evaluated) > 1 for one in summaries)
-    means = [_over_sets(one, one.mean_losses, is_short) if has_several else "" for one in summaries]
-    totals = [[mean, f"({one.streams['samples'].sum():,})"] for mean, one in zip(means, summaries, strict=True)]
-    rows = {"average" if has_several else "all": totals}
-    if has_several:
-        rows["worst"] = [[_over_sets(one, one.worst_losses, is_short)] for one in summaries]
-    return {name: [own + [""] * (width - len(own)) for own in cells] for name, cells in rows.items()}
-
-
-def _only_target(summaries: Sequence[RunSummary]) -> tuple[str, str] | None:
-    """Returns target and measure if they are the whole objective of all runs that declare one; else `None`."""
-    goals = [summary.objective for summary in summaries if summary.objective is not None]
-    found = {(name, goal.metric) for goal in goals for name, weight in goal.importance.items() if weight > 0.0}
-    return found.pop() if len(found) == 1 else None
+def _course(first: float, last: float) -> list[str]:
+    return [f"{first:,.3f} → {last:,.3f}", "", ""]
 
 
 def _remarks(summaries: Sequence[RunSummary]) -> list[str]:
@@ -142,44 +110,3 @@ def _of_training(summary: RunSummary) -> RunSummary:
     )
     trained = frozenset(streams.index[streams["last_loss"].notna()])
     return replace(summary, streams=streams, evaluated=trained, eval_weights=None, objective=None)
-
-
-def metrics_table(summaries: Sequence[RunSummary]) -> Table:
-    """Returns a table of `compute_metrics` results, one row per set and metric."""
-    table = Table(title="Metrics by stream")
-    table.add_column("stream", justify="left")
-    table.add_column("metric", justify="left")
-    courses: dict[tuple[str, str], list[str]] = {}
-    for place, summary in enumerate(summaries):
-        table.add_column(f"{summary.name}\nfirst → last", justify="right")
-        columns = (summary.metrics[column].tolist() for column in ("stream", "metric", "first", "last"))
-        for name, metric, first, last in zip(*columns, strict=True):
-            key = (name, metric.removeprefix("eval_"))  # as TRL names those of every set
-            is_count = key[1].startswith("num_")  # such as TRL's num_tokens
-            text = f"{first:,.0f} → {last:,.0f}" if is_count else _course(first, last)
-            courses.setdefault(key, ["-"] * len(summaries))[place] = text
-    if all(summary.objective is not None for summary in summaries):  # then it is the first row of the other table
-        courses.pop(_only_target(summaries) or ("", ""), None)
-    for (name, metric), cells in courses.items():
-        table.add_row(name, metric, *cells)
-    return table
-
-
-def _over_sets(summary: RunSummary, course: tuple[float, float], is_short: bool) -> str:
-    return _course(*course, is_short) if summary.evaluated else "-"
-
-
-def _cells(summary: RunSummary, name: str, is_short: bool, units: Sequence[Unit]) -> list[str]:
-    if name not in summary.streams.index:
-        return ["-"] * (4 + len(units))
-    row: dict[str, Any] = {column: summary.streams.at[name, column] for column in summary.streams.columns}
-    losses = _course(row["first_loss"], row["last_loss"], is_short) if name in summary.evaluated else "-"
-    coverage = "-" if pd.isna(row["coverage"]) else f"{row['coverage']:.0%}"
-    if pd.isna(row["samples"]):  # an evaluation set that is not a stream
-        return [losses, *["-"] * (3 + len(units))]
-    tokens = [f"{row[f'{unit[:-1]}_share']:.1%}" for unit in units]
-    return [losses, f"{int(row['samples']):,}", *tokens, coverage, f"{row['weight']:.3f}"]
-
-
-def _course(first: float, last: float, is_short: bool = False) -> str:
-    return f"{last:.3f}" if is_short else f"{first:.3f} → {last:.3f}"

@@ -82,7 +82,8 @@ class Exposure:
         self._lengths = {name: np.asarray(own, dtype=np.int64) for name, own in (lengths or {}).items()}
         self._orders = self._ledger.read("orders").to_pandas()
         if self._orders.empty:
-            raise ValueError(f"The ledger of {folder} has no order: a version that did not keep it wrote it.")
+            text = f"The ledger of {folder} has no order: a version that did not keep it wrote it."
+            raise InvalidValueError.about("run", text)
         self._counts = self._read_counts()
         self._steps: Int64Array = np.unique(self._counts["step"])
         self._left_out = self._ledger.read("left_out").to_pandas()
@@ -157,10 +158,8 @@ class Exposure:
         """
         place = int(np.searchsorted(self._steps, step))
         if not 1 <= step <= self._steps[-1] or self._steps[place] - step >= self._ledger.interval_steps:
-            raise ValueError(
-                f"step must be one of the steps in the ledger of {self._folder}, {self._steps[0]} to "
-                f"{self._steps[-1]}, got {step}."
-            )
+            held = f"one of the steps in the ledger of {self._folder}, {self._steps[0]} to {self._steps[-1]}"
+            raise InvalidValueError(option="step", expected=held, found=step)
         step = int(self._steps[place])
         first = int(self._steps[place - 1]) if place else 0
         kinds = dict(zip(self._orders["stream"], self._orders["kind"], strict=True))
@@ -231,7 +230,8 @@ class Exposure:
         known = self._orders[self._orders["stream"] == stream]
         if known.empty:
             hint = did_you_mean(stream, self.streams)
-            raise ValueError(f"stream: there is none of the name {stream!r} in {self._folder}.{hint} {self.streams}")
+            text = f"There is none of the name {stream!r} in {self._folder}.{hint} {self.streams}"
+            raise InvalidValueError.about("stream", text, found=stream)
         kind = known["kind"].iloc[-1]
         if not kind.startswith("data"):
             why = {
@@ -239,19 +239,17 @@ class Exposure:
                 "gives their positions in the order in which they came",
                 "memory": "is a replay buffer. Ask for the stream that its samples came from",
             }
-            raise ValueError(f"stream: {stream!r} {why[kind]}.")
+            raise InvalidValueError.about("stream", f"{stream!r} {why[kind]}.", found=stream)
         most = int(known["length"].max())
         if len(rows) and not (rows[0] >= 0 and rows[-1] < most):
             worst = rows[0] if rows[0] < 0 else rows[-1]
-            raise ValueError(f"rows of {stream!r} are numbered from 0 to {most - 1}, got {worst}.")
+            numbers = f"numbers from 0 to {most - 1}"
+            raise InvalidValueError(option="rows", stream=stream, expected=numbers, found=int(worst))
         parts = self._parts_of(stream)
         counts = self._counts[self._counts["stream"] == stream]
         if not counts.empty and int(counts["count"].sum()) != int(counts["seen"].iloc[-1]):
-            raise ValueError(
-                f"The ledger of {self._folder} lacks steps, in which rows of {stream!r} were trained on: of "
-                f"{int(counts['seen'].iloc[-1])} samples it has {int(counts['count'].sum())}. Join it with the ledger "
-                "of the machine that wrote them."
-            )
+            text = f"The ledger of {self._folder} lacks steps, in which rows of {stream!r} were trained on"
+            raise InvalidValueError.about("run", f"{text}: join it with the ledger of the machine that wrote them.")
         return parts
 
     def _parts_of(self, stream: str) -> list[_Part]:

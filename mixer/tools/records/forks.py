@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.table import Table
 
 from mixer.ledger.folder import open_ledger, read_description
 from mixer.utils.text import listed
@@ -50,41 +49,23 @@ def paired_differences(folders: Sequence[str | Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def fork_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Renders the differences of forks, one column a fork.
-
-    Args:
-        rows: Result of `paired_differences`.
-    """
-    table = Table(title="Forks: loss of the fork less that of the other, at the same steps")
-    table.add_column("evaluation set")
-    for row in rows:
-        parted = f"from step {row['forked_at']}, mean of {row['evaluations']} → last"
-        names = f"{Path(row['run']).name} - {Path(row['against']).name}"
-        noise = ["noise: hardly another mixture"] if row["is_null"] else []
-        table.add_column("\n".join([names, parted, *noise]), justify="right")
-    for name in dict.fromkeys(name for row in rows for name in row["mean"]):
-        cells = [(row["mean"].get(name), row["last"].get(name)) for row in rows]
-        table.add_row(name, *("-" if mean is None else f"{mean:+.4f} → {last:+.4f}" for mean, last in cells))
-    return table
-
-
 def forks_in_words(rows: Sequence[dict[str, Any]]) -> str:
     """Says the differences of forks in a sentence each.
 
     Args:
         rows: Result of `paired_differences`.
     """
-    texts = []
-    for row in rows:
-        names, by_set = (Path(row["run"]).name, Path(row["against"]).name), row["mean"].items()
-        noise = " (hardly another mixture: it shows the noise)" if row["is_null"] else ""
-        texts += [
-            f"{names[0]} parted from {names[1]} at step {row['forked_at']}, with the same order in every stream"
-            f"{noise}: its loss less that of {names[1]}, a mean over {row['evaluations']} evaluations at the same "
-            f"steps, is {listed([f'{mean:+.4f} on {name}' for name, mean in by_set])}."
-        ] * bool(by_set)
-    return " ".join(texts)
+    return " ".join(_in_words(row) for row in rows if row["mean"])
+
+
+def _in_words(row: dict[str, Any]) -> str:
+    fork, other = Path(row["run"]).name, Path(row["against"]).name
+    noise = " (hardly another mixture: it shows the noise)" if row["is_null"] else ""
+    changes = listed([f"{mean:+.4f} on {name}" for name, mean in row["mean"].items()])
+    return (
+        f"{fork} parted from {other} at step {row['forked_at']}, with the same order in every stream{noise}: its loss "
+        f"less that of {other}, a mean over {row['evaluations']} evaluations at the same steps, is {changes}."
+    )
 
 
 def _is_fork(run: dict[str, Any]) -> bool:

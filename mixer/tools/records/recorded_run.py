@@ -17,6 +17,7 @@ from mixer.measurements.gradients import GradientStatistics
 from mixer.policies.contract import Unit
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import mixing_unit
 
 # Values for a stream that a step did not have.
@@ -59,9 +60,9 @@ class RecordedRun:
         # A run that is going on may have written the one table and not the other.
         self.steps: Int64Array = np.intersect1d(rows["step"].unique(), clock["step"].to_numpy())
         if not len(self.steps):
-            raise ValueError(
-                f"The ledger of {self.folder} has no step of which both tables, streams and clock, hold rows. If the "
-                "run has just begun, try again when it has done some; else one of the two is lost."
+            text = f"The ledger of {self.folder} has no step with rows of both tables, streams and clock"
+            raise InvalidValueError.about(
+                "run", f"{text}: if it has just begun, try again; else one of the two is lost."
             )
         self._clock, self.clock = clock, self._at_steps(clock)
         self.streams = self._by_stream(rows)
@@ -81,9 +82,8 @@ class RecordedRun:
         """
         row = int(np.searchsorted(self.steps, step))  # of the interval that the step is in
         if row == len(self.steps) or not 0 <= self.steps[row] - step < self.interval_steps or step < 1:
-            raise ValueError(
-                f"step must be one of the steps in the ledger of {self.folder}, {self.held_steps}, got {step}."
-            )
+            held = f"one of the steps in the ledger of {self.folder}, {self.held_steps}"
+            raise InvalidValueError(option="step", expected=held, found=step)
         return row
 
     def amount_at(self, step: int, unit: Unit) -> float:

@@ -19,7 +19,7 @@ from mixer.tools.report.comparing import (
 )
 from mixer.tools.report.judging import Measure, course_of, measure_of, shares_of
 from mixer.tools.report.reasons import WORSE, next_of_one, next_of_several, price, why
-from mixer.tools.report.run import Run, declared, share_of_time
+from mixer.tools.report.run import Run, declared
 from mixer.utils.statistics import bound
 from mixer.utils.text import first_of, listed
 
@@ -94,14 +94,8 @@ def _risen(run: Run, objective: Objective | None) -> list[str]:
 
 
 def _of_one(run: Run, objective: Objective | None, measure: Measure | None) -> list[str]:
-    """Says what the mixture did for the objective, what measuring cost, and which streams were repeated or left."""
-    return [
-        *(_course(run, objective, measure) if measure else [unknown([run])]),
-        *_mixed(run, objective),
-        *_passed(run),
-        f"Measuring for the mixture took {share_of_time(run, 'probe_seconds'):.0%} of the time of steps, loading "
-        f"{share_of_time(run, 'load_seconds'):.0%}.",
-    ]
+    """Says what the mixture did for the objective, and how the samples were shared."""
+    return [*(_course(run, objective, measure) if measure else [unknown([run])]), *_mixed(run, objective)]
 
 
 def _course(run: Run, objective: Objective | None, measure: Measure) -> list[str]:
@@ -141,19 +135,6 @@ def _mixed(run: Run, objective: Objective | None) -> list[str]:
 def _sizes(run: Run) -> Mapping[str, float]:
     last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
     return {name: float(row["seen"] / row["passes"]) for name, row in last.items() if row["passes"] > 0}
-
-
-def _passed(run: Run) -> list[str]:
-    """Names the stream that was repeated most and the one that was covered least."""
-    last = {name: rows.iloc[-1] for name, rows in run.streams.items() if name not in run.buffers}
-    passes = {name: float(row["passes"]) for name, row in last.items() if not math.isnan(row["passes"])}
-    if len(passes) < 2:
-        return []
-    most, least = max(passes, key=passes.__getitem__), min(passes, key=passes.__getitem__)
-    is_repeated = passes[most] > 1.0
-    repeated = f"{most} was repeated most, {passes[most]:.2f} passes" if is_repeated else "No stream was repeated"
-    covered = float(last[least]["coverage"])
-    return [f"{repeated}; {least} was covered least, {covered:.1%} of it." if covered < 1.0 else f"{repeated}."]
 
 
 def _broken_bounds(run: Run, objective: Objective) -> list[str]:

@@ -1,6 +1,5 @@
 """Rows of a ledger on the data clock, thinned for drawing."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from numpy.typing import NDArray
 
 from mixer.ledger.append_table import places_by_stream
 from mixer.utils.arrays import Int64Array
-from mixer.utils.text import between, first_of
 
 
 def on_clock(rows: pd.DataFrame, clock: pd.DataFrame) -> pd.DataFrame:
@@ -71,21 +69,6 @@ def buckets(epochs: NDArray[Any], most: int) -> Int64Array:
     return np.minimum(((epochs - first) / (last - first) * most).astype(np.int64), most - 1)
 
 
-def averaged(rows: pd.DataFrame, columns: list[str], most: int) -> pd.DataFrame:
-    """Averages columns over stretches of the data clock.
-
-    Args:
-        rows: One row per step, in order, with `epoch` and `samples`.
-        columns: Names of the columns.
-        most: Greatest number of stretches.
-
-    Returns:
-        One row per stretch: epoch and samples at its end, and the means.
-    """
-    groups = rows.groupby(buckets(rows["epoch"].to_numpy(), most))
-    return groups[["epoch", "samples"]].last().assign(**{name: groups[name].mean() for name in columns})
-
-
 def thin(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
     """Thins a long line, but keeps its first, last, highest and lowest rows.
 
@@ -123,23 +106,3 @@ def not_finite_since(rows: pd.DataFrame) -> int | None:
     if not len(finite) or finite[-1]:
         return None
     return int(there["step"].iloc[int(finite.nonzero()[0].max(initial=-1)) + 1])
-
-
-def last_in_words(rows_by_name: Mapping[str, pd.DataFrame], values: Mapping[str, pd.Series]) -> str:
-    """Describes the last losses.
-
-    Args:
-        rows_by_name: Steps or evaluations by name; see `not_finite_since`.
-        values: Losses by name, smoothed or not.
-
-    Returns:
-        As in "between 1.200 (a) and 1.400 (b), not finite since step 120 (c)"; empty without any loss.
-    """
-    since = {name: not_finite_since(rows) for name, rows in rows_by_name.items()}
-    last = {
-        name: float(course.dropna().iloc[-1])
-        for name, course in values.items()
-        if since[name] is None and course.notna().any()
-    }
-    bad = [f"not finite since step {step:,} ({name})" for name, step in since.items() if step is not None]
-    return ", ".join([*([between(last, "{:.3f}".format)] if last else []), *first_of(bad)])

@@ -173,52 +173,20 @@ def _measures(run: Run, name: str, units: Sequence[Unit]) -> dict[str, float]:
     return values | shares | {f"share of {unit}": shares_of(run, unit)[name] for unit in units}
 
 
-def difference_cells(table: pd.DataFrame, best_first: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
-    """Formats the differences: a row per stream and measure, a column per configuration.
+def shown_differences(table: pd.DataFrame, best_first: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Lays the differences out: a row for each stream and measure, a column for each configuration.
 
     Args:
-        table: The differences; see `Answer`.
+        table: The differences; see `Answer`. Of many streams those stay in which the configurations differ most.
         best_first: The configurations in the order of their columns; empty for that of the table.
-
-    Returns:
-        Heads and cells; a configuration other than the table's first has its difference from it behind its value.
     """
     if table.empty:
-        return [], []
-    runs = list(best_first) or list(dict.fromkeys(table["run"]))
-    cells: list[list[str]] = []
-    before, num_streams, base = None, table["stream"].nunique(), table["run"].iloc[0]
-    if num_streams > _MOST_STREAMS:
-        largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
-        table = table[table["stream"].isin(largest.index)]
-    for (name, kind), rows in table.groupby(["stream", "measure"], sort=False):
-        form, signed = ("{:.1%}", "{:+.1%}") if str(kind).startswith("share of") else ("{:.3f}", "{:+.3f}")
-        texts = {}
-        for row in rows.to_dict("records"):
-            known = not math.isnan(row["value"])
-            text = Measured(row["value"], row["spread"], 1).text(form) if known else ""
-            differs = row["run"] != base and not math.isnan(row["difference"])
-            texts[row["run"]] = f"{text} ({signed.format(row['difference'])})" if differs else text
-        cells.append(["" if name == before else str(name), str(kind), *(texts[run] for run in runs)])
-        before = name
-    if num_streams > _MOST_STREAMS:
-        cells.append([f"{num_streams - _MOST_STREAMS} more, with smaller differences", *[""] * (1 + len(runs))])
-    return ["Stream", "Measure", *runs], cells
-
-
-def comparison_cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Formats the comparison, the best configuration first; see `Answer`."""
-    if table.empty:
-        return [], []
-    cells = [
-        [
-            str(row["run"]),
-            f"{row['runs']}",
-            Measured(row["value"], row["spread"], 1).text(),
-            f"{row['difference']:+.3f} ({row['change']:+.1%})" if row["difference"] else "",
-            f"{row['samples']:,}",
-        ]
-        for row in table.to_dict("records")
-    ]
-    first = next((row[0] for row in cells if not row[3]), cells[0][0])
-    return ["Best first", "Seeds", "Last value", f"Against {first}", "Samples"], cells
+        return []
+    largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
+    rows, columns = [], best_first or list(dict.fromkeys(table["run"]))
+    for (name, measure), own in table[table["stream"].isin(largest.index)].groupby(["stream", "measure"], sort=False):
+        texts = {row["run"]: Measured(row["value"], row["spread"], 1).text() for row in own.to_dict("records")}
+        rows.append({"stream": str(name), "measure": str(measure), **{run: texts[run] for run in columns}})
+    if (left_out := table["stream"].nunique() - len(largest)) > 0:
+        rows.append({"stream": f"{left_out} more, with smaller differences"})
+    return rows

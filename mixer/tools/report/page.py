@@ -9,11 +9,13 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from mixer.tools.report.comparing import comparison_cells, difference_cells
+from mixer.tools.console import cells_of
+from mixer.tools.report.comparing import shown_differences
 from mixer.tools.report.contents import read_report
 from mixer.tools.report.run_kinds import Report
-from mixer.tools.report.tables import stream_cells
-from mixer.tools.report.values import read_values, value_cells
+from mixer.tools.report.tables import shown_figures
+from mixer.tools.report.values import read_values, shown_values
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import new_file
 
 
@@ -42,7 +44,7 @@ def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:
     """
     target = Path(folders[0]) / "report.html" if output is None else Path(output)
     if target.is_dir():
-        raise ValueError(f"output must be a file, but {target} is a folder: give {target / 'report.html'}, say.")
+        raise InvalidValueError(option="output", expected="the path of a file", found=str(target))
     return target
 
 
@@ -64,12 +66,14 @@ def write_page(target: Path, report: Report) -> Path:
     order = [report.names.index(name) for name in names]
     page = templates.get_template("template.html").render(
         report=report,
-        comparison=comparison_cells(answer.comparison),
-        differences=difference_cells(answer.differences, list(answer.comparison.get("run", ()))),
+        comparison=cells_of(answer.comparison),
+        differences=cells_of(shown_differences(answer.differences, [*answer.comparison.get("run", ())])),
         summary=(["Run", *names], [[name, *(cells[place] for place in order)] for name, cells in report.summary]),
-        tables={run.name: stream_cells(run) for run in report.runs},
+        tables={run.name: cells_of(shown_figures(run)) for run in report.runs},
         values={
-            run.name: (found[0], value_cells(found[1])) for run in report.runs if (found := read_values(run.folder))
+            run.name: (found[0], cells_of(shown_values(found[1])))
+            for run in report.runs
+            if (found := read_values(run.folder))
         },
         figures=f"[{figures}]".replace("<", "\\u003c"),  # a stream may be called </script>
         plotly=_packed_plotly(),

@@ -18,6 +18,7 @@ from mixer.policies.objective import Objective
 from mixer.tools.report.clocked import by_stream, on_clock
 from mixer.tools.report.gradient_tables import Cosines, read_gradients
 from mixer.tools.report.last_change import last_change
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import mixing_unit, shortened
 
 # Other columns are not read, to save time and memory.
@@ -58,7 +59,6 @@ class Run:
             `GradientStatistics.noise`.
         cosines: Cosines between the streams' gradients; `None` without any.
         memories: By replay stream, entries of the buffer: step, source, entries.
-        memory_classes: By replay stream, entries of the buffer with known classes: step, label, entries.
         objective: The declared objective, or `None`.
         held_back: By stream that `OverfitGuard` took share from, the least factor on its share and the step of it.
         decided: What the last decision changed most, in a sentence; empty without one.
@@ -79,7 +79,6 @@ class Run:
     noise: pd.DataFrame
     cosines: Cosines | None
     memories: dict[str, pd.DataFrame]
-    memory_classes: dict[str, pd.DataFrame]
     objective: Objective | None = None
     held_back: dict[str, tuple[float, int]] = field(default_factory=dict)
     decided: str = ""
@@ -107,11 +106,6 @@ class Run:
         """Caps on passes by stream, without streams that have none."""
         caps = {row["name"]: _most_passes(row) for row in self.description.get("streams", [])}
         return {name: cap for name, cap in caps.items() if cap is not None}
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the classes by number; empty if they are not known, or streams have different ones."""
-        return [str(name) for name in self.description.get("class_names") or ()]
 
     def is_wanted(self, name: str) -> bool:
         """Whether the run is for this stream or evaluation set: for all of them without a declared objective."""
@@ -151,7 +145,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     resolved = [folder.resolve() for folder in folders]
     for number, folder in enumerate(resolved):
         if folder in resolved[:number]:
-            raise ValueError(f"{folders[number]} is given twice: give each run once.")
+            raise InvalidValueError.about("runs", f"{folders[number]} is given twice: give each run once.")
     names = [folder.name for folder in resolved]
     return [name if names.count(name) == 1 else str(folder) for folder, name in zip(folders, names, strict=True)]
 
@@ -172,12 +166,6 @@ def last_epoch(runs: Sequence[Run]) -> float:
     return max(float(run.clock["epoch"].max()) for run in runs)
 
 
-def share_of_time(run: Run, column: str) -> float:
-    """Gives a column's share of the time of steps, without the first step, which includes warm-up."""
-    sums = run.timings.iloc[1:][["load_seconds", "train_seconds", "probe_seconds"]].sum()
-    return float(sums[column] / sums.sum()) if sums.sum() > 0 else 0.0
-
-
 def read_run(folder: Path, name: str) -> Run:
     """Reads a finished or running run.
 
@@ -196,7 +184,8 @@ def read_run(folder: Path, name: str) -> Run:
     rows = ledger.read("streams", _STREAMS)
     streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
     if not streams:
-        raise ValueError(f"The ledger of {folder} has no steps yet: if the run is in progress, try again later.")
+        text = f"The ledger of {folder} has no steps yet: if the run is in progress, try again later."
+        raise InvalidValueError.about("run", text)
     note, description, decisions = read_note(folder), read_description(folder), ledger.decisions()
     goal = recorded_objective(folder, note)
     start = pd.DataFrame({"step": [0], "epoch": [0.0], "samples": [0]})  # an evaluation may come before any step
@@ -216,7 +205,6 @@ def read_run(folder: Path, name: str) -> Run:
         noise,
         cosines,
         by_stream(ledger.read("memories"), clock),
-        by_stream(ledger.read("memory_classes"), clock),
         goal,
         _held_back(decisions, description),
         _decided(decisions, streams, mixing_unit(description), "" if goal is None else goal.in_words),

@@ -12,6 +12,7 @@ from mixer.tools.report.plot import Plot
 from mixer.tools.report.run import Run
 from mixer.tools.report.tables import stream_figures
 from mixer.utils.entry_points import load_plug_ins, made_by
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import listed
 
 PLUG_IN_GROUP = "adaptive_mixer.reports"
@@ -98,7 +99,8 @@ def kind_of(folders: Sequence[Path]) -> ReportKind | None:
             f"{folder} is {'a plain run' if kind is None else kind.title}"
             for folder, kind in zip(folders, found, strict=True)
         ]
-        raise ValueError(f"A report shows runs of one kind, but {listed(named)}. Write a report of each kind.")
+        text = f"A report shows runs of one kind, but {listed(named)}. Write a report of each kind."
+        raise InvalidValueError.about("runs", text)
     return found[0]
 
 

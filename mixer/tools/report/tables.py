@@ -1,7 +1,6 @@
 """Tables of a report: main figures and streams."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -21,17 +20,6 @@ _COLUMNS = (
     *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
     *("gradient_norm", "gradient_noise_scale", "entries"),
 )
-_FORMATS = {
-    "samples": "{:,.0f}",
-    "share": "{:.1%}",
-    "token_share": "{:.1%}",
-    "label_share": "{:.1%}",
-    "coverage": "{:.0%}",
-    "passes": "{:.2f}",
-    "cap": "{:g}",
-}
-_FORMATS |= {"gradient_norm": "{:.3g}", "gradient_noise_scale": "{:.3g}", "entries": "{:,.0f}"}
-_FORMATS |= dict.fromkeys(("training_not_finite_since", "validation_not_finite_since"), "step {:,.0f}")
 # Whole numbers, also where some are not known.
 _COUNTS = ("samples", "entries", "training_not_finite_since", "validation_not_finite_since")
 
@@ -62,29 +50,9 @@ def stream_figures(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["stream", *_COLUMNS, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
-def stream_cells(run: Run) -> tuple[list[str], list[list[str]]]:
-    """Formats these figures.
-
-    Args:
-        run: The run.
-
-    Returns:
-        The heads of the columns that have any figure, and the cells, one row per stream.
-    """
-    figures = stream_figures(run)
-    columns = [column for column in figures.columns[1:] if figures[column].notna().any()]
-    columns = [column for column in columns if not column.startswith("last_")]  # stands behind the first value
-    cells = [[str(row["stream"]), *(_written(row, column) for column in columns)] for row in figures.to_dict("records")]
-    heads = [column.removeprefix("first_").replace("_", " ").capitalize() for column in columns]
-    return ["Stream", *heads], cells
-
-
-def _written(row: Mapping[Any, Any], column: str) -> str:
-    """Formats a figure; one at the beginning of a run with that at its end."""
-    ends = dict.fromkeys(
-        [row[column], row.get(column.replace("first_", "last_", 1))] if "first_" in column else [row[column]]
-    )
-    return " → ".join(_FORMATS.get(column, "{:.3f}").format(value) for value in ends if not pd.isna(value))
+def shown_figures(run: Run) -> pd.DataFrame:
+    """Leaves out the columns without any figure."""
+    return stream_figures(run).dropna(axis="columns", how="all")
 
 
 def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:

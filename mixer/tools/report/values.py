@@ -39,20 +39,11 @@ def read_values(run: Path) -> tuple[int, pd.DataFrame] | None:
     return int(found["at"]), pd.DataFrame(found["values"])
 
 
-def value_cells(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Formats the table.
+def shown_values(values: pd.DataFrame) -> pd.DataFrame:
+    """Picks the columns that people read.
 
     Args:
         values: Result of `mixer.source_values`.
-
-    Returns:
-        The heads of the columns and the cells, one row per source and evaluation set.
     """
     unit = "by_thousand_samples" if values["by_million_tokens"].isna().all() else "by_million_tokens"
-    heads = ["Source", "Samples", "Loss of", "Change", unit.replace("_", " ").capitalize(), "It"]
-    rows = []
-    for row in values.to_dict("records"):
-        change = f"{row['change']:+.4f} ± {row['high'] - row['change']:.4f}"
-        amount = f"{row['samples']:,.0f}"
-        rows.append([str(row["source"]), amount, str(row["target"]), change, f"{row[unit]:+.3g}", str(row["verdict"])])
-    return heads, rows
+    return values[["source", "samples", "target", "change", "low", "high", unit, "verdict"]]

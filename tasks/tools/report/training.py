@@ -11,7 +11,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.tools.report.measurements import pale_and_smooth
 from mixer.tools.report.plot import Plot, colours_of, panel
 from mixer.tools.report.plots import PLOTS
-from mixer.tools.report.plots.losses import losses, smoothed_to_last, training_in_words
+from mixer.tools.report.plots.losses import losses, smoothed_to_last
 from mixer.tools.report.run import Run, last_epoch, read_run, stream_names
 from mixer.utils.statistics import Measured, over_seeds
 from tasks.task_folders import folder_of_task
@@ -69,8 +69,6 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     joined["streams"] = {name: streams[name] for name in order}
     joined["interval_steps"] = max(part.interval_steps for part in parts)
     joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
-    if all(part.class_names == parts[0].class_names for part in parts):
-        joined["description"]["class_names"] = parts[0].class_names
     # A task has no gradient in common with another one, and its own report shows the memory's: no cosines.
     return replace(parts[-1], name=parts[0].name, cosines=None, **joined)
 
@@ -165,11 +163,6 @@ def training_loss(runs: Sequence[Run], most_points: int) -> Plot:
         panels.append(panel(run.name, lines, last_epoch(runs), range=list(ends)))
     caption = (
         "Training loss of each task and of the replayed samples, by epochs of data, with the tasks in sequence. Pale: "
-        "every step; line: smoothed. " + " ".join(map(_in_words, runs))
+        "every step; line: smoothed."
     )
     return Plot("Training loss by task", caption, panels, colours, columns=2)
-
-
-def _in_words(run: Run) -> str:
-    last = training_in_words(run)
-    return f"In {run.name} {f'the last loss (smoothed) of a stream is {last}' if last else 'no loss is known'}."

@@ -40,7 +40,6 @@ ALLOWED = {
     ("tasks/sources/checks.py", "pickle"): "compares two samples by their bytes; loads nothing",
     ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
     ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
-    ("mixer/tools/analysis/fit/plot.py", "import_module"): "names in the source",
     ("mixer/gradients/conflict.py", "import_module"): "torchjd alone",
     ("tasks/sources/loaders.py", "import_module"): "sklearn.datasets alone",
     ("mixer/tools/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
 
 _TOLERANCE = 1e-9
@@ -52,17 +53,17 @@ class Constraints:
         _check_numbers("sizes", self.sizes, 0.0, math.inf, "it is a number of samples")
         _check_numbers("bounds", self.bounds, -math.inf, math.inf, "it is a loss")
         if not isinstance(self.groups, Mapping):
-            raise ValueError(f"groups must be streams with weights, by name of the group, got {self.groups!r}.")
+            raise InvalidValueError(option="groups", expected="streams with weights, by group", found=self.groups)
         for name, group in self.groups.items():
             _check_numbers(f"groups: {name}", group, 0.0, math.inf, "it is a weight")
             if not any(group.values()):
-                raise ValueError(f"groups: {name}: a weight must be above 0, got {dict(group)}.")
+                raise InvalidValueError.about(f"groups: {name}", f"A weight must be above 0, got {dict(group)}.")
         for name in ("budget", "passes", "divergence"):
             value = getattr(self, name)
             if value is not None:
                 check_range(name, value, 0.0, math.inf, "leave it out for no bound")
                 if not value and name != "divergence":
-                    raise ValueError(f"{name} must be above 0, got {value:g}; leave it out for no bound.")
+                    raise InvalidValueError.about(name, f"must be above 0, got {value:g}; leave it out for no bound.")
         given = (bool(self.sizes), self.budget is not None, self.passes is not None)
         if any(given) and not all(given):
             raise ValueError("sizes, budget and passes bound how often a stream is repeated: give all three or none.")
@@ -78,16 +79,16 @@ class Constraints:
         for option, names in named.items():
             unknown = [name for name in names if name not in streams]
             if unknown:
-                raise ValueError(f"{option}: there are no streams {unknown}; there are {list(streams)}.")
+                raise InvalidValueError.about(option, f"There are no streams {unknown}; there are {list(streams)}.")
         missing = [] if self.prior is None else [name for name in streams if name not in self.prior]
         if missing:
-            raise ValueError(f"prior: there is no weight of {missing}; give each stream one, 0 for none.")
+            raise InvalidValueError(option="prior", expected=f"a weight of each of {list(streams)}", found=self.prior)
         parts = self._parts(streams)
         least = np.array([self.least.get(name, 0.0) for name in streams])
         most = np.array([self._most(name) for name in streams])
         prior = np.array([1.0 if self.prior is None else self.prior[name] for name in streams])
         if not prior.any():
-            raise ValueError(f"prior: the weights of all streams {list(streams)} are 0; at least one must be positive.")
+            raise InvalidValueError(option="prior", expected="above 0 for a stream", found=self.prior)
         is_member = parts > 0.0
         shares = np.where(is_member, parts, 1.0)
         low = np.where(is_member, least / shares, 0.0).max(axis=1)
@@ -111,7 +112,7 @@ class Constraints:
         members = [name for group in self.groups.values() for name in group]
         twice = sorted({name for name in members if members.count(name) > 1})
         if twice:
-            raise ValueError(f"groups: {twice} are in several groups; a stream is in one at most.")
+            raise InvalidValueError.about("groups", f"{twice} are in several groups; a stream is in one at most.")
         groups = [*self.groups.values(), *({name: 1.0} for name in streams if name not in members)]
         parts = np.array([[group.get(name, 0.0) for name in streams] for group in groups])
         return np.asarray(parts / parts.sum(axis=1, keepdims=True))
@@ -119,7 +120,7 @@ class Constraints:
 
 def _check_numbers(option: str, numbers: Any, least: float, most: float, hint: str) -> None:
     if not isinstance(numbers, Mapping):
-        raise ValueError(f"{option} must be numbers by name, got {numbers!r}.")
+        raise InvalidValueError.about(option, f"must be numbers by name, got {numbers!r}.")
     for name, number in numbers.items():
         check_range(f"{option}: {name}", number, least, most, hint)
 

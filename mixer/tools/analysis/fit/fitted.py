@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Column, Table
+import pandas as pd
+from rich.table import Table
 
 from mixer.tools.analysis.fit.constraints import Region
-from mixer.tools.analysis.fit.fitted_objective import Objective
+from mixer.tools.analysis.fit.fit_target import FitTarget
 from mixer.tools.analysis.fit.prediction import Prediction
-from mixer.tools.console import Result
+from mixer.tools.console import Result, table_of
 from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.text import first_of
 
@@ -18,6 +19,10 @@ _NEAR = 0.01
 _EDGE = 0.05
 _SURE = 1.645  # standard deviations of an interval of 90 %
 _LEAST_ORDERED = 5  # mixtures; of four, every 24th order at random is the right one
+_FIGURES = (
+    *("weights", "objective", "expected_loss", "interval", "expected_losses", "gain", "gain_interval", "error"),
+    *("diverged", "constant_error", "rank_correlation", "best_run", "trust", "warnings"),
+)
 _IN_WORDS = ((0.9, "reliable"), (0.7, "good"), (0.4, "rough"), (-1.0, "unreliable"))
 
 
@@ -56,7 +61,7 @@ class FittedMixture(Result):
         mixtures: FloatArray,
         decides: BoolArray,
         diverged: BoolArray,
-        objective: Objective,
+        objective: FitTarget,
         prediction: Prediction,
         region: Region,
         shares: FloatArray,
@@ -176,63 +181,42 @@ class FittedMixture(Result):
 
     def document(self) -> dict[str, Any]:
         """Gives all figures as plain data."""
-        names = (
-            "weights",
-            "objective",
-            "expected_loss",
-            "interval",
-            "expected_losses",
-            "gain",
-            "gain_interval",
-            "error",
-            "diverged",
-        )
-        found = {
-            name: getattr(self, name)
-            for name in (*names, "constant_error", "rank_correlation", "best_run", "trust", "warnings")
-        }
-        runs = zip(
-            self.prediction.mixtures, self.seen.tolist(), (self.sign * self.prediction.left_out).tolist(), strict=True
-        )
+        prediction = self.prediction
+        found = {name: getattr(self, name) for name in _FIGURES}
+        seen, left_out = self.seen.tolist(), (self.sign * prediction.left_out).tolist()
         found["mixtures"] = [
             {
                 "run": self._run_of(shares),
                 "shares": dict(zip(self.streams, shares.tolist(), strict=True)),
-                "objective": seen,
-                "left_out": left_out,
+                "objective": objective,
+                "left_out": predicted,
             }
-            for shares, seen, left_out in runs
+            for shares, objective, predicted in zip(prediction.mixtures, seen, left_out, strict=True)
         ]
         return found
 
     def table(self) -> Table:
-        """Makes a table of the mixture beside the prior and the best run: a row for each stream and the objective."""
+        """Makes a table of the mixture beside the prior and the best run."""
         best = int(self.prediction.seen.argmin())
-        others = {"prior": self.region.prior, f"best run\n{self.best_run}": self.prediction.mixtures[best]}
-        columns = [Column(title, justify="right") for title in ("share", "range\nof the runs", *others)]
+        least, most = self.mixtures.min(axis=0), self.mixtures.max(axis=0)
+        columns = {"stream": [*self.streams], "share": self.shares.tolist()}
+        columns |= {"least of the runs": least.tolist(), "most": most.tolist(), "prior": self.region.prior.tolist()}
+        columns |= {"best run": self.prediction.mixtures[best].tolist()}
         num_smaller = len(self.runs) - len(self._deciding) - len(self.diverged)
         smaller = f" and {num_smaller} of smaller models" if num_smaller else ""
         title = f"Best fixed mixture by {len(self._deciding)} runs{smaller} ({self.objective})"
-        table = Table("stream", *columns, title=title)
-        least, most = self.mixtures.min(axis=0), self.mixtures.max(axis=0)
-        for number, (name, share) in enumerate(self.weights.items()):
-            shown = [f"{mixture[number]:.3f}" for mixture in others.values()]
-            table.add_row(name, f"{share:.3f}", f"{least[number]:.3f} … {most[number]:.3f}", *shown)
-        table.add_section()
-        prior = f"{self.predict(self.region.prior[None])[0]:.4f}\n(predicted)"
-        table.add_row(
-            "objective",
-            f"{self.expected_loss:.4f}\n{_text(self.interval)}",
-            "",
-            prior,
-            f"{self.seen[best]:.4f}\n(recorded)",
-        )
-        return table
+        return table_of(title, pd.DataFrame(columns))
 
     def sentences(self) -> list[str]:
         """Says what the mixture promises, what that rests on, and why not to trust it."""
-        gain = f"Gain over the prior: {self.gain:.4f}, with 90 % certainty {_text(self.gain_interval)}."
-        return [gain, self.trust, *(f"Warning: {warning}" for warning in self.warnings)]
+        prior, best = self.predict(self.region.prior[None])[0], self.seen[self.prediction.seen.argmin()]
+        return [
+            f"Objective: {self.expected_loss:.4f} is predicted, with 90 % certainty {_text(self.interval)}; for the "
+            f"prior {prior:.4f}. The best run, {self.best_run}, recorded {best:.4f}.",
+            f"Gain over the prior: {self.gain:.4f}, with 90 % certainty {_text(self.gain_interval)}.",
+            self.trust,
+            *(f"Warning: {warning}" for warning in self.warnings),
+        ]
 
 
 def _interval(value: float, deviation: float) -> tuple[float, float]:

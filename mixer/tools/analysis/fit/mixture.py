@@ -8,11 +8,11 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from mixer.policies.contract import check_weights
-from mixer.policies.objective import Objective as Declared
+from mixer.policies.objective import Objective
 from mixer.tools.analysis.fit.best import best_mixture
 from mixer.tools.analysis.fit.constraints import Constraints
+from mixer.tools.analysis.fit.fit_target import FitTarget, target_of
 from mixer.tools.analysis.fit.fitted import FittedMixture
-from mixer.tools.analysis.fit.fitted_objective import Objective, make_objective
 from mixer.tools.analysis.fit.prediction import Prediction, predict_objective
 from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.errors import InvalidValueError
@@ -27,7 +27,7 @@ Groups = NDArray[np.intp]
 def fit_mixture(
     mixtures: ArrayLike,
     losses: ArrayLike,
-    objective: str | Mapping[str, float] | Declared = "average",
+    objective: str | Mapping[str, float] | Objective = "average",
     *,
     streams: Sequence[str] | None = None,
     loss_names: Sequence[str] | None = None,
@@ -79,7 +79,7 @@ def fit_mixture(
     for run, mixture in zip(runs, shares, strict=True):
         check_weights(mixture, streams, f"mixtures: {run}")
     shares /= shares.sum(axis=1, keepdims=True)
-    target, constraints = make_objective(objective, loss_names, streams), constraints or Constraints()
+    target, constraints = target_of(objective, loss_names, streams), constraints or Constraints()
     region, sign = constraints.of(streams), -1.0 if greater_is_better else 1.0
     levels = np.zeros(len(shares)) if sizes is None else _sizes(sizes, len(shares))
     table = _Table(shares, sign * values, loss_names, _numbers(groups, shares), levels)
@@ -88,10 +88,10 @@ def fit_mixture(
     table.check(target, streams, [run for run, is_out in zip(runs, diverged, strict=True) if is_out])
     unknown = [name for name in constraints.bounds if name not in loss_names]
     if unknown:
-        raise ValueError(f"bounds: there is no loss of {unknown}; there are losses of {loss_names}.")
+        raise InvalidValueError.about("bounds", f"There is no loss of {unknown}; there are losses of {loss_names}.")
     prediction = table.predict(target)
     bounds = [
-        (table.predict(make_objective({name: 1.0}, loss_names, streams)), sign * bound)
+        (table.predict(target_of({name: 1.0}, loss_names, streams)), sign * bound)
         for name, bound in constraints.bounds.items()
     ]
     decides = (levels == levels.max()) & ~diverged
@@ -117,12 +117,12 @@ class _Table:
     numbers: Groups
     levels: FloatArray
 
-    def _of(self, objective: Objective, level: float) -> tuple[FloatArray, FloatArray, Groups]:
+    def _of(self, objective: FitTarget, level: float) -> tuple[FloatArray, FloatArray, Groups]:
         """Gives the runs of a size: their shares, the losses of an objective, and their mixtures."""
         rows, columns = self.levels == level, [self.names.index(name) for name in objective.weights]
         return self.shares[rows], self.losses[rows][:, columns], self.numbers[rows]
 
-    def _by_mixture(self, objective: Objective, level: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _by_mixture(self, objective: FitTarget, level: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Gives mean shares and losses of each mixture, and how many runs it has."""
         shares, losses, numbers = self._of(objective, level)
         table = pd.DataFrame(losses).groupby(numbers)
@@ -131,7 +131,7 @@ class _Table:
         order = np.argsort(objective(values), kind="stable")  # so that the order of the runs makes no difference
         return points[order], values[order], counts[order]
 
-    def predict(self, objective: Objective) -> Prediction:
+    def predict(self, objective: FitTarget) -> Prediction:
         """Fits one size after the other, each with the help of the last; mixtures left out check the largest."""
         found: Prediction | None = None
         *smaller, largest = np.unique(self.levels).tolist()
@@ -141,7 +141,7 @@ class _Table:
                 found = predict_objective(objective, *table, found, is_checked=False)
         return predict_objective(objective, *self._by_mixture(objective, largest), found)
 
-    def diverged(self, objective: Objective) -> BoolArray:
+    def diverged(self, objective: FitTarget) -> BoolArray:
         """Finds runs `[num_runs]` whose objective is far above that of the best third."""
         losses = pd.DataFrame(self.losses[:, [self.names.index(name) for name in objective.weights]])
         values = objective(losses.fillna(losses.median()).to_numpy())  # a run may lack a loss
@@ -152,7 +152,7 @@ class _Table:
         distance = max((_DIVERGED - 1.0) * abs(good), _DIVERGED_RANGES * (good - ordered[0]))
         return np.asarray((values - good > distance) & (distance > 0.0))
 
-    def check(self, objective: Objective, streams: Sequence[str], diverged: Sequence[str]) -> None:
+    def check(self, objective: FitTarget, streams: Sequence[str], diverged: Sequence[str]) -> None:
         """Refuses runs of too few mixtures with the losses that count."""
         _, losses, numbers = self._of(objective, self.levels.max())
         whole = np.isfinite(losses).all(axis=1)
@@ -192,9 +192,10 @@ def group_runs(*mixtures: FloatArray) -> Groups:
 def _tables(mixtures: ArrayLike, losses: ArrayLike) -> tuple[FloatArray, FloatArray]:
     shares, values = np.array(mixtures, dtype=np.float64), np.asarray(losses, dtype=np.float64)
     if shares.ndim != 2 or values.ndim != 2 or len(shares) != len(values) or not shares.size:
-        raise ValueError(
-            "mixtures must have the shape [num_runs, num_streams] and losses [num_runs, num_losses], got "
-            f"{list(shares.shape)} and {list(values.shape)}."
+        raise InvalidValueError(
+            option="mixtures",
+            expected="[num_runs, num_streams], and losses [num_runs, num_losses]",
+            found=(shares.shape, values.shape),
         )
     return shares, np.where(np.isfinite(values), values, np.nan)
 
@@ -204,19 +205,19 @@ def _names(option: str, names: Sequence[str] | None, count: int) -> list[str]:
     if names is None:
         return [f"{option.removesuffix('s')} {number}" for number in range(1, count + 1)]
     if len(names) != count or len(set(names)) != count:
-        raise ValueError(f"{option}: expected {count} different names, got {len(names)}: {list(names)}.")
+        raise InvalidValueError(option=option, expected=f"{count} different names", found=list(names))
     return list(names)
 
 
 def _sizes(sizes: ArrayLike, count: int) -> FloatArray:
     levels = np.asarray(sizes, dtype=np.float64)
     if levels.shape != (count,) or not np.isfinite(levels).all():
-        raise ValueError(f"sizes: expected {count} numbers, one for each run, got {sizes!r}.")
+        raise InvalidValueError(option="sizes", expected=f"{count} numbers, one for each run", found=sizes)
     return levels
 
 
 def _numbers(groups: ArrayLike | None, shares: FloatArray) -> Groups:
     numbers = group_runs(shares) if groups is None else pd.factorize(np.asarray(groups))[0]
     if len(numbers) != len(shares):
-        raise ValueError(f"groups: expected {len(shares)} labels, one for each run, got {groups!r}.")
+        raise InvalidValueError(option="groups", expected=f"{len(shares)} labels, one for each run", found=groups)
     return numbers

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mixer.tools.analysis.fit.fitted_objective import Objective
+from mixer.tools.analysis.fit.fit_target import FitTarget
 from mixer.tools.analysis.fit.surrogate import Surrogate, fit_surrogates, rank_correlation
 from mixer.utils.arrays import BoolArray, FloatArray
 
@@ -28,7 +28,7 @@ class Prediction:
         inflation: Factor of standard deviations, so that they fit the errors of mixtures left out.
     """
 
-    objective: Objective
+    objective: FitTarget
     surrogates: Sequence[Surrogate]
     mixtures: FloatArray
     seen: FloatArray
@@ -86,7 +86,7 @@ class Prediction:
 
 
 def predict_objective(
-    objective: Objective,
+    objective: FitTarget,
     mixtures: FloatArray,
     losses: FloatArray,
     counts: FloatArray,

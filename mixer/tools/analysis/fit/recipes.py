@@ -1,13 +1,16 @@
 """Checks that runs of `mixer train` differ in their mixture alone, by the recipes in their folders."""
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import yaml
 
 from mixer.tools.recipe.recipe_files import filled_in, is_ignored, is_of_training
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.nested import Field, flat
+from mixer.utils.text import first_of, shortened
 from mixer.utils.validation import read_bytes
 from mixer.utils.yaml_files import MOST_CHARACTERS, load_yaml
 
@@ -44,33 +47,27 @@ def check_recipes(folders: Mapping[str, Path], allow_different: bool) -> list[st
     without = [name for name in folders if name not in recipes]
     if without:
         which = ", ".join(without) if recipes else "any run"
-        notes.append(
-            f"The recipe of {which} was not compared: the folder has no {_FILE}, which only mixer train writes."
-        )
-    differing = _differences(recipes)
-    more = [f"and {len(differing) - _MOST_NAMED} more"] if len(differing) > _MOST_NAMED else []
-    fields = "; ".join([*differing[:_MOST_NAMED], *more])
-    if differing and not allow_different:
-        raise ValueError(
-            f"Runs must differ in their mixture alone, but their recipes differ in: {fields}. Leave these runs out, or "
-            "fit them all the same with --allow-different-recipes."
-        )
-    if differing:
+        notes.append(f"The recipe of {which} was not compared: it has no {_FILE}, which only mixer train writes.")
+    if differing := _differences(recipes):
+        fields = "; ".join(first_of(differing, _MOST_NAMED))
+        if not allow_different:
+            raise InvalidValueError(
+                f"Runs must differ in their mixture alone, but their recipes differ in: {fields}. Leave these runs "
+                "out, or fit them all the same with --allow-different-recipes.",
+                option="runs",
+                found=differing,
+            )
         notes.append(f"Recipes differ in more than the mixture, which may change losses: {fields}.")
     return notes
 
 
-def _read(paths: Mapping[str, Path]) -> dict[str, dict[Field, str]]:
-    """Gives the fields to compare, as text: as written in the file if a recipe is not of this version."""
+def _read(paths: Mapping[str, Path]) -> dict[str, dict[Field, Any]]:
+    """Gives the fields of each recipe: as written in the file if one is not of this version."""
     texts = {name: _text(path) for name, path in paths.items()}
     try:
-        recipes = {name: filled_in(text) for name, text in texts.items()}
+        return {name: filled_in(text) for name, text in texts.items()}
     except ValueError:  # unknown fields, or a class that is not installed
-        recipes = {name: flat(load_yaml(text)) for name, text in texts.items()}
-    return {
-        name: {field: repr(value) for field, value in recipe.items() if value not in (None, {}) and _counts(field)}
-        for name, recipe in recipes.items()
-    }
+        return {name: flat(load_yaml(text)) for name, text in texts.items()}
 
 
 def _text(path: Path) -> str:
@@ -78,8 +75,9 @@ def _text(path: Path) -> str:
         text = read_bytes(path, 4 * MOST_CHARACTERS).decode()
         load_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({' '.join(str(error).split())}): mend it, or remove it and compare it yourself."
+        cause = " ".join(str(error).split())
+        raise InvalidValueError(
+            f"{path} cannot be read ({cause}): mend it, or remove it and compare it yourself.", option=str(path)
         ) from None
     return text
 
@@ -92,17 +90,12 @@ def _counts(field: Field) -> bool:
     return first not in _FIELDS and not is_ignored(field) and not is_of_training(field, _TRAINING_FIELDS)
 
 
-def _differences(recipes: Mapping[str, Mapping[Field, str]]) -> list[str]:
-    """Names each field in which recipes differ, with the usual value and the other ones."""
+def _differences(recipes: Mapping[str, Mapping[Field, Any]]) -> list[str]:
+    """Names each field in which recipes differ, with the values."""
     differing = []
-    for field in sorted({field for recipe in recipes.values() for field in recipe}):
-        values = {name: recipe.get(field, "nothing") for name, recipe in recipes.items()}
-        usual, count = Counter(values.values()).most_common(1)[0]
-        if count < len(recipes):
-            others = ", ".join(f"{_short(value)} in {name}" for name, value in values.items() if value != usual)
-            differing.append(f"{'.'.join(field)} ({_short(usual)}, but {others})")
+    for field in sorted(filter(_counts, {field for recipe in recipes.values() for field in recipe})):
+        values = pd.Series({name: repr(recipe.get(field) or None) for name, recipe in recipes.items()})
+        if values.nunique() > 1:
+            by_run = [f"{shortened(value, _LONGEST)} in {run}" for run, value in values.drop_duplicates().items()]
+            differing.append(f"{'.'.join(field)} ({', '.join(by_run)})")
     return differing
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

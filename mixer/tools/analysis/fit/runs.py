@@ -18,9 +18,11 @@ from mixer.tools.console import Result
 from mixer.tools.records.recorded_run import RecordedRun
 from mixer.tools.records.summary import summarise
 from mixer.tools.report.run import run_names
+from mixer.utils.errors import InvalidValueError
 
 _STEADY = 0.02
 _TOLERANCE = 0.05
+_LEAVE = "Leave these runs out."
 _HINT = "Leave these runs out, or allow it with --allow-different-budgets."
 _EVALUATE = (
     "Record runs that evaluate at their end (training.eval_strategy: steps, with eval_steps that divide the run)."
@@ -54,7 +56,7 @@ class Run:
         self.folder, self.name = folder, name
         self.amounts = pd.Series(run.streams["count" if unit == "samples" else unit].sum(axis=0), run.names)
         if not self.amounts.sum() > 0:
-            raise ValueError(f"{folder} has counted no {unit}: take --unit samples, or leave it out.")
+            raise InvalidValueError(option="unit", expected=f"one that {folder} has counted", found=unit)
         self.losses, step = _evaluated(run)
         # What the policy requests in its own unit is the same for every seed; the samples that it becomes are not.
         requested = {"samples": np.nan_to_num(run.streams["weight"])}
@@ -144,9 +146,11 @@ def objective_of(folder: Path, is_start: bool = False) -> float:
     """
     value = summarise(folder).objectives[0 if is_start else 1]
     if not np.isfinite(value):
-        raise ValueError(
-            f"The objective of the run {folder.name!r} is {value}: it diverged, declared none, or its metric is none "
-            f"that compute_metrics returns. Its folder is {folder}."
+        raise InvalidValueError(
+            option="objective",
+            expected=f"declared, known and finite at the end of {folder}",
+            found=value,
+            hint="Did the run diverge, or does compute_metrics not return its metric?",
         )
     return value
 
@@ -165,10 +169,7 @@ def _common_losses(runs: Sequence[Run], streams: Sequence[str]) -> list[str]:
     others = [name for name in runs[0].losses.index if name not in streams and counts[name] == len(runs)]
     names = [*(name for name in streams if name in counts.index), *others]
     if not names:
-        raise ValueError(
-            "No stream was evaluated in any of the runs: give streams a validation set and evaluate at the end of the "
-            "run."
-        )
+        raise InvalidValueError(option="runs", expected="evaluated on a stream", found=[], hint=_EVALUATE)
     return names
 
 
@@ -191,10 +192,7 @@ def _common_streams(runs: Sequence[Run]) -> tuple[str, ...]:
     streams = tuple(str(name) for name in runs[0].amounts.index)
     others = [f"{run.name} has {sorted(run.amounts.index)}" for run in runs if set(run.amounts.index) != set(streams)]
     if others:
-        raise ValueError(
-            f"Runs must have the same streams by name: {runs[0].name} has {sorted(streams)}, but {'; '.join(others)}. "
-            "Leave these runs out."
-        )
+        raise InvalidValueError(option="runs", expected=f"of the streams {sorted(streams)}", found=others, hint=_LEAVE)
     return streams
 
 
@@ -202,14 +200,12 @@ def _check_budgets(runs: Sequence[Run], unit: Unit) -> None:
     """Refuses runs that stopped before their budget or differ in length."""
     short = [f"{run.name} ({run.progress:.0%})" for run in runs if run.progress < 1.0 - 1e-9]
     if short:
-        raise ValueError(f"Runs must complete their budget, but these stopped early: {', '.join(short)}. {_HINT}")
+        raise InvalidValueError(option="runs", expected="complete", found=short, hint=_HINT)
     usual = float(np.median([run.budget for run in runs]))
     others = [f"{run.name} ({run.budget:,.0f})" for run in runs if abs(run.budget - usual) > _TOLERANCE * usual]
     if others:
-        raise ValueError(
-            f"Runs must have trained on as many {unit}, to {_TOLERANCE:.0%}; the median is {usual:,.0f}, but: "
-            f"{', '.join(others)}. {_HINT}"
-        )
+        expected = f"of {usual:,.0f} {unit}, the median, to {_TOLERANCE:.0%}"
+        raise InvalidValueError(option="runs", expected=expected, found=others, hint=_HINT)
 
 
 def _check_evaluated(runs: Sequence[Run], allow_early: bool) -> None:
@@ -217,14 +213,11 @@ def _check_evaluated(runs: Sequence[Run], allow_early: bool) -> None:
     evaluated = [run for run in runs if len(run.losses)]
     untrained = [run.name for run in evaluated if run.evaluated_at == 0.0]
     if untrained:
-        raise ValueError(
-            f"The last evaluation of {', '.join(untrained)} was before the first step, and says nothing of the "
-            f"mixture. {_EVALUATE}"
-        )
+        expected = "evaluated after their first step"
+        raise InvalidValueError(option="runs", expected=expected, found=untrained, hint=_EVALUATE)
     parts = {run.name: run.evaluated_at / run.budget for run in evaluated}
     early = [f"{name} ({part:.0%})" for name, part in parts.items() if part < 1.0 - _TOLERANCE]
     if early and not allow_early:
-        raise ValueError(
-            f"Runs must be evaluated at their end, but the last evaluation of these came before {1.0 - _TOLERANCE:.0%} "
-            f"of the run: {', '.join(early)}. {_EVALUATE} Or allow it with --allow-different-budgets."
-        )
+        expected = f"evaluated in the last {_TOLERANCE:.0%} of the run"
+        hint = f"{_EVALUATE} Or allow it with --allow-different-budgets."
+        raise InvalidValueError(option="runs", expected=expected, found=early, hint=hint)

@@ -82,19 +82,6 @@ class Truncation:
     num_learned_partly: int = 0
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """The rows of chats with calls or tools that are texts in JSON, which the chat template would quote.
-
-    Args:
-        num_rows: Number of rows that were formatted again.
-        num_parsed: Number of these in which such a text was parsed.
-    """
-
-    num_rows: int
-    num_parsed: int
-
-
 class Measures(Result):
     """Lengths, labels and faults of samples of a data set: of all, or of `most` that are drawn by the seed.
 
@@ -310,7 +297,7 @@ def truncation_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int,
     return Truncation(limit, len(whole), num_cut, num_cut / max(1, len(whole)), float(lost), *answers)
 
 
-def parsed_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int, seed: int) -> Parsed | None:
+def parsed_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int, seed: int) -> int | None:
     """Formats some rows of a stream again, and counts those in which a text in JSON was parsed.
 
     Returns:
@@ -318,10 +305,8 @@ def parsed_of(built: BuiltStream, tokenizer: Any, task: str, most_rows: int, see
     """
     if not isinstance(built.format, Chat | Dialogue) or built.rows is None:
         return None
-    marks = [
-        sample.get(IS_PARSED, False) for sample in _reformatted(built, built.format, tokenizer, task, most_rows, seed)
-    ]
-    return Parsed(len(marks), sum(marks))
+    samples = _reformatted(built, built.format, tokenizer, task, most_rows, seed)
+    return sum(bool(sample.get(IS_PARSED)) for sample in samples)
 
 
 def _reformatted(

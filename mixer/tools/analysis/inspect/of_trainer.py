@@ -14,6 +14,7 @@ from mixer.tools.analysis.inspect.inspection import Inspection
 from mixer.tools.console import console
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingMixin
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 
 # The classes of each task, by their names in transformers; a class of several is of the first.
 _CLASSES = {
@@ -40,12 +41,12 @@ def inspect_trainer(trainer: MixingMixin, num_samples: int = 50_000, seed: int =
         TypeError: If it is another trainer.
     """
     if not hasattr(trainer, "streams"):
-        raise TypeError(f"inspect_trainer needs a MixingTrainer, got a {type(trainer).__name__}.")
+        raise InvalidTypeError(option="trainer", expected="a MixingTrainer", found=type(trainer).__name__)
     if trainer.train_dataset is None:
         raise ValueError("inspect_trainer needs a trainer with a train_dataset.")
     for option, value, least in (("num_samples", num_samples, 1), ("seed", seed, 0)):
         if value < least:
-            raise ValueError(f"{option} must be at least {least}, got {value}.")
+            raise InvalidValueError.about(option, f"must be at least {least}, got {value}.")
     if trainer.args.world_size > 1:
         raise ValueError("inspect_trainer runs in one process: start the script without torchrun or accelerate launch.")
     inspection = Inspection(trainer, _streams(trainer), task_of(trainer.model), num_samples, seed)

@@ -19,6 +19,7 @@ from mixer.run.config import options_in
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.stream_checks import check_evaluation, check_streams
 from mixer.trainer.checks.requirements import check_needs
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 
 
@@ -115,5 +116,5 @@ def of_ranks(args: TrainingArguments, num_ranks: int) -> TrainingArguments:
         ValueError: If the number of processes is below 1.
     """
     if num_ranks < 1:
-        raise ValueError(f"num_ranks must be at least 1, got {num_ranks}.")
+        raise InvalidValueError.about("num_ranks", f"must be at least 1, got {num_ranks}.")
     return cast(TrainingArguments, _Launched(args, num_ranks))

@@ -1,14 +1,14 @@
 """Findings: rules that each report a problem of a run in one sentence with its figure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from mixer.tools.report.findings.finding import Finding, Messages, combined
+from mixer.tools.report.findings.finding import Finding, combined
 from mixer.tools.report.findings.learning import getting_worse, held_back, no_longer_learning, overfitting
 from mixer.tools.report.findings.rules import in_conflict, not_finite, over_repeated, skipped, starved
 from mixer.tools.report.run import Run
 
 # Kind, beginning of the sentence, and rule, in the order of the page: the gravest first.
-_RULES: tuple[tuple[str, str, Callable[[Run], Messages]], ...] = (
+_RULES: tuple[tuple[str, str, Callable[[Run], Iterable[Finding]]], ...] = (
     ("not finite", "The loss was not finite: ", not_finite),
     ("skipped", "Samples could not be loaded and were skipped: ", skipped),
     ("starved", "Far too few samples of a stream were used: ", starved),
@@ -29,5 +29,5 @@ def findings_of(runs: Sequence[Run]) -> list[Finding]:
     Returns:
         The findings, run by run; empty if there are no problems.
     """
-    results = [(kind, run, beginning, rule(run)) for run in runs for kind, beginning, rule in _RULES]
-    return [combined(kind, run.name, beginning, messages) for kind, run, beginning, messages in results if messages]
+    results = [(kind, run, beginning, list(rule(run))) for run in runs for kind, beginning, rule in _RULES]
+    return [combined(kind, run.name, beginning, found) for kind, run, beginning, found in results if found]

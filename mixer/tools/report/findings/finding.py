@@ -1,11 +1,9 @@
 """The result of a finding rule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixer.utils.text import first_of
-
-# The result of a rule: sentences on a problem by the streams concerned, the worst first.
-Messages = dict[tuple[str, ...], str]
 
 
 @dataclass(frozen=True)
@@ -13,19 +11,19 @@ class Finding:
     """A possible problem of a run.
 
     Args:
+        streams: The streams concerned, the worst first; empty if it concerns the whole run.
+        text: A sentence with the figure behind it; of a rule, that on these streams alone.
         kind: Its name, a word or two.
         run: Name of the run.
-        streams: The streams concerned, the worst first; empty if it concerns the whole run.
-        text: A sentence with the figure behind it.
     """
 
-    kind: str
-    run: str
-    streams: tuple[str, ...]
+    streams: Sequence[str]
     text: str
+    kind: str = ""
+    run: str = ""
 
 
-def combined(kind: str, run: str, beginning: str, messages: Messages) -> Finding:
-    """Combines at least one message into a finding: the worst messages, and a count of the others."""
-    streams = dict.fromkeys(name for names in messages for name in names)
-    return Finding(kind, run, tuple(streams), f"{beginning}{'; '.join(first_of(list(messages.values())))}.")
+def combined(kind: str, run: str, beginning: str, found: Sequence[Finding]) -> Finding:
+    """Combines what a rule found, at least one, into one finding: the worst in words, and a count of the others."""
+    streams = list(dict.fromkeys(name for one in found for name in one.streams))
+    return Finding(streams, f"{beginning}{'; '.join(first_of([one.text for one in found]))}.", kind, run)

@@ -1,9 +1,11 @@
 """Findings: streams that stopped learning or got worse."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 
-from mixer.tools.report.findings.finding import Messages
+from mixer.tools.report.findings.finding import Finding
 from mixer.tools.report.run import Run
 from mixer.utils.arrays import FloatArray
 
@@ -22,27 +24,26 @@ _NOISE_DEVIATIONS, _FEWEST_FOR_NOISE = 4.0, 8
 _LEAST_TRAINING_FALL, _WINDOW = 0.01, 0.1
 
 
-def overfitting(run: Run) -> Messages:
+def overfitting(run: Run) -> list[Finding]:
     """Finds streams with a rising validation loss and a falling training loss."""
-    return {(name,): text for name, (text, falls) in _risen(run).items() if falls}
+    return [Finding([name], text) for name, (text, falls) in _risen(run).items() if falls]
 
 
-def held_back(run: Run) -> Messages:
+def held_back(run: Run) -> list[Finding]:
     """Finds streams from which `OverfitGuard` has taken share."""
-    return {
-        (name,): f"{name} (down to {factor:.2g} of its share, at step {step:,})"
+    return [
+        Finding([name], f"{name} (down to {factor:.2g} of its share, at step {step:,})")
         for name, (factor, step) in run.held_back.items()
-    }
+    ]
 
 
-def getting_worse(run: Run) -> Messages:
+def getting_worse(run: Run) -> list[Finding]:
     """Finds evaluation sets with a rising loss, but no falling training loss."""
-    return {(name,): text for name, (text, falls) in _risen(run).items() if not falls}
+    return [Finding([name], text) for name, (text, falls) in _risen(run).items() if not falls]
 
 
-def no_longer_learning(run: Run) -> Messages:
+def no_longer_learning(run: Run) -> Iterator[Finding]:
     """Finds active streams with a validation loss, or else training loss, that has stopped falling."""
-    messages: Messages = {}
     risen = _risen(run)
     for name in dict.fromkeys([*run.streams, *run.evaluations]) if _is_judged(run) else ():
         rows, evaluations = run.streams.get(name), run.evaluations.get(name)
@@ -50,8 +51,7 @@ def no_longer_learning(run: Run) -> Messages:
             continue
         text = _validation_stalls(evaluations) if evaluations is not None else _training_stalls(run.streams[name])
         if text:
-            messages[name,] = f"{name}, {text}"
-    return messages
+            yield Finding([name], f"{name}, {text}")
 
 
 def _is_judged(run: Run) -> bool:

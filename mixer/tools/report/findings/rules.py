@@ -1,11 +1,12 @@
 """Findings: bad losses, skipped, repeated or too few samples, and conflicting gradients."""
 
+from collections.abc import Iterator
 from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
 
-from mixer.tools.report.findings.finding import Messages
+from mixer.tools.report.findings.finding import Finding
 from mixer.tools.report.run import Run
 from mixer.utils.text import listed
 
@@ -25,7 +26,7 @@ _LEAST_PART_OF_PASSES, _FEWEST_SAMPLES = 0.2, 50
 _GREATEST_COSINE, _FEWEST_MEASUREMENTS, _CHANCE = -0.05, 8, 1e-3
 
 
-def not_finite(run: Run) -> Messages:
+def not_finite(run: Run) -> list[Finding]:
     """Finds streams and evaluation sets with an infinite or NaN loss."""
     counts: dict[str, tuple[int, int, str]] = {}
     row = "step" if run.interval_steps == 1 else "row"
@@ -36,55 +37,48 @@ def not_finite(run: Run) -> Messages:
                 bad &= rows["items"] > 0  # without items there is no loss
             if bad.any() and name not in counts:
                 counts[name] = int(bad.sum()), int(rows["step"][bad].iloc[0]), unit
-    return {
-        (name,): f"{name} in {count:,} {unit}{'s' if count > 1 else ''}, first at step {step:,}"
+    return [
+        Finding([name], f"{name} in {count:,} {unit}{'s' if count > 1 else ''}, first at step {step:,}")
         for name, (count, step, unit) in sorted(counts.items(), key=lambda one: -one[1][0])
-    }
+    ]
 
 
-def skipped(run: Run) -> Messages:
+def skipped(run: Run) -> Iterator[Finding]:
     """Finds streams with samples that could not be loaded."""
     last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
     shares = {name: row["skipped"] / row["seen"] for name, row in last.items() if row["skipped"] > 0}
-    return {
-        (
-            name,
-        ): f"{int(last[name]['skipped']):,} of the {int(last[name]['seen']):,} samples drawn from {name} ({share:.2%})"
-        for name, share in sorted(shares.items(), key=lambda one: -one[1])
-    }
+    for name, share in sorted(shares.items(), key=lambda one: -one[1]):
+        lost, drawn = int(last[name]["skipped"]), int(last[name]["seen"])
+        yield Finding([name], f"{lost:,} of the {drawn:,} samples drawn from {name} ({share:.2%})")
 
 
-def over_repeated(run: Run) -> Messages:
+def over_repeated(run: Run) -> Iterator[Finding]:
     """Finds streams with more passes than their cap, or without a cap many more than the epochs of the mixture.
 
     Replay buffers are exempt: they exist to be repeated.
     """
     epochs = float(run.clock["epoch"].iloc[-1])
     passes = {name: float(rows["passes"].iloc[-1]) for name, rows in run.streams.items() if name not in run.buffers}
-    messages: Messages = {}
     for name, number in sorted(passes.items(), key=lambda one: -one[1]):
         cap = run.caps.get(name)
         if cap is not None and number > cap + _ROUNDING:
-            messages[name,] = f"{name} {number:.1f} times, beyond its cap of {cap:g}"
+            yield Finding([name], f"{name} {number:.1f} times, beyond its cap of {cap:g}")
         elif cap is None and number > max(_LEAST_PASSES, _LEAST_MULTIPLE * epochs):
-            messages[name,] = f"{name} {number:.1f} times without a cap, in {epochs:.1f} epochs of the mixture"
-    return messages
+            yield Finding([name], f"{name} {number:.1f} times without a cap, in {epochs:.1f} epochs of the mixture")
 
 
-def starved(run: Run) -> Messages:
+def starved(run: Run) -> Iterator[Finding]:
     """Finds streams with far fewer samples than requested, a weight that fell to almost nothing, or a low coverage.
 
     Streams that left the mixture, or had weight 0 throughout, are exempt. So are those that a declared objective leaves
     out, if they gave what was requested.
     """
-    messages: Messages = {}
     for name, rows in run.streams.items():
         if rows["weight"].any():
             is_judged = bool(rows["active"].iloc[-1]) and run.is_wanted(name)
             text = _gave_too_little(run, rows) or (is_judged and (_weight_fell(run, rows) or _lags(run, name, rows)))
             if text:
-                messages[name,] = f"{name} {text}"
-    return messages
+                yield Finding([name], f"{name} {text}")
 
 
 def _gave_too_little(run: Run, rows: pd.DataFrame) -> str:
@@ -115,18 +109,16 @@ def _lags(run: Run, name: str, rows: pd.DataFrame) -> str:
     return ""
 
 
-def in_conflict(run: Run) -> Messages:
+def in_conflict(run: Run) -> Iterator[Finding]:
     """Finds pairs of streams with a negative mean cosine, beyond its noise."""
     cosines = run.cosines
     if cosines is None:
-        return {}
+        return
     pairs = np.triu(cosines.counts, 1) >= _FEWEST_MEASUREMENTS
     deviations = NormalDist().inv_cdf(1.0 - _CHANCE / max(1, int(pairs.sum())))
     with np.errstate(invalid="ignore"):  # a pair that was not measured often enough has no error
         bad = pairs & (cosines.mean < _GREATEST_COSINE) & (cosines.mean + deviations * cosines.error < 0.0)
-    messages: Messages = {}
     for first, second in sorted(np.argwhere(bad).tolist(), key=lambda at: cosines.mean[tuple(at)]):
         pair = cosines.names[first], cosines.names[second]
         mean, count = cosines.mean[first, second], cosines.counts[first, second]
-        messages[pair] = f"{listed(pair)}, mean cosine {mean:.2f} over {count:,} measurements"
-    return messages
+        yield Finding(pair, f"{listed(pair)}, mean cosine {mean:.2f} over {count:,} measurements")

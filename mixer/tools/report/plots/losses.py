@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.tools.report.clocked import last_in_words, thin
+from mixer.tools.report.clocked import thin
 from mixer.tools.report.judging import course_of
 from mixer.tools.report.measurements import pale_and_smooth
 from mixer.tools.report.plot import Plot, colours_of, line, panel
@@ -86,11 +86,6 @@ def _lines(run: Run, stream: str, colour: str, most_points: int) -> list[go.Scat
         style = {"mode": "lines+markers", "line": {"dash": "dot"}}
         lines.append(line(rows, "loss", run.name, colour, f"{run.name}, validation", **style))
     return lines
-
-
-def training_in_words(run: Run) -> str:
-    """Describes the last smoothed training losses; see `last_in_words`."""
-    return last_in_words(run.streams, {name: smoothed(rows) for name, rows in run.streams.items()})
 
 
 def metrics(runs: Sequence[Run], most_points: int) -> Plot:

@@ -8,16 +8,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mixer.tools.report.clocked import buckets, thin
-from mixer.tools.report.plot import Panel, Plot, colours_of, heat_map, label, line, panel
+from mixer.tools.report.plot import Plot, colours_of, line, panel
 from mixer.tools.report.run import Run, last_epoch, stream_names
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
 _MOST_STRETCHES = 150
-# A cap that is further off than this, in multiples of the most passes, would press all lines flat: it is left to words.
-_FARTHEST_CAP = 2.0
-_UNKNOWN = -1
-_COLOURS = "Cividis"  # the same to those who do not tell red from green; its lightness alone shows the order
-_MOST_CELLS = 20_000
 
 
 def mixture(runs: Sequence[Run], most_points: int) -> Plot:
@@ -67,36 +62,26 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
 
 
 def coverage(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the passes over each stream of known length and its cap, one panel per run."""
+    """Plots the passes over each stream of known length, one panel per run."""
     colours, end = colours_of(stream_names(runs)), last_epoch(runs)
-    sized = {run.name: _sized(run) for run in runs}
+    sized = {
+        run.name: {name: rows for name, rows in run.streams.items() if rows["passes"].notna().any()} for run in runs
+    }
     top = max((rows["passes"].max() for parts in sized.values() for rows in parts.values()), default=0.0)
-    caps = [cap for run in runs for cap in _caps(run).values() if cap <= _FARTHEST_CAP * top]
-    axis = {"range": [0, 1.05 * max([top, *caps]) or 1.0]}
-    panels = []
-    for run in runs:
-        rows_by_name = sized[run.name].items()
-        lines = [line(thin(rows, "passes", most_points), "passes", name, colours[name]) for name, rows in rows_by_name]
-        lines += [_cap(cap, name, colours[name], end) for name, cap in _caps(run).items() if cap in caps]
-        panels.append(panel(run.name, lines, end, **axis))
-    caption = (
-        "How often each stream was seen: above 1 its samples repeat, and from about 4 on they teach little that is new."
-        f"{' Dotted: the passes after which a stream leaves the mixture.' if caps else ''}"
-    )
+    panels = [
+        panel(
+            name,
+            [
+                line(thin(rows, "passes", most_points), "passes", stream, colours[stream])
+                for stream, rows in parts.items()
+            ],
+            end,
+            range=[0, 1.05 * top or 1.0],
+        )
+        for name, parts in sized.items()
+    ]
+    caption = "How often each stream was seen: above 1 its samples repeat, and from about 4 on they teach little."
     return Plot("Passes over the streams", caption, panels, colours)
-
-
-def _sized(run: Run) -> dict[str, pd.DataFrame]:
-    return {name: rows for name, rows in run.streams.items() if rows["passes"].notna().any()}
-
-
-def _caps(run: Run) -> dict[str, float]:
-    return {name: cap for name, cap in run.caps.items() if name in _sized(run)}
-
-
-def _cap(cap: float, stream: str, colour: str, end: float) -> go.Scatter:
-    points = pd.DataFrame({"epoch": [0.0, end], "samples": [0, 0], "cap": [cap, cap]})
-    return line(points, "cap", stream, colour, f"{stream}, cap", line={"dash": "dot", "width": 1}, hoverinfo="skip")
 
 
 def memory(runs: Sequence[Run], most_points: int) -> Plot:
@@ -117,64 +102,22 @@ def _stacked(rows: pd.DataFrame, colours: Mapping[str, str], most_points: int) -
     style: dict[str, Any] = {"stackgroup": "entries", "line": {"width": 0.5}}
     return [
         line(entries.rename("entries").reset_index(), "entries", str(source), colours[str(source)], **style)
-        for source, entries in _held(rows, "source", most_points).items()
+        for source, entries in _held(rows, most_points).items()
     ]
 
 
-def _held(rows: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
-    """Tabulates the entries of a replay buffer.
+def _held(rows: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Tabulates the entries of a replay buffer by source.
 
     Args:
-        rows: One row per log entry and group: step, epoch, samples, entries, and the column.
-        column: The column of the groups, such as `"source"`.
+        rows: One row per log entry and source: step, epoch, samples, source, entries.
         most: Greatest number of log entries: each stretch of the data clock keeps its last.
 
     Returns:
-        Numbers of entries, one row per log entry (the index: step, epoch, samples) and one column per group, in order
+        Numbers of entries, one row per log entry (the index: step, epoch, samples) and one column per source, in order
         of first appearance.
     """
-    table = rows.pivot(index=["step", "epoch", "samples"], columns=column, values="entries").fillna(0)
+    table = rows.pivot(index=["step", "epoch", "samples"], columns="source", values="entries").fillna(0)
     bucket = buckets(table.index.get_level_values("epoch").to_numpy(dtype=np.float64), most)
     last = np.append(np.flatnonzero(np.diff(bucket)), len(bucket) - 1)
-    return table.iloc[last][list(dict.fromkeys(rows[column]))]
-
-
-def memory_classes(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the entries of each replay buffer by class as a heat map, one panel per buffer with known classes."""
-    buffers = [(run, name, rows) for run in runs for name, rows in run.memory_classes.items()]
-    greatest = max((int(rows["entries"].max()) for _, _, rows in buffers), default=0)
-    panels = [
-        _of_classes(f"{run.name}: {name}", rows, run.class_names, last_epoch(runs), greatest, most_points)
-        for run, name, rows in buffers
-    ]
-    caption = "Entries of each buffer by class, a row each: brighter is more, blank is a class that cannot be replayed."
-    return Plot("Classes in the memory", caption, panels, columns=2)
-
-
-def _of_classes(
-    title: str, rows: pd.DataFrame, called: Sequence[str], end: float, greatest: int, most_points: int
-) -> Panel:
-    most = max(2, min(most_points - 1, _MOST_CELLS // rows["label"].nunique()))  # there is an edge more
-    table = _held(rows, "label", most).sort_index(axis=1)
-    epochs = table.index.get_level_values("epoch").to_numpy(dtype=np.float64)
-    names = [_called(int(label), called) for label in table.columns]
-    trace = heat_map(
-        table.where(table > 0).to_numpy(dtype=np.float32).T,  # none is blank
-        "class %{customdata}: %{z:,} entries",
-        [[name] * len(epochs) for name in names],
-        x=np.concatenate([[0.0], epochs]),  # a cell says what was held at its right edge
-        y=list(range(len(names))),
-        colorscale=_COLOURS,
-        zmin=0,
-        zmax=greatest,
-        colorbar={"title": {"text": "entries", "side": "right"}},
-    )
-    every = -(-len(names) // 12)  # of more rows the names would stand on each other
-    axis = {"tickvals": list(range(0, len(names), every)), "ticktext": names[::every], "showgrid": False}
-    made = panel(title, [trace], end, **axis)
-    made.figure.update_layout(hovermode="closest", yaxis_title_text="class")
-    return made
-
-
-def _called(number: int, names: Sequence[str]) -> str:
-    return "unknown" if number == _UNKNOWN else label(names[number]) if 0 <= number < len(names) else str(number)
+    return table.iloc[last][list(dict.fromkeys(rows["source"]))]

@@ -12,6 +12,7 @@ from mixer import Fixed, MixingTrainer
 from mixer.tools.analysis.value import source_values
 from mixer.tools.report import write_report
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 AIMS = {"good": 1.0, "copy": 1.0, "junk": -1.0}  # what the rows of each source ask for
 TARGETS = {"near": 1.0, "other": -1.0}
@@ -88,9 +89,9 @@ def test_values_of_a_linear_model_are_those_by_hand(parent: Path, tmp_path: Path
     page = write_report([parent], tmp_path / "page.html").read_text(encoding="utf-8")
     assert f"in forks from step {AT}" in page
     change = by_hand("junk", "near")
-    row = re.search(r"junk</th><td>4</td><td>near</td><td>(\S+) ± 0.0000</td><td>(\S+)</td><td>(\w+)</td>", page)
+    row = re.search(r"junk</th><td>4</td><td>near</td><td>([^<]+)</td><td>([^<]+)</td><td>[^<]+</td><td>([^<]+)<", page)
     assert row is not None
-    assert row.groups() == (f"{change:+.4f}", f"{change / 4 * 1e3:+.3g}", "harms")
+    assert [float(text) for text in row.groups()] == pytest.approx([change, change, change / 4 * 1e3], rel=1e-3)
 
 
 def test_an_interval_is_that_of_the_repeats(parent: Path) -> None:
@@ -114,9 +115,9 @@ def test_an_interval_is_that_of_the_repeats(parent: Path) -> None:
 
 
 def test_what_cannot_be_measured_is_refused(parent: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="repeats"):
+    with pytest.raises(ValueError, match="repeats must be"):
         source_values(build, parent, AT, STEPS, repeats=1)
     one = Fixed({"good": 1.0, "copy": 0.0, "junk": 0.0})
     build(one, tmp_path, save_strategy="steps", save_steps=AT).train()
-    with pytest.raises(ValueError, match="left out"):
+    with refused("mixing"):
         source_values(build, tmp_path, AT)

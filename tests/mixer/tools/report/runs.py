@@ -43,7 +43,6 @@ def calm_run(streams: tuple[str, ...] = ("math", "code", "chat"), seed: int = 0)
         noise=pd.DataFrame({"step": [], "signal": [], "noise": [], "epoch": [], "samples": []}),
         cosines=None,
         memories={},
-        memory_classes={},
     )
 
 

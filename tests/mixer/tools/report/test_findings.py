@@ -92,7 +92,7 @@ SAID: list[tuple[Alter, str, str, str]] = [
 def test_what_stands_out_is_said(run: Run, alter: Alter, kind: str, stream: str, words: str) -> None:
     alter(run)
     found = only(run)
-    assert (found.kind, found.streams) == (kind, (stream,))
+    assert (found.kind, found.streams) == (kind, [stream])
     assert words in found.text
 
 
@@ -126,7 +126,7 @@ def test_what_was_meant_or_chance_explains_is_not(run: Run, case: str) -> None:
 
 def test_a_negative_cosine_beyond_its_noise_is_a_conflict(run: Run) -> None:
     found = only(replace(run, cosines=cosines(-0.3, 0.02)))
-    assert (found.kind, found.streams) == ("in conflict", ("stream 0", "stream 1"))
+    assert (found.kind, found.streams) == ("in conflict", ["stream 0", "stream 1"])
     assert "stream 0 and stream 1, mean cosine -0.30 over 50 measurements" in found.text
     for mean, error, count in ((-0.3, 0.2, 50), (-0.04, 1e-3, 50), (-0.3, 0.02, 7), (0.3, 0.02, 50)):
         assert findings_of([replace(run, cosines=cosines(mean, error, count))]) == []
@@ -147,5 +147,5 @@ def test_with_an_objective_only_what_it_names_is_missed(run: Run) -> None:
     put("eval math", "loss", RISING)(run)
     put("eval code", "loss", RISING)(run)
     found = {one.kind: one.streams for one in findings_of([replace(run, objective=Objective(["code"]))])}
-    assert found == {"overfitting": ("code",)}
+    assert found == {"overfitting": ["code"]}
     assert set(findings_of([run])[0].streams) == {"math"}

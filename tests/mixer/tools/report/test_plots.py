@@ -1,12 +1,10 @@
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mixer.tools.report import plots as of
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.plots import PLOTS, batch_size, coverage, learning_rate, losses, memory, mixture, timings
+from mixer.tools.report.plots import PLOTS, coverage, losses, memory, mixture, schedules
 from mixer.tools.report.plots.mixture import shares
 from mixer.tools.report.run import Run, read_runs
 from tests.mixer.tools.report.ledgers import made_run, write_run
@@ -27,25 +25,19 @@ def lines_of(plot: Plot, panel: int = 0) -> list[tuple[str, list[float], list[fl
     ]
 
 
-def test_batch_sizes_are_a_line_a_run_over_the_data_clock(runs: list[Run]) -> None:
-    plot = batch_size(runs, 100)
+def test_what_changes_of_batch_sizes_and_learning_rates_is_a_line_a_run_over_the_data_clock(runs: list[Run]) -> None:
+    plot = schedules(runs, 100)
     sizes = [4.0, 8.0, 12.0, 16.0, 20.0, 24.0]
     assert lines_of(plot) == [("first", EPOCHS, sizes), ("second", EPOCHS[:4], sizes[:4])]
     assert plot.panels[0].figure.data[0].customdata.tolist() == [4, 12, 24, 40, 60, 84]  # samples, under the pointer
-    assert list(plot.colours) == ["first", "second"]
-    runs[0].clock["batch_size"] = 64
+    assert [panel.title for panel in plot.panels] == ["Batch size, samples", "Learning rate"]
+    for run in runs:
+        run.clock["batch_size"] = 64
+        run.clock["learning_rate_factor"] = np.arange(len(run.clock))
     runs[0].clock["samples"] *= 10**10
-    plot = batch_size(runs, 100)
+    plot = schedules(runs, 100)
+    assert lines_of(plot, 1)[1][2] == [0.0, 1.0, 2.0, 3.0]
     assert plot.panels[0].figure.data[0].customdata[-1] == 84e10  # beyond 32 bits
-
-
-def test_learning_rates_have_a_panel_for_the_factor_where_there_is_one(runs: list[Run]) -> None:
-    plot = learning_rate(runs, 100)
-    assert [panel.title for panel in plot.panels] == ["Learning rate"]
-    runs[1].clock["learning_rate_factor"] = [1.0, 2.0, 2.0, 4.0]
-    runs[0].clock["learning_rate"] = np.nan
-    plot = learning_rate(runs, 100)
-    assert lines_of(plot, 1)[1][2] == [1.0, 2.0, 2.0, 4.0]
 
 
 def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> None:
@@ -83,22 +75,6 @@ def test_passes_are_a_panel_a_run_and_streams_without_a_length_are_named(tmp_pat
     assert [name for name, _, _ in lines_of(plot)] == ["math", "code"]
     assert lines_of(plot)[0][2][-1] == 0.126  # 42 of 333 samples
     assert plot.panels[0].figure.layout.yaxis.range == pytest.approx((0, 1.05 * 0.126))
-    run = made_run(tmp_path / "capped")
-    run.description["streams"] = [{"name": "math", "max_epochs": 0.1}, {"name": "code", "max_epochs": 50}]
-    plot = coverage([run], 100)
-    assert lines_of(plot)[-1] == ("math, cap", [0.0, 0.084], [0.1, 0.1])
-    assert len(lines_of(plot)) == 3
-    assert plot.panels[0].figure.layout.yaxis.range == pytest.approx((0, 1.05 * 0.1))
-
-
-def test_times_are_stacked_by_what_they_went_into(runs: list[Run]) -> None:
-    runs[1].timings["load_seconds"] = 20.0
-    plot = timings(runs, 100)
-    assert [name for name, _, _ in lines_of(plot)] == list(plot.colours) == ["training", "loading"]
-    assert lines_of(plot, 1)[1][2] == [20.0] * 4
-    assert [panel.figure.layout.yaxis.range for panel in plot.panels] == [(0, 50.0)] * 2
-    runs[0].timings["probe_seconds"] = 5.0
-    assert list(timings(runs, 100).colours) == ["training", "loading", "measuring gradients"]
 
 
 @pytest.mark.parametrize(("num_steps", "measure_every", "most"), [(1, 1, 20), (400, 3, 61)])
@@ -107,29 +83,21 @@ def test_every_plot_draws_no_more_points_than_it_may(tmp_path, num_steps, measur
     for plot in PLOTS:
         drawn = plot([run], most)
         assert drawn.caption
-        assert drawn.panels or plot is batch_size  # one size is no plot
+        assert drawn.panels or plot is schedules  # one size is no plot
         for panel in drawn.panels:
             assert panel.figure.data
             assert all(len(line.x) <= most for line in panel.figure.data)  # heat maps have 60 stretches
 
 
-def test_the_memory_is_stacked_by_source_and_its_classes_are_a_row_each(tmp_path: Path) -> None:
+def test_the_memory_is_stacked_by_source(tmp_path: Path) -> None:
     ledger = write_run(tmp_path / "run", is_done=False)
-    for step, classes in ((2, {3: 4}), (4, {3: 2, 7: 2}), (6, {-1: 1, 3: 0, 7: 3})):
-        ledger.record_memory(step, "memory", {"math": 2 * step, "code": 10 - step}, classes)
+    for step in (2, 4, 6):
+        ledger.record_memory(step, "memory", {"math": 2 * step, "code": 10 - step}, {})
     ledger.flush()
     (run,) = read_runs([tmp_path / "run"])
-    plot, by_class = memory([run], 100), of.memory_classes([run], 100)
-    assert [panel.title for panel in (*plot.panels, *by_class.panels)] == ["run: memory"] * 2
+    plot = memory([run], 100)
+    assert [panel.title for panel in plot.panels] == ["run: memory"]
     lines = {line.name: line for line in plot.panels[0].figure.data}
     assert (lines["math"].y.tolist(), lines["code"].y.tolist()) == ([4, 8, 12], [8, 6, 4])
     assert {line.stackgroup for line in lines.values()} == {"entries"}
     assert [line.y[-1] for line in memory([run], 2).panels[0].figure.data] == [12, 4]
-    figure = by_class.panels[0].figure
-    (trace,) = figure.data
-    assert figure.layout.yaxis.ticktext == ("unknown", "3", "7")
-    named = replace(run, description={"class_names": ["no", "yes", "<maybe>", "so so"]})
-    called = of.memory_classes([named], 100).panels[0].figure.layout.yaxis.ticktext
-    assert called == ("unknown", "so so", "7")  # of seven nothing is known
-    np.testing.assert_array_equal(trace.z, [[np.nan, np.nan, 1], [4, 2, np.nan], [np.nan, 2, 3]])
-    assert trace.x.tolist() == [0.0, *run.clock["epoch"][[1, 3, 5]]]  # what a log entry says was held up to it

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mixer.tools.analysis.fit import Constraints, fit_mixture
+from tests.refusals import refused
 
 STREAMS = ["a", "b", "c", "d"]
 
@@ -52,7 +53,7 @@ def test_the_best_mixture_keeps_bounds_on_shares_and_other_losses() -> None:
     assert fitted.shares == pytest.approx([0.5, 0.5], abs=0.01)
     fitted = fit_mixture(mixtures, losses, **fit, constraints=Constraints(most={"a": 0.7}))
     assert fitted.shares == pytest.approx([0.7, 0.3], abs=1e-3)
-    with pytest.raises(ValueError, match="bounds"):
+    with refused("bounds"):
         fit_mixture(mixtures, losses, **fit, constraints=Constraints(bounds={"y": -1.0}))
 
 
@@ -67,11 +68,11 @@ def test_the_best_mixture_keeps_bounds_on_shares_and_other_losses() -> None:
     ],
 )
 def test_bounds_that_cannot_be_kept_or_are_out_of_their_range_are_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the next line
         Constraints(**{name: value}).of(STREAMS)  # type: ignore[arg-type]
+    assert name in str(error.value)
 
 
-@pytest.mark.parametrize("number", [{"passes": 0.0}, {"budget": -5.0}])
-def test_numbers_of_passes_and_budgets_are_above_0(number: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(number))):
-        Constraints(**{"sizes": {"a": 1.0}, "budget": 1.0, "passes": 1.0, **number})  # type: ignore[arg-type]
+def test_a_number_of_passes_is_above_0() -> None:
+    with refused("passes"):
+        Constraints(sizes={"a": 1.0}, budget=1.0, passes=0.0)

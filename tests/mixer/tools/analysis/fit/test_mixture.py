@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from mixer.tools.analysis.fit import Constraints, fit_mixture
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError
+from tests.refusals import refused
 
 
 def dirichlet(num_runs: int, num_streams: int, seed: int = 0) -> FloatArray:
@@ -135,9 +135,8 @@ def test_a_run_that_diverged_is_left_out_and_named() -> None:
     assert fitted.expected_loss == whole.expected_loss
     assert fitted.shares.tolist() == whole.shares.tolist()
     assert any("run 5" in warning for warning in fitted.warnings)
-    with pytest.raises(InvalidValueError) as info:
+    with refused("losses", found=2) as info:
         fit_mixture(mixtures[2:5], losses[2:5])
-    assert info.value.found == 2
     assert "run 3" in str(info.value)
 
 
@@ -156,7 +155,7 @@ def test_runs_without_a_loss_that_counts_are_left_out_of_the_check() -> None:
     assert len(fit_mixture(mixtures, losses, **names).seen) == 6
     assert len(fit_mixture(mixtures, losses, "math=1", **names).seen) == 8
     losses[:6, 1] = np.nan
-    with pytest.raises(ValueError, match="after 6 without a finite loss"):
+    with refused("losses", found=2):
         fit_mixture(mixtures, losses, **names)
 
 
@@ -164,32 +163,33 @@ PAIRS = [[0.1, 0.9], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "option"),
     [
-        ({"mixtures": [[0.5, 0.5], [0.5001, 0.4999], [0.2, 0.8]]}, "got 3 with 2"),
-        ({"groups": [0, 0, 1]}, "groups: expected 4 labels, one for each run"),
-        ({"groups": [7, 7, 2, 2]}, "at least 3 different mixtures, got 4 with 2"),
-        ({"mixtures": [[0.5, -0.5]] * 4}, "mixtures: run 1: .* finite and 0 or more, but 'stream 2' has -0.5"),
-        ({"mixtures": [[0.0, 0.0]] * 4}, "mixtures: run 1: the weights of all streams are 0"),
-        ({"mixtures": [0.5, 0.5]}, r"must have the shape \[num_runs, num_streams\] .* got \[2\]"),
-        ({"losses": np.ones((3, 2))}, r"got \[4, 2\] and \[3, 2\]"),
-        ({"losses": np.ones((4, 3))}, "loss_names: expected 3 different names, got 2"),
-        ({"streams": ["a", "a"]}, r"streams: expected 2 different names, got 2: \['a', 'a'\]"),
+        ({"mixtures": [[0.5, 0.5], [0.5001, 0.4999], [0.2, 0.8]]}, "losses"),
+        ({"groups": [0, 0, 1]}, "groups"),
+        ({"groups": [7, 7, 2, 2]}, "losses"),
+        ({"mixtures": [[0.5, -0.5]] * 4}, "mixtures: run 1"),
+        ({"mixtures": [[0.0, 0.0]] * 4}, "mixtures: run 1"),
+        ({"mixtures": [0.5, 0.5]}, "mixtures"),
+        ({"losses": np.ones((3, 2))}, "mixtures"),
+        ({"losses": np.ones((4, 3))}, "loss_names"),
+        ({"streams": ["a", "a"]}, "streams"),
         ({"constraints": Constraints(bounds={"math": 1.0})}, "bounds"),
-        ({"sizes": [1.0, 2.0]}, "sizes: expected 4 numbers"),
-        ({"objective": "best"}, "must be 'average', 'worst' or 'NAME=number,...', got 'best'"),
-        ({"objective": "math=1"}, r"there is no loss of \['math'\]; there are losses of \['stream 1', 'stream 2'\]"),
-        ({"objective": "stream 1=-1"}, "'stream 1' has -1"),
+        ({"sizes": [1.0, 2.0]}, "sizes"),
+        ({"objective": "best"}, "objective"),
+        ({"objective": "math=1"}, "objective"),
+        ({"objective": "stream 1=-1"}, "objective"),
         ({"objective": {"stream 1": True}}, "objective"),
         ({"objective": {}}, "objective"),
-        ({"objective": "stream 1=1,stream 1=2"}, "'stream 1' is given twice"),
-        ({"objective": "stream 1=much"}, "'stream 1=much' is no NAME=number"),
+        ({"objective": "stream 1=1,stream 1=2"}, "objective"),
+        ({"objective": "stream 1=much"}, "objective"),
     ],
 )
-def test_wrong_input_is_refused_with_its_name(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_input_is_refused_with_its_name(arguments: dict[str, Any], option: str) -> None:
     mixtures = arguments.get("mixtures", PAIRS)
     given = {"mixtures": mixtures, "losses": squares(np.asarray(mixtures)), **arguments}
     if np.ndim(mixtures) < 2:
         given["losses"] = np.ones((4, 2))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the next line
         fit_mixture(**given)
+    assert str(error.value).startswith(option)

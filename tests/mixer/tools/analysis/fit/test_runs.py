@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from mixer.ledger.ledger import Ledger
 from mixer.tools.analysis.fit.runs import RecordedRuns
 from tests.mixer.ledger.writing import record_step
+from tests.refusals import refused
 
 
 def recorded(
@@ -50,7 +50,7 @@ def test_shares_of_tokens(tmp_path: Path) -> None:
     run = recorded(tmp_path / "one", {"a": [3], "b": [1]}, {1: {"a": 1, "b": 1}}, tokens_of_a_sample=(10, 1))
     assert RecordedRuns([run], "tokens").mixtures.tolist() == [[30, 1]]
     none = recorded(tmp_path / "two", {"a": [3]}, {1: {"a": 1}}, tokens_of_a_sample=(0,))
-    with pytest.raises(ValueError, match="has counted no tokens"):
+    with refused("unit"):
         RecordedRuns([none], "tokens")
 
 
@@ -73,15 +73,16 @@ def test_runs_of_other_streams_or_budgets_are_refused_by_name(tmp_path: Path) ->
 
     usual = [one(f"run-{number}", [10] * 10, 10) for number in range(3)]
     others = recorded(tmp_path / "others", {"c": [10] * 10}, {10: {"c": 1.0}})
-    with pytest.raises(ValueError, match=r"run-0 has \['a'\], but others has \['c'\]"):
+    with refused("runs"):
         RecordedRuns([*usual, others])
-    for folder, message in (
-        (one("long", [10] * 12, 12), r"trained on as many .* long \(120\)"),
-        (one("stopped", [10] * 10, 10, 0.5), r"stopped \(50%\)"),
-        (one("early", [10] * 10, 6), r"before 95% of the run: early \(60%\)"),
+    for folder, figure in (
+        (one("long", [10] * 12, 12), "long (120)"),
+        (one("stopped", [10] * 10, 10, 0.5), "stopped (50%)"),
+        (one("early", [10] * 10, 6), "early (60%)"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refused("runs") as error:
             RecordedRuns([*usual, folder])
+        assert figure in str(error.value)
         assert folder.name in RecordedRuns([*usual, folder], allow_different_budgets=True).runs
     RecordedRuns([*usual, one("near", [10] * 9 + [13], 10)])
 
@@ -92,10 +93,10 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
 
     untrained = three("untrained", 0)
     for is_allowed in (False, True):
-        with pytest.raises(ValueError, match=r"evaluation of untrained-0, .* was before the first step"):
+        with refused("runs"):
             RecordedRuns(untrained, allow_different_budgets=is_allowed)
     early = three("early", 37)
-    with pytest.raises(ValueError, match=r"before 95% of the run: early-0 \(92%\), .*-different-budgets"):
+    with refused("runs"):
         RecordedRuns(early)
     assert RecordedRuns(early, allow_different_budgets=True).runs
     assert RecordedRuns(three("late", 38)).runs
@@ -103,12 +104,6 @@ def test_losses_of_models_that_were_hardly_trained_are_refused(tmp_path: Path) -
 
 def test_what_is_no_run_or_has_nothing_to_fit_is_refused(tmp_path: Path) -> None:
     run = recorded(tmp_path / "one", {"a": [1]})
-    Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
-    for folders, message in (
-        ([run], "No stream was evaluated in any of the runs"),
-        ([run, tmp_path / "x" / ".." / "one"], "given twice"),
-        ([tmp_path], "is not the folder of a run"),
-        ([tmp_path / "new"], "has no step"),
-    ):
-        with pytest.raises(ValueError, match=message):
+    for folders in ([run], [run, tmp_path / "x" / ".." / "one"]):
+        with refused("runs"):
             RecordedRuns(folders)

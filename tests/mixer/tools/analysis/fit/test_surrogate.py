@@ -5,13 +5,13 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from mixer.tools.analysis.fit.fitted_objective import Objective
+from mixer.tools.analysis.fit.fit_target import FitTarget
 from mixer.tools.analysis.fit.prediction import predict_objective
 from mixer.tools.analysis.fit.surrogate import Kernel, Surrogate, fit_surrogates, rank_correlation
 from mixer.tools.analysis.search.design import expected_improvement, improving, spread
 from mixer.utils.arrays import FloatArray
 
-ALONE = Objective("alone", {"a": 1.0})
+ALONE = FitTarget("alone", {"a": 1.0})
 
 
 def dirichlet(num_runs: int, num_streams: int, seed: int = 0) -> FloatArray:

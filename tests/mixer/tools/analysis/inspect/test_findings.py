@@ -106,11 +106,11 @@ def test_heads_have_classes_and_micro_batches_of_their_own(tmp_path: Path) -> No
 
 def test_what_a_run_refuses_is_refused_alike_and_so_are_several_ranks(tmp_path, monkeypatch, refused) -> None:
     wrong = recipe(tmp_path, {"one": ("images", {"labels": [0, 7]}, {})}, model=CLASSIFIER)
-    with pytest.raises(ValueError, match="it has the label 7, but the model's head has the 3 classes") as inspected:
+    with pytest.raises(ValueError, match="it has the label 7") as inspected:
         inspect_recipe(wrong, 10, 0)
-    with pytest.raises(ValueError, match="it has the label 7") as built:
+    with pytest.raises(type(inspected.value)) as built:
         wrong.build()
-    assert str(inspected.value) == str(built.value)
+    assert str(built.value) == str(inspected.value)
     (tmp_path / "recipe.yaml").write_text(
         f"model: {{config: {LLAMA}}}\nstreams: {{a: {{factory: tests.mixer.tools.analysis.inspect.sources.plain}}}}\n"
         f"training: {{output_dir: {tmp_path}, use_cpu: true}}\n".replace("'", "")

@@ -6,9 +6,11 @@ import pytest
 
 from mixer import MixingTrainer, inspect_trainer
 from mixer.tools.analysis.inspect.of_trainer import task_of
+from mixer.utils.errors import InvalidTypeError
 from tests.helpers import build_model
 from tests.mixer.tools.analysis.inspect.sources import leaking, plain
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 
 def _trainer(folder: Path) -> MixingTrainer:
@@ -40,10 +42,10 @@ def test_a_script_gets_the_findings_and_trains_as_without(tmp_path: Path, capsys
 def test_the_task_is_that_of_the_models_class(tmp_path: Path) -> None:
     names = {"llama": "causal-lm", "bert-masked-lm": "masked-lm", "bert-tokens": "token-classification"}
     assert {name: task_of(build_model(name)) for name in names} == names
-    with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
+    with refused("num_samples"):
         inspect_trainer(_trainer(tmp_path), num_samples=0)
 
 
 def test_what_is_no_mixing_trainer_is_refused() -> None:
-    with pytest.raises(TypeError, match="needs a MixingTrainer, got a NoneType"):
+    with refused("trainer", kind=InvalidTypeError, found="NoneType"):
         inspect_trainer(None)  # type: ignore[arg-type]

@@ -19,7 +19,6 @@ from mixer.tools.analysis.inspect.inspect_view import marked
 from mixer.tools.analysis.inspect.measures import (
     Limits,
     Measures,
-    Parsed,
     Truncation,
     num_learned,
     parsed_of,
@@ -185,5 +184,5 @@ def test_rows_whose_calls_are_parsed_are_counted() -> None:
     )
     for chosen in (Chat(train_on="all"), Dialogue(shape=["messages"], as_turns=True)):
         built = BuiltStream(Stream("a", plain()), None, None, rows, None, chosen)
-        assert parsed_of(built, tokenizer, "causal-lm", 100, 0) == Parsed(3, 2)
+        assert parsed_of(built, tokenizer, "causal-lm", 100, 0) == 2
     assert parsed_of(BuiltStream(Stream("a", plain()), None, None), tokenizer, "causal-lm", 100, 0) is None

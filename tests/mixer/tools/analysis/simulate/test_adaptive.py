@@ -38,12 +38,10 @@ def test_a_recipe_is_as_it_was_after_a_simulation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"num_ranks": 0}, "num_ranks must be at least 1, got 0"),
-        ({"num_ranks": 9, "batch_size": 8}, "than the 9 ranks"),
-    ],
+    ("fields", "named"),
+    [({"num_ranks": 0}, "num_ranks"), ({"num_ranks": 9, "batch_size": 8}, "9 ranks")],
 )
-def test_wrong_input_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_input_is_refused(tmp_path: Path, fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the next line
         plan(tmp_path / "other", **fields)
+    assert named in str(error.value)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mixer.policies.contract import weights_array
-from mixer.policies.objective import Objective as Declared
+from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError
 
 
 @dataclass(frozen=True)
-class Objective:
+class FitTarget:
     """The weighted mean, or the largest, of several losses; less is better.
 
     Args:
@@ -35,26 +36,26 @@ class Objective:
         return np.tile([*self.weights.values()], (len(losses), 1))
 
 
-def make_objective(
-    objective: str | Mapping[str, float] | Declared, names: Sequence[str], streams: Sequence[str]
-) -> Objective:
-    """Makes an objective of its name, weights or declaration; see `fit_mixture`."""
-    if isinstance(objective, Declared):
-        made = make_objective(objective.importance or "average", names, streams)
+def target_of(
+    objective: str | Mapping[str, float] | Objective, names: Sequence[str], streams: Sequence[str]
+) -> FitTarget:
+    """Makes a target of its name, weights or declaration; see `fit_mixture`."""
+    if isinstance(objective, Objective):
+        made = target_of(objective.importance or "average", names, streams)
         return replace(made, name="the declared objective", is_worst=objective.kind == "worst")
     if isinstance(objective, str) and objective in ("average", "worst"):
         members = [name for name in names if name in streams] or names
-        return Objective(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
+        return FitTarget(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
     given = parse_numbers("objective", objective) if isinstance(objective, str) else dict(objective)
     if not given:
-        raise ValueError("objective: name at least one loss.")
+        raise InvalidValueError.about("objective", "Name at least one loss.")
     by_name = dict(zip(given, weights_array([*given.values()], [*given], "objective").tolist(), strict=True))
     unknown = [name for name in by_name if name not in names]
     if unknown:
-        raise ValueError(f"objective: there is no loss of {unknown}; there are losses of {list(names)}.")
+        raise InvalidValueError.about("objective", f"There is no loss of {unknown}; there are losses of {list(names)}.")
     total = sum(by_name.values())
     text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
-    return Objective(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})
+    return FitTarget(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})
 
 
 def parse_numbers(option: str, text: str) -> dict[str, float]:
@@ -72,8 +73,8 @@ def parse_numbers(option: str, text: str) -> dict[str, float]:
             name = ""
         if not name:
             also = "'average', 'worst' or " if option == "objective" else ""
-            raise ValueError(f"{option} must be {also}'NAME=number,...', got {text!r}: {part!r} is no NAME=number.")
+            raise InvalidValueError(option=option, expected=f"{also}'NAME=number,...'", found=text)
         if name in numbers:
-            raise ValueError(f"{option}: {name!r} is given twice in {text!r}; give each name one number.")
+            raise InvalidValueError.about(option, f"{name!r} is given twice in {text!r}; give each name one number.")
         numbers[name] = value
     return numbers
