@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from examples.modalities import augmented, image_tasks
 from mixer import Ledger
 from mixer.tools.cli.entry import main
-from mixer.tools.recipe.fields import read_recipe_file
+from mixer.tools.recipe.given import read_recipe_file
 from mixer.tools.recipe.recipe_files import filled_in
 from tasks import ScoreMatrix
 from tests.ranks.warm import some

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mixer.tools.recipe.fields import read_recipe_file, unknown_field
+from mixer.tools.recipe.fields import unknown_field
+from mixer.tools.recipe.given import read_recipe_file
 
 # Files and classes of the fields of a recipe, and of its sections.
 RECIPE = ("mixer", "tools/recipe/recipe.py", "Recipe")
@@ -30,7 +31,7 @@ def check_names(words: Sequence[str]) -> None:
         words: Arguments of a command that takes a recipe, its path first.
 
     Raises:
-        ValueError: Names the field and the nearest known one.
+        InvalidValueError: Names the field and the nearest known one.
     """
     if not words or not Path(words[0]).is_file():
         return
@@ -49,7 +50,7 @@ def check_names(words: Sequence[str]) -> None:
 def _check(content: Any, allowed: Sequence[str], known: Sequence[str], section: str) -> None:
     for name in content if isinstance(content, Mapping) else ():
         if isinstance(name, str) and name not in allowed and name not in ("class_path", "init_args"):
-            raise ValueError(unknown_field(f"{section}{name}", name, known))
+            raise unknown_field(f"{section}{name}", name, known)
 
 
 def _fields(parts: Sequence[tuple[str, str, str]]) -> list[str]:

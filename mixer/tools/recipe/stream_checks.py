@@ -64,10 +64,9 @@ def in_words_of_recipes(known: Collection[str] = frozenset({"evaluation", "strea
     try:
         yield
     except (ValueError, TypeError) as error:
-        text = _in_words(str(error), known)
-        if type(error) not in (ValueError, TypeError) or text == str(error):
-            raise
-        raise type(error)(text) from error
+        if error.args == (str(error),):
+            error.args = (_in_words(str(error), known),)
+        raise
     finally:
         logging_of_python.setLogRecordFactory(made)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from mixer.tools.recipe.fields import read_recipe_file
+from mixer.tools.recipe.given import read_recipe_file
 from mixer.utils.nested import merged
 
 FLAG = "--tiny"
