@@ -3,8 +3,10 @@
 jsonargparse names neither the entry of a mapping (`streams.NAME`) that holds a wrong field nor the nearest known one.
 """
 
+import functools
 import importlib
 import inspect
+import operator
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +22,13 @@ _MOST_LISTED = 25
 # Arguments of TRL's trainers that are looked for elsewhere.
 _OF_TRL = ("pack", "packing", "packing_strategy", "assistant_only_loss", "completion_only_loss", "dataset_text_field")
 _WORDS: Mapping[Any, str] = {
-    **{int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"},
-    **{list: "a list", dict: "a mapping"},
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    type(None): "null",
+    list: "a list",
+    dict: "a mapping",
 }
 
 
@@ -78,7 +85,7 @@ def _options(kind: Any) -> tuple[Any, ...]:
 def _parts(options: Iterable[Any], origin: type, place: int) -> Any:
     """Returns the type of the parts of a list, or a mapping."""
     kinds = tuple(typing.get_args(option)[place] for option in options if typing.get_origin(option) is origin)
-    return Union[kinds] if kinds else Any
+    return functools.reduce(operator.or_, kinds) if kinds else Any
 
 
 def _takes(kind: Any, content: Any) -> bool:
@@ -139,7 +146,7 @@ def _refuse_lacking(kind: type, lacking: Sequence[str], field: str) -> NoReturn:
     arguments = ", ".join(f"{name}: ..." for name in lacking)
     written = f"{{{CLASS}: {kind.__name__}, {ARGUMENTS}: {{{arguments}}}}}"
     text = f"{kind.__name__} needs {', '.join(lacking)}: write {written}."
-    raise InvalidValueError(f"{field}: {text}", option=field, found=None, expected=lacking[0])
+    raise InvalidValueError.about(field, f"{text}", found=None, expected=lacking[0])
 
 
 def _parameters(kind: type) -> dict[str, Any] | None:
@@ -171,7 +178,7 @@ def unknown_field(field: str, name: str, known: Sequence[str]) -> InvalidValueEr
     if name in _OF_TRL:
         training = "{packing: true}" if name == "pack" else f"{{{name}: ...}}"
         hint = f" It is an argument of TRL's trainers: give the recipe trainer, such as sft, and training: {training}."
-    return InvalidValueError(f"{field}: there is no field {name!r}.{hint}", option=field, found=name, hint=hint.strip())
+    return InvalidValueError.about(field, f"There is no field {name!r}.{hint}", found=name, hint=hint.strip())
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
@@ -200,7 +207,7 @@ def _find_class(classes: Sequence[type], path: str, field: str) -> type | None:
         usable = sorted(name for name, own in known.items() if not (inspect.isabstract(own) or name.startswith("_")))
         hint = _nearest(path, usable)
         text = f"there is no {classes[0].__name__} {path!r}.{hint}"
-        raise InvalidValueError(f"{field}: {text}", option=field, found=path, hint=hint.strip())
+        raise InvalidValueError.about(field, f"{text}", found=path, hint=hint.strip())
     return known.get(path)
 
 

@@ -47,9 +47,8 @@ def read_recipe_file(path: str) -> dict[str, Any]:
             if STORAGE_OPTIONS in text and getattr(error, mark, None) is not None:
                 getattr(error, mark).buffer = None  # the error would quote the line
         cause = " ".join(str(error).split())
-        raise InvalidValueError.about(
-            "recipe", f"The file {path} cannot be read as YAML: {cause}", found=path
-        ) from None
+        text = f"The file {path} cannot be read as YAML: {cause}"
+        raise InvalidValueError.about("recipe", text, found=path) from None
     return content if isinstance(content, dict) else {}
 
 

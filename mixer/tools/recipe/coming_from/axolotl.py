@@ -159,7 +159,7 @@ def _chat(part: Source, keys: Table, column: str, whole: bool) -> dict[str, Any]
     for key, reason in keys["chats"].items():
         fits = isinstance(reason, Mapping) and part.content.get(key) in reason["fits"]
         part.take(key) if fits else part.leave(key, reason["why"] if isinstance(reason, Mapping) else reason)
-    return common.written("Chat", **arguments)
+    return common.written("Chat", **arguments, ignored_columns=[common.ALL])
 
 
 def _written_out(own: Source, trainer: str, whole: bool) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import datasets
 
+from mixer.utils.errors import InvalidValueError
+
 # "string", "int64", "float64" or "bool"; "json" for objects, which stay as they are; a list of one of these; `None`
 # while there is no value.
 Kind = Any
@@ -29,7 +31,7 @@ def add_kinds(kinds: dict[str, Kind], row: Mapping[str, Any]) -> None:
         try:
             kinds[name] = _merged(kinds.get(name), _kind_of(value))
         except ValueError as error:
-            raise ValueError(f"column {name!r} has {error}") from None
+            raise InvalidValueError(f"column {name!r} has {error}", option=name) from None
 
 
 def feature_of(kind: Kind, is_stored: bool = False) -> Any:

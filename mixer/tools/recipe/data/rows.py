@@ -21,6 +21,7 @@ from datasets.utils.file_utils import xopen
 
 from mixer.tools.recipe.data.kinds import Kind, add_kinds, feature_of, settled, stored
 from mixer.tools.recipe.data.suffixes import Spot, UnreadableError, is_url, naming
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import shortened
 from mixer.utils.validation import with_unique_keys
 
@@ -95,7 +96,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
                 own = own if self.config.columns is None else known(self.config.columns, own)
             chosen = chosen or own
             if sorted(own) != sorted(chosen):
-                raise UnreadableError(other_columns(file, own, files[0], chosen))
+                raise other_columns(file, own, files[0], chosen)
         return dict.fromkeys(chosen, "string")
 
     def _kinds_of_values(self, files: Sequence[str]) -> dict[str, Kind]:
@@ -111,7 +112,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
                 if self._is_streaming:
                     break
             if before and len(before) < len(kinds) and columns is None:
-                raise UnreadableError(other_columns(file, list(kinds), files[0], before))
+                raise other_columns(file, list(kinds), files[0], before)
             if self._is_streaming and kinds:
                 self._without_values = {name for name, kind in kinds.items() if kind is None}
                 kinds = {name: settled(kind) for name, kind in kinds.items()}
@@ -132,16 +133,18 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
                 own = self._own(row)
                 for name in self._without_values & own.keys():
                     if not isinstance(own[name], str | None):
-                        raise ValueError(
+                        raise InvalidValueError(
                             f"column {name!r} has {shortened(repr(own[name]), 50)}, and no value in the first rows of "
                             "the stream, which decide what it holds: put a file with values first in data.path, leave "
-                            "the column out by data.columns, or set data.streaming to false"
+                            "the column out by data.columns, or set data.streaming to false",
+                            option=name,
                         )
                 add_kinds(kinds := dict(self._kinds), own)
                 for name, kind in kinds.items():
                     if kind is not None and settled(kind) != self._kinds.get(name):
                         others = "has other values than" if name in self._kinds else "is not"
-                        raise ValueError(f"column {name!r} {others} in the first rows of the stream: see data.columns")
+                        text = f"column {name!r} {others} in the first rows of the stream: see data.columns"
+                        raise InvalidValueError(text, option=name)
 
     def _table(self, rows: Sequence[Row]) -> pyarrow.Table:
         features = datasets.Features({name: feature_of(kind, is_stored=True) for name, kind in self._kinds.items()})
@@ -165,13 +168,14 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
             yield chunk
 
 
-def other_columns(file: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> str:
-    """Describes a file whose columns are not those of the first."""
-    return (
+def other_columns(file: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> UnreadableError:
+    """Makes the error of a file whose columns are not those of the first."""
+    text = (
         f"the columns of {file!r} are {', '.join(columns)}, and those of {first!r} {', '.join(expected)}. If one "
         "of them is no data, leave it out (data.exclude). Else choose columns that all have (data.columns), or give a "
         "stream for each."
     )
+    return UnreadableError(text, option=file, found=list(columns))
 
 
 def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -181,7 +185,8 @@ def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
         UnreadableError: If there is none of that name.
     """
     if missing := [name for name in wanted if name not in columns]:
-        raise UnreadableError(f"columns: there is no column {missing[0]!r}; there are {list(columns)}.")
+        text = f"columns: there is no column {missing[0]!r}; there are {list(columns)}."
+        raise UnreadableError(text, option="data.columns", found=missing[0])
     return list(wanted)
 
 

@@ -14,6 +14,7 @@ from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import did_you_mean
 from tests.refusals import refused
 
+PROMPT = {"prompt": "", "completion": "{a}"}
 RECIPE: dict[str, Any] = {
     "model": {"config": {"model_type": "llama"}, "heads": {"a": {"num_labels": 2}}},
     "streams": {
@@ -87,9 +88,7 @@ def test_a_class_that_is_none_is_told_with_the_nearest(written: Any) -> None:
         check_fields(Recipe, {"streams": {"a": {"format": written}}})
 
 
-@pytest.mark.parametrize(
-    "option", ["streams.a.arguments.n", "model.config.hidden_size", "mixing.a", "streams.a.weight"]
-)
+@pytest.mark.parametrize("option", ["streams.a.arguments.n", "model.config.size", "mixing.a", "streams.a.weight"])
 def test_an_option_reaches_its_place_at_any_depth(option: str) -> None:
     found: Any = check(f"--{option}", "3").fields
     for name in option.split("."):

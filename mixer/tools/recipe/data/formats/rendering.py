@@ -44,7 +44,8 @@ class Template:
             return self.tokenizer.apply_chat_template(messages, **options)
         except TemplateError as error:
             roles = [message.get("role") for message in messages]
-            raise ValueError(f"the chat template refuses a conversation of {roles}: {error}") from error
+            text = f"the chat template refuses a conversation of {roles}: {error}"
+            raise InvalidValueError(text, option="chat_template", found=roles) from error
 
     def text(self, arguments: dict[str, Any]) -> str:
         """Returns the template itself."""
@@ -101,9 +102,11 @@ class Rendering:
         self._check_keys()
         for number, message in enumerate(self.messages):
             if self._is_left_out(number):
-                raise ValueError(
+                raise InvalidValueError(
                     f"the chat template leaves out messages of the role {message['role']!r}: rename the role in the "
-                    "data, or give a template that reads it, Chat(chat_template=...)."
+                    "data, or give a template that reads it, Chat(chat_template=...).",
+                    option="chat_template",
+                    found=message["role"],
                 )
 
     @property
@@ -198,10 +201,11 @@ class Rendering:
             return len(before), len(after)
         span = self._span_among_others(number, before)
         if span is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"the chat template renders the first {number + 1} messages of a conversation differently from the "
                 "whole, so the assistant's turns cannot be located. Give a template with {% generation %} around "
-                "them, Chat(chat_template=...), or learn all turns, Chat(train_on='all')."
+                "them, Chat(chat_template=...), or learn all turns, Chat(train_on='all').",
+                option="chat_template",
             )
         return span
 
