@@ -118,8 +118,8 @@ class ModelRecipe:
         if self.heads:
             return MultiTaskModel.from_encoder(model, self.heads)
         if self.task == "encoder" and not takes_task(model):
-            text = f"are needed by {type(model).__name__}, an encoder without a loss, or another task"
-            raise InvalidValueError.about("heads", f'{text}: give such as {{"topic": {{"num_labels": 6}}}}.')
+            text = f"{type(model).__name__} is an encoder, which has no loss: give it heads, such as"
+            raise InvalidValueError(f'{text} {{"topic": {{"num_labels": 6}}}}, or another task.', option="heads")
         return model
 
     def _build(self, has_weights: bool) -> PreTrainedModel:

@@ -47,6 +47,6 @@ def test_what_gives_no_model_or_two_is_refused(changes: dict[str, Any], option: 
 def test_a_folder_without_a_model_and_one_that_is_not_there_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         ModelRecipe(name_or_path=str(tmp_path / "gone")).build()
-    with pytest.raises((OSError, ValueError)) as caught:  # noqa: PT011 transformers' own words
+    with pytest.raises((OSError, ValueError)) as caught:
         ModelRecipe(name_or_path=str(tmp_path)).build()
     assert "there is no folder" not in str(caught.value)
