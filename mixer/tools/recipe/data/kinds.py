@@ -55,6 +55,14 @@ def stored(value: Any, kind: Kind) -> Any:
     return value if value is None or kind != "json" else json.dumps(value, ensure_ascii=False)
 
 
+def is_of(value: Any, kind: Kind) -> bool:
+    """Returns whether a settled kind has a value."""
+    try:
+        return value is None or settled(_merged(kind, _kind_of(value))) == kind
+    except ValueError:
+        return False
+
+
 def settled(kind: Kind) -> Kind:
     """Returns a kind that holds what may still come in a stream: texts where nothing was."""
     return [settled(kind[0])] if isinstance(kind, list) else kind or "string"

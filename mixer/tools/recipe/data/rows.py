@@ -19,9 +19,8 @@ from datasets.builder import Key
 from datasets.table import table_cast
 from datasets.utils.file_utils import xopen
 
-from mixer.tools.recipe.data.kinds import Kind, add_kinds, feature_of, settled, stored
+from mixer.tools.recipe.data.kinds import Kind, add_kinds, feature_of, is_of, settled, stored
 from mixer.tools.recipe.data.suffixes import Spot, UnreadableError, is_url, naming
-from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import shortened
 from mixer.utils.validation import with_unique_keys
 
@@ -71,7 +70,6 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         files = list(self.config.data_files["train"])
         self._is_streaming: bool = dl_manager.is_streaming
         find = self._kinds_of_values if self.config.separator is None else self._kinds_of_cells
-        self._without_values: set[str] = set()  # columns of a stream, in the rows that decide about it
         self._kinds: dict[str, Kind] = find(files)
         self.info.features = datasets.Features({name: feature_of(kind) for name, kind in self._kinds.items()})
         return [datasets.SplitGenerator(name="train", gen_kwargs={"files": files})]
@@ -114,7 +112,6 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
             if before and len(before) < len(kinds) and columns is None:
                 raise other_columns(file, list(kinds), files[0], before)
             if self._is_streaming and kinds:
-                self._without_values = {name for name, kind in kinds.items() if kind is None}
                 kinds = {name: settled(kind) for name, kind in kinds.items()}
                 break
         if not seen:
@@ -130,21 +127,13 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         """Refuses rows of a stream that do not fit the first ones."""
         with naming(file) as spot:
             for spot.place, row, _ in chunk:
-                own = self._own(row)
-                for name in self._without_values & own.keys():
-                    if not isinstance(own[name], str | None):
-                        raise InvalidValueError(
-                            f"column {name!r} has {shortened(repr(own[name]), 50)}, and no value in the first rows of "
-                            "the stream, which decide what it holds: put a file with values first in data.path, leave "
-                            "the column out by data.columns, or set data.streaming to false",
-                            option=name,
+                for name, value in self._own(row).items():
+                    if not is_of(value, self._kinds.get(name)):
+                        raise ValueError(
+                            f"column {name!r} has {shortened(repr(value), 50)}, which the first rows of the stream "
+                            "have not, and they decide what it holds: put a file with such values first in data.path, "
+                            "leave the column out by data.columns, or set data.streaming to false"
                         )
-                add_kinds(kinds := dict(self._kinds), own)
-                for name, kind in kinds.items():
-                    if kind is not None and settled(kind) != self._kinds.get(name):
-                        others = "has other values than" if name in self._kinds else "is not"
-                        text = f"column {name!r} {others} in the first rows of the stream: see data.columns"
-                        raise InvalidValueError(text, option=name)
 
     def _table(self, rows: Sequence[Row]) -> pyarrow.Table:
         features = datasets.Features({name: feature_of(kind, is_stored=True) for name, kind in self._kinds.items()})

@@ -226,11 +226,8 @@ def _check_content(content: Any, role: str, column: str, ignored_keys: Sequence[
             hint = "Remove the other parts in the data, or train a model of images with its own processor."
             raise InvalidValueError(option=column, expected="of parts of the type text", found=others, hint=hint)
         if unread:
-            raise InvalidValueError(
-                f"column {column!r} has a content whose parts have the key {unread[0]!r}, which is not read: move it "
-                "to its turn in the data, remove it there, or leave it unread by ignored_keys.",
-                option=unread[0],
-            )
+            text = "of a part of a content is not read: move it to its turn, or leave it unread by ignored_keys."
+            raise InvalidValueError.about(unread[0], text)
     elif type(content) not in (str, int) and not (role == "tool" and isinstance(content, (float, list, Mapping))):
         expected = 'contents that are a text, or parts {"type": "text", "text": ...}'
         raise InvalidValueError(option=column, expected=expected, found=content)

@@ -11,7 +11,6 @@ from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.conversation import (
     ALL,
     COLUMNS,
-    Conversation,
     Message,
     check_columns,
     conversation_of,
@@ -127,8 +126,12 @@ class Dialogue(Format):
             return {**texts, **margin}
         prompt, sample, arguments, is_parsed = self._prompt(row), dict[str, Any](), dict[str, Any](), False
         for name, answer in answers.items():
-            turns = _without(prompt, self._turns(answer, "assistant", name))
-            rendering = Rendering(_conversation(row, [*prompt, *turns]), template)
+            turns = self._turns(answer, "assistant", name)
+            if turns[: len(prompt)] == prompt:  # the answer repeats it
+                turns = turns[len(prompt) :]
+            beside = {name: row[name] for name in COLUMNS if name in row}
+            conversation = conversation_of({**beside, _TURNS: [*prompt, *turns]}, _TURNS)
+            rendering = Rendering(conversation, template)
             messages, arguments = rendering.messages, dict(rendering.arguments)
             is_parsed = is_parsed or rendering.is_parsed
             place = 0 if not self._has_prompt or self._is_whole else len(messages) - len(turns)
@@ -209,12 +212,3 @@ def _pair_in(row: Row) -> list[str]:
         way = "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}."
         raise InvalidValueError(text + way, option="rename", found=list(row))
     return [*([prompt] if prompt else []), *_PAIR, *(["margin"] if "margin" in row else [])]
-
-
-def _without(prompt: list[Message], turns: list[Message]) -> list[Message]:
-    """Takes the prompt from the beginning of an answer that repeats it."""
-    return turns[len(prompt) :] if prompt and turns[: len(prompt)] == prompt else turns
-
-
-def _conversation(row: Row, turns: list[Message]) -> Conversation:
-    return conversation_of({**{name: row[name] for name in COLUMNS if name in row}, _TURNS: turns}, _TURNS)
