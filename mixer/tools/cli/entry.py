@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from jsonargparse import ArgumentParser, Namespace
@@ -128,12 +128,12 @@ def _overview() -> argparse.ArgumentParser:
     return parser
 
 
-def _for_trainer(command: Command, recipe_class: type, trainer: str | None) -> Command:
+def _for_trainer(command: Command, recipe_class: type, trainer: Any) -> Command:
     """Makes the command for recipes with the training arguments of a trainer."""
     for_trainer = getattr(recipe_class, "for_trainer", None)
     if for_trainer is None or trainer is None or command.of_recipe is None:
         return command
-    return command.of_recipe(for_trainer(trainer))
+    return command.of_recipe(for_trainer(str(trainer)))
 
 
 def _own_names(words: list[str], aliases: Mapping[str, str]) -> list[str]:

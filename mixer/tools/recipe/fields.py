@@ -101,7 +101,8 @@ def _takes(kind: Any, content: Any) -> bool:
         return isinstance(content, origin)
     if is_dataclass(kind):
         return isinstance(content, Mapping)
-    return not inspect.isclass(kind) or not inspect.isabstract(kind) or isinstance(content, Mapping | str)
+    is_written = inspect.isclass(kind) and inspect.isabstract(kind) and kind.__module__ != "collections.abc"
+    return not is_written or isinstance(content, Mapping | str)
 
 
 def _is_number(kind: type, content: Any) -> bool:
