@@ -71,7 +71,7 @@ def _check_mapping(options: Sequence[Any], classes: Sequence[type], content: Map
             _check_arguments(written, {**beside, **own}, field, CLASS_KEYS)
     elif (written := next((own for own in classes if content and _has_all(own, content)), None)) is not None:
         _check_arguments(written, content, field)
-    elif dict in map(typing.get_origin, options):
+    elif any(typing.get_origin(option) is dict for option in options):
         for name, part in content.items():
             check_fields(_parts(options, dict, 1), part, _joined(field, str(name)))
     elif classes and not inspect.isabstract(classes[0]):

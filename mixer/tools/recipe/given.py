@@ -77,7 +77,7 @@ def given_in(recipe_class: type, words: Sequence[str], options: Iterable[str]) -
             given.others.append(word)
             continue
         value = value if equals else next(rest, "--")
-        if value.startswith("--"):
+        if not equals and value.startswith("--"):
             raise InvalidValueError.about(option, "It needs a value.")
         if is_field:
             _put_option(given.fields, option, names, value, kinds)
