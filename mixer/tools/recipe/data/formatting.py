@@ -196,8 +196,8 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     if unread:
         says = f"does not read the column {unread[0]!r}, whose name says that it changes what is learned"
         hint = f"Remove it from the data, or leave it unread, {_name(chosen)}(ignored_columns={unread})."
-        facts = {"option": "ignored_columns", "stream": called, "found": unread, "hint": hint}
-        raise InvalidValueError(f"{called}: {_name(chosen)} {says}. {hint}", **facts)
+        text = f"{called}: {_name(chosen)} {says}. {hint}"
+        raise InvalidValueError(text, option="ignored_columns", stream=called, found=unread, hint=hint)
     try:
         return chosen.fitted(dataset, tokenizer)
     except (ValueError, OSError) as error:
