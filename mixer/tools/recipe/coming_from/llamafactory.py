@@ -7,6 +7,7 @@ from typing import Any
 from mixer.tools.recipe.coming_from import common
 from mixer.tools.recipe.coming_from.common import Table
 from mixer.tools.recipe.coming_from.source import LeftKeys, Source
+from mixer.tools.recipe.data.formats.conversation import ALL
 from mixer.utils.text import safe_name
 from mixer.utils.validation import load_json
 
@@ -148,6 +149,6 @@ def _format(columns: Source, keys: Table, stage: str, chats: str, whole: bool) -
         column = columns.take("messages", chats)
         columns.close({**keys["reasons"], **keys["chats"]})
         train_on = "all" if whole else "assistant"
-        return common.written("Chat", column=column, train_on=train_on, ignored_columns=[common.ALL])
+        return common.written("Chat", column=column, train_on=train_on, ignored_columns=[ALL])
     rename = {columns.take(key): ours for key, ours in keys["columns"].items() if key in columns.content}
     return common.dialogue(rename)
