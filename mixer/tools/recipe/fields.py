@@ -147,7 +147,7 @@ def _refuse_lacking(kind: type, lacking: Sequence[str], field: str) -> NoReturn:
     arguments = ", ".join(f"{name}: ..." for name in lacking)
     written = f"{{{CLASS}: {kind.__name__}, {ARGUMENTS}: {{{arguments}}}}}"
     text = f"{kind.__name__} needs {', '.join(lacking)}: write {written}."
-    raise InvalidValueError.about(field, f"{text}", found=None, expected=lacking[0])
+    raise InvalidValueError(f"{field}: {text}", option=field, expected=lacking[0])
 
 
 def _parameters(kind: type) -> dict[str, Any] | None:
@@ -208,7 +208,7 @@ def _find_class(classes: Sequence[type], path: str, field: str) -> type | None:
         usable = sorted(name for name, own in known.items() if not (inspect.isabstract(own) or name.startswith("_")))
         hint = _nearest(path, usable)
         text = f"there is no {classes[0].__name__} {path!r}.{hint}"
-        raise InvalidValueError.about(field, f"{text}", found=path, hint=hint.strip())
+        raise InvalidValueError(f"{field}: {text}", option=field, found=path, hint=hint.strip())
     return known.get(path)
 
 

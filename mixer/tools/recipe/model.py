@@ -155,7 +155,7 @@ class ModelRecipe:
         try:
             return {"quantization_config": BitsAndBytesConfig(**self.quantization)}  # type: ignore[no-untyped-call]
         except (ValueError, TypeError) as error:
-            raise InvalidValueError.about("quantization", f"{error}") from error
+            raise InvalidValueError(f"quantization: {error}", option="quantization") from error
 
 
 def _check_known(arguments: Mapping[str, Any], known: Sequence[str], called: str, kind: str) -> None:
@@ -208,7 +208,7 @@ def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) 
             model = peft.prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
         adapted: Any = peft.get_peft_model(model, config)
     except (ValueError, TypeError) as error:
-        raise InvalidValueError.about("lora", f"{error}") from error
+        raise InvalidValueError(f"lora: {error}", option="lora") from error
     return adapted  # type: ignore[no-any-return]
 
 
@@ -230,7 +230,7 @@ def lora_config(arguments: Mapping[str, Any], task: Task) -> Any:
     try:
         return peft.LoraConfig(**{"task_type": _AUTO_CLASSES[task][1], **arguments})
     except (ValueError, TypeError) as error:
-        raise InvalidValueError.about("lora", f"{error}") from error
+        raise InvalidValueError(f"lora: {error}", option="lora") from error
 
 
 def note_class_names(

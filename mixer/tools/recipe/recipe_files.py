@@ -70,7 +70,7 @@ def _refuse_unknown_packages(content: Any, field: str = "", is_text: bool = Fals
         for part in content:
             _refuse_unknown_packages(part, field, is_text)
     elif isinstance(content, str) and not is_text and _is_of_unknown_package(content):
-        raise InvalidValueError.about(field, f"{content} is of a package that is not loaded here")
+        raise InvalidValueError(f"{field}: {content} is of a package that is not loaded here", option=field)
 
 
 def _is_of_unknown_package(name: str) -> bool:

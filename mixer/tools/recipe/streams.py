@@ -82,7 +82,8 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
     except (TypeError, ValueError, OSError, ImportError) as error:
         call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
         cause = without_values(str(error), arguments)
-        raise InvalidValueError.about(field_name, f"{dotted_name}({call}) failed: {cause}") from error
+        text = f"{field_name}: {dotted_name}({call}) failed: {cause}"
+        raise InvalidValueError(text, option=field_name) from error
 
 
 def _check_labels(given: Labelled, fitted: Labelled, train: Any, evaluation: Any, called: str) -> None:

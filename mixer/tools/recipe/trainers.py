@@ -37,7 +37,7 @@ class TrainerKind(NamedTuple):
         try:
             return getattr(importlib.import_module(self.module), name)
         except ImportError as error:
-            raise InvalidValueError.about("trainer", f"{error}") from None
+            raise InvalidValueError(f"trainer: {error}", option="trainer") from None
 
 
 KINDS: Mapping[str, TrainerKind] = {

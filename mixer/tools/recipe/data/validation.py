@@ -62,7 +62,8 @@ class Validation:
         try:
             kept, held = hold_out(len(dataset), num_held, self.seed, strata)
         except ValueError as error:
-            raise InvalidValueError.about(f"{called}.stratify_by", f"{error}") from None
+            field = f"{called}.stratify_by"
+            raise InvalidValueError(f"{field}: {error}", option=field) from None
         return dataset.select(kept), dataset.select(held)
 
     def _strata(self, dataset: Any, called: str) -> Int64Array | None:
