@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 
 from mixer.tools.recipe.data import Prompt, formatted
+from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.row_files import read_files
 from mixer.tools.recipe.data.suffixes import suffix_of
 from mixer.utils.errors import InvalidValueError
@@ -167,10 +168,11 @@ def _plain(name: str) -> str:
 
 def _rows(name: str, place: Path, split: str, seed: int) -> tuple[datasets.Dataset, datasets.Dataset]:
     """Reads the rows of a task, for training and for evaluation."""
+    reading = Reading(f"instructions: {name}", str(place))
     if place.is_file():
-        rows = read_files([place], f"instructions: {name}", place)
+        rows = read_files([place], reading)
         train, evaluation = hold_out(len(rows), max(1, len(rows) // 5), seed)
         return rows.select(train), rows.select(evaluation)
     files = [_split_file(place, part) for part in ("train", split)]
-    train, evaluation = (read_files([file], f"instructions: {name}", place) for file in files if file is not None)
+    train, evaluation = (read_files([file], reading) for file in files if file is not None)
     return train, evaluation

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mixer.tools.recipe.data.file_list import Patterns
 from mixer.tools.recipe.data.formats.labelled import in_order
+from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.row_files import files_in, read_files
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.suffixes import KNOWN
@@ -235,7 +236,7 @@ def _load(path: Path, label_column: str | None, patterns: Patterns) -> Any:
         raise FileNotFoundError(
             f"local_files: there is no file at {str(path)!r}. Give a file or a folder of files {KNOWN}."
         )
-    return read_files(files, "local_files", path, numbers=[label_column or "label"], has_types=True)
+    return read_files(files, Reading("local_files", str(path), numbers=[label_column or "label"], has_types=True))
 
 
 def _hold_out(num_samples: int, share: float, seed: int) -> tuple[Int64Array, Int64Array]:

@@ -47,7 +47,7 @@ def test_one_process_trains_with_another_policy_and_model(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--training.max_steps", "many"], "training.max_steps: it must be a number, got 'many'"),
+        (["--training.max_steps", "many"], "training.max_steps must be a whole number, got 'many'"),
         (["--streams.python.factory", "tasks.nowhere.f"], "streams.python.factory: 'tasks.nowhere.f' cannot be found"),
         (["--streams.python.arguments", '{"num_sample": 3}'], "streams.python.factory: tests.commands.recipes.tokens"),
         (["--batch_size", "LossChange", "--batch_size.maximum", "8", "--batch_size.minimum", "9"], "no batch size"),

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from examples.modalities import augmented, image_tasks
 from mixer import Ledger
 from mixer.tools.cli.entry import main
-from mixer.tools.recipe.fields import read_recipe_file
+from mixer.tools.recipe.given import read_recipe_file
 from mixer.tools.recipe.recipe_files import filled_in
 from tasks import ScoreMatrix
 from tests.ranks.warm import some
@@ -100,8 +100,8 @@ def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["recipes/demo.yaml", "--tiny"], "--tiny: recipes/demo.yaml has no miniature"),
-        (["--tiny", "recipes/models/qwen3_sft.yaml"], "--tiny: give the path of the recipe first"),
+        (["recipes/demo.yaml", "--tiny"], "--tiny needs a miniature"),
+        (["--tiny", "recipes/models/qwen3_sft.yaml"], "--tiny: Give the path of the recipe first"),
         (["recipes/models/none.yaml", "--tiny"], "there is no file"),
     ],
 )

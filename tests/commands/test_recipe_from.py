@@ -20,8 +20,11 @@ Converts = Callable[..., tuple[int, str]]
 CHAT = [
     {"messages": [{"role": "user", "content": f"hi {n}"}, {"role": "assistant", "content": "yo"}]} for n in range(8)
 ]
-SHARED = [{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": f"yo {n}"}]} for n in range(8)]
-ALPACA = [{"instruction": f"do {n}", "input": "", "output": "done"} for n in range(8)]
+SHARED = [
+    {"category": "a", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": f"yo {n}"}]}
+    for n in range(8)
+]
+ALPACA = [{"score": 0.5, "instruction": f"do {n}", "input": "", "output": "done"} for n in range(8)]
 ASKED = [{"question": f"{n}?", "answer": "so"} for n in range(8)]
 ROWS = {
     "chat": CHAT,
@@ -140,10 +143,12 @@ THEIRS = "model_name_or_path: a\n"  # LLaMA-Factory's and TRL's
 ONLINE = THEIRS + "stage: sft\ndataset: d\ndataset_dir: ONLINE\n"
 ROWS_OF = "base_model: a\ndatasets:\n  - {path: d}\n"
 HELD = {"validation": 0.25}
-CHATS = {"class_path": "Chat", "init_args": {"column": "messages", "train_on": "assistant"}}
-SHARED_CHATS = {"class_path": "Chat", "init_args": {"column": "conversations", "train_on": "assistant"}}
+REST = {"ignored_columns": ["*"]}
+CHATS = {"class_path": "Chat", "init_args": {"column": "messages", "train_on": "assistant", **REST}}
+SHARED_CHATS = {"class_path": "Chat", "init_args": {"column": "conversations", "train_on": "assistant", **REST}}
+ALPACAS = {"class_path": "Dialogue", "init_args": REST}
 FORMED = {"prompt": "Q {question} A", "completion": "{answer}", "train_on_prompt": False}
-RENAMED = {"class_path": "Dialogue", "init_args": {"rename": {"question": "instruction", "answer": "output"}}}
+RENAMED = {"class_path": "Dialogue", "init_args": {"rename": {"question": "instruction", "answer": "output"}, **REST}}
 
 
 def sft(streams: dict[str, Any], lora: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -160,7 +165,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
             {
                 "chat": {"data": {"path": "DATA/chat.jsonl"}, "format": CHATS, **HELD},
                 "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
-                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, "rows_share": 0.5, **HELD},
+                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, "format": ALPACAS, "rows_share": 0.5, **HELD},
                 "asked": {
                     "data": {"path": "DATA/asked.jsonl"},
                     "format": {"class_path": "Prompt", "init_args": FORMED},
@@ -207,7 +212,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
         FACTORY,
         sft(
             {
-                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, **HELD},
+                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, "format": ALPACAS, **HELD},
                 "asked": {"data": {"path": "DATA/asked.jsonl"}, "format": RENAMED, **HELD},
                 "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
             },
@@ -365,6 +370,7 @@ def test_other_trainers(case: str, folder: Path, tmp_path: Path, converted: Conv
 KEYS: list[tuple[str, str, Any]] = [
     (ONLINE, "streams.d.data.path", "d"),
     (ONLINE + "max_samples: 9\n", "streams.d.data", {"path": "d", "split": "train[:9]"}),
+    (ONLINE + "max_samples: 9\n", "left.max_samples", ...),
     (ONLINE + "max_samples: 9\neval_dataset: d\n", "evaluation.eval_d.data.split", "train[:9]"),
     (ONLINE + "max_samples: 9\nstreaming: true\n", "left.max_samples", ...),
     (ONLINE + "eval_dataset: d\n", "evaluation.eval_d.data.path", "d"),

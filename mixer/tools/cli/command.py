@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from mixer.tools.recipe.fields import check_written_classes
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.storage_options import without_credentials
 
@@ -146,7 +145,6 @@ def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Na
     Raises:
         ValueError: If a field is wrong; names it.
     """
-    check_written_classes(recipe_class, config)
     names = [field.name for field in fields(recipe_class) if field.name != "training"]  # type: ignore[arg-type]
     try:
         built = parser.instantiate(config)

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.distributed.ending import end_together, import_early
@@ -22,10 +23,10 @@ from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.tools.cli.command import Command
 from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, summaries
 from mixer.tools.recipe.early_names import check_names
-from mixer.tools.recipe.fields import check_recipe, explain_parser_error, trainer_in
-from mixer.tools.recipe.overriding import overriding
+from mixer.tools.recipe.given import Given, check_recipe, given_in
 from mixer.tools.recipe.tiny import tiny
 from mixer.utils.hidden_names import hidden
+from mixer.utils.storage_options import without_values
 from mixer.utils.text import did_you_mean, print_lines
 
 INTERRUPTED = 130
@@ -85,11 +86,13 @@ def _run(words: list[str]) -> int | None:
 
 def _run_command(loaded: Command, name: str, rest: list[str]) -> int | None:
     with tiny(rest) if name in ("train", "continual") else nullcontext(rest) as rest:
-        command = _for_trainer(loaded, rest)
-        command.parser.prog, recipe_class = f"mixer {name}", command.recipe_class
-        parser = command.parser
-        config = parser.parse_args(rest) if recipe_class is None else _parsed(parser, recipe_class, rest)
-    return command.run(config)
+        if (recipe_class := loaded.recipe_class) is None:
+            loaded.parser.prog = f"mixer {name}"
+            return loaded.run(loaded.parser.parse_args(rest))
+        given = given_in(recipe_class, _with_recipe(rest), loaded.parser._option_string_actions)  # noqa: SLF001 argparse
+        command = _for_trainer(loaded, recipe_class, given.fields.get("trainer"))
+        command.parser.prog = f"mixer {name}"
+        return command.run(_parsed(command.parser, command.recipe_class or recipe_class, given))
 
 
 @contextmanager
@@ -124,13 +127,12 @@ def _overview() -> argparse.ArgumentParser:
     return parser
 
 
-def _for_trainer(command: Command, words: list[str]) -> Command:
-    """Makes the command for recipes with the training arguments of the trainer that the recipe, or an option, names."""
-    for_trainer = getattr(command.recipe_class, "for_trainer", None)
-    trainer = None if for_trainer is None else trainer_in(_with_recipe(words))
+def _for_trainer(command: Command, recipe_class: type, trainer: Any) -> Command:
+    """Makes the command for recipes with the training arguments of a trainer."""
+    for_trainer = getattr(recipe_class, "for_trainer", None)
     if for_trainer is None or trainer is None or command.of_recipe is None:
         return command
-    return command.of_recipe(for_trainer(trainer))
+    return command.of_recipe(for_trainer(str(trainer)))
 
 
 def _of_run(words: list[str]) -> list[str]:
@@ -143,20 +145,21 @@ def _with_recipe(words: list[str]) -> list[str]:
     return ["--recipe", *words] if words and not words[0].startswith("-") else words
 
 
-def _parsed(parser: ArgumentParser, recipe_class: type, words: list[str]) -> Namespace:
+def _parsed(parser: ArgumentParser, recipe_class: type, given: Given) -> Namespace:
     """Parses a command with a recipe.
 
     Raises:
         ValueError: If a field is wrong; names it.
-        OSError: If the recipe cannot be read.
     """
-    words = _with_recipe(words)
-    recipe = check_recipe(recipe_class, words, parser._option_string_actions)  # noqa: SLF001 argparse
+    check_recipe(recipe_class, given.fields)
+    recipe = ["--recipe", yaml.safe_dump(given.fields, sort_keys=False)] if given.fields else []
     parser.exit_on_error = False
     try:
-        return parser.parse_args(overriding(recipe_class, words))
+        config = parser.parse_args([*recipe, *given.others])
     except argparse.ArgumentError as error:
-        raise ValueError(explain_parser_error(error, recipe_class, recipe)) from None
+        raise ValueError(without_values(" ".join(str(error).split()), given.fields)) from None
+    config["recipe"] = given.files
+    return config
 
 
 def _refuse(title: str, problem: str) -> NoReturn:

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mixer.tools.recipe.fields import read_recipe_file, unknown_field
+from mixer.tools.recipe.fields import CLASS_KEYS, unknown_field
+from mixer.tools.recipe.given import read_recipe_file
 
 # Files and classes of the fields of a recipe, and of its sections.
 RECIPE = ("mixer", "tools/recipe/recipe.py", "Recipe")
@@ -30,30 +31,28 @@ def check_names(words: Sequence[str]) -> None:
         words: Arguments of a command that takes a recipe, its path first.
 
     Raises:
-        ValueError: Names the field and the nearest known one.
+        InvalidValueError: Names the field and the nearest known one.
     """
     if not words or not Path(words[0]).is_file():
         return
-    recipe = read_recipe_file(words[0])
-    own, sections = fields_of(*RECIPE), {name: _fields(parts) for name, parts in SECTIONS.items()}
-    of_any = {name for known in sections.values() for name in known}
-    _check(recipe, [*own, *of_any], own, "")
-    _check(recipe.get("model"), sections["model"], sections["model"], "model.")
-    streams = recipe.get("streams")
-    for name, stream in streams.items() if isinstance(streams, Mapping) else ():
-        _check(stream, sections["streams"], sections["streams"], f"streams.{name}.")
-    if recipe.get("trainer") is None:  # those of TRL have more arguments
-        _check(recipe.get("training"), sections["training"], sections["training"], "training.")
+    recipe, own = read_recipe_file(words[0]), fields_of(*RECIPE)
+    sections = {name: [field for part in parts for field in fields_of(*part)] for name, parts in SECTIONS.items()}
+    _check(recipe, own, "", [name for known in sections.values() for name in known])
+    if recipe.get("trainer") is not None:  # those of TRL have more arguments
+        del sections["training"]
+    for section, known in sections.items():
+        content = recipe.get(section)
+        if section != "streams":
+            _check(content, known, f"{section}.")
+        elif isinstance(content, Mapping):
+            for name, stream in content.items():
+                _check(stream, known, f"streams.{name}.")
 
 
-def _check(content: Any, allowed: Sequence[str], known: Sequence[str], section: str) -> None:
+def _check(content: Any, known: Sequence[str], section: str, others: Sequence[str] = CLASS_KEYS) -> None:
     for name in content if isinstance(content, Mapping) else ():
-        if isinstance(name, str) and name not in allowed and name not in ("class_path", "init_args"):
-            raise ValueError(unknown_field(f"{section}{name}", name, known))
-
-
-def _fields(parts: Sequence[tuple[str, str, str]]) -> list[str]:
-    return [name for part in parts for name in fields_of(*part)]
+        if isinstance(name, str) and name not in (*known, *others):
+            raise unknown_field(f"{section}{name}", name, known)
 
 
 def fields_of(package: str, file: str, name: str) -> list[str]:

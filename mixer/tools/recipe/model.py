@@ -18,6 +18,7 @@ from mixer.models.heads import Head
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.multi_task import MultiTaskModel
 from mixer.tools.recipe.streams import call_by_name
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import did_you_mean
 
 Task = Literal[
@@ -112,26 +113,22 @@ class ModelRecipe:
 
     def _with_heads(self, has_weights: bool) -> PreTrainedModel:
         if self.heads and self.task != "encoder":
-            raise ValueError(
-                f"heads are for an encoder, and the task {self.task!r} has a head of its own: set task to encoder."
-            )
+            raise InvalidValueError.about("heads", f"are for an encoder, and task is {self.task!r}: set it to encoder.")
         model = self._build(has_weights)
         if self.heads:
             return MultiTaskModel.from_encoder(model, self.heads)
         if self.task == "encoder" and not takes_task(model):
-            raise ValueError(
-                f"{type(model).__name__} is an encoder, which has no loss: give it heads, such as "
-                '{"topic": {"num_labels": 6}}, or set another task.'
-            )
+            text = f"{type(model).__name__} is an encoder, which has no loss: give it heads, such as"
+            raise InvalidValueError(f'{text} {{"topic": {{"num_labels": 6}}}}, or another task.', option="heads")
         return model
 
     def _build(self, has_weights: bool) -> PreTrainedModel:
         if self.factory is not None:
             if self.name_or_path is not None or self.config:
-                raise ValueError("factory gives the whole model: leave out name_or_path and config.")
+                raise InvalidValueError.about("factory", "gives the whole model: leave out name_or_path and config.")
             return call_by_name("factory", self.factory, self.arguments)  # type: ignore[no-any-return]
         if self.arguments:
-            raise ValueError("arguments are those of factory, a function that gives the model: name it.")
+            raise InvalidValueError.about("arguments", "are those of factory, which gives the model: name it.")
         auto: Any = getattr(transformers, _AUTO_CLASSES[self.task][0])
         quantized = self._quantized()
         if self.name_or_path is not None and has_weights:
@@ -141,9 +138,8 @@ class ModelRecipe:
         elif "model_type" in self.config:
             config = AutoConfig.for_model(**self.config)
         else:
-            raise ValueError(
-                "give name_or_path, or a config with a model_type (such as 'llama') for a new model, or factory."
-            )
+            text = "is needed, or factory, or for a new model a config with a model_type, such as 'llama'."
+            raise InvalidValueError.about("name_or_path", text)
         return auto.from_config(config)  # type: ignore[no-any-return]
 
     def _quantized(self) -> dict[str, Any]:
@@ -151,21 +147,22 @@ class ModelRecipe:
         if self.quantization is None:
             return {}
         if self.name_or_path is None:
-            raise ValueError("quantization is of a trained model: give name_or_path.")
+            raise InvalidValueError.about("quantization", "is of a trained model: give name_or_path.")
         known = list(inspect.signature(BitsAndBytesConfig).parameters)
         _check_known(self.quantization, known, "quantization", "transformers.BitsAndBytesConfig")
         if not is_bitsandbytes_available():
-            raise ValueError("quantization needs bitsandbytes, which is not installed: pip install bitsandbytes.")
+            raise InvalidValueError.about("quantization", "needs bitsandbytes: pip install bitsandbytes.")
         try:
             return {"quantization_config": BitsAndBytesConfig(**self.quantization)}  # type: ignore[no-untyped-call]
         except (ValueError, TypeError) as error:
-            raise ValueError(f"quantization: {error}") from error
+            raise InvalidValueError(f"quantization: {error}", option="quantization") from error
 
 
 def _check_known(arguments: Mapping[str, Any], known: Sequence[str], called: str, kind: str) -> None:
     for name in arguments:
         if name not in known:
-            raise ValueError(f"{called}: {name!r} is no argument of {kind}.{did_you_mean(name, known)}")
+            text = f"{name!r} is no argument of {kind}.{did_you_mean(name, known)}"
+            raise InvalidValueError.about(called, text, found=name)
 
 
 def load_pretrained(kind: Any, name: str, **options: Any) -> Any:
@@ -211,7 +208,7 @@ def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) 
             model = peft.prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
         adapted: Any = peft.get_peft_model(model, config)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"lora: {error}") from error
+        raise InvalidValueError(f"lora: {error}", option="lora") from error
     return adapted  # type: ignore[no-any-return]
 
 
@@ -228,12 +225,12 @@ def lora_config(arguments: Mapping[str, Any], task: Task) -> Any:
     try:
         import peft
     except ModuleNotFoundError:
-        raise ValueError("lora needs peft, which is not installed: pip install 'adaptive-mixer[peft]'.") from None
+        raise InvalidValueError.about("lora", "needs peft: pip install 'adaptive-mixer[peft]'.") from None
     _check_known(arguments, [field.name for field in fields(peft.LoraConfig)], "lora", "peft.LoraConfig")
     try:
         return peft.LoraConfig(**{"task_type": _AUTO_CLASSES[task][1], **arguments})
     except (ValueError, TypeError) as error:
-        raise ValueError(f"lora: {error}") from error
+        raise InvalidValueError(f"lora: {error}", option="lora") from error
 
 
 def note_class_names(

@@ -20,6 +20,7 @@ from mixer.schedules.base import Schedule
 from mixer.tools.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.model import ModelRecipe, load_pretrained, note_class_names
+from mixer.tools.recipe.retold import retold
 from mixer.tools.recipe.stream_checks import (
     check_evaluation,
     check_lengths,
@@ -33,6 +34,7 @@ from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import stay_on_meta
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import safe_names
 
 # Fields that are built or loaded; all others are passed on to the trainer.
@@ -134,7 +136,7 @@ class Recipe:
         if trainer is None:
             return Recipe
         if trainer not in KINDS:
-            raise ValueError(f"trainer: there is no {trainer!r}; there are {', '.join(KINDS)}.")
+            raise InvalidValueError(option="trainer", expected=f"one of {', '.join(KINDS)}", found=trainer)
         arguments = KINDS[trainer].load(KINDS[trainer].config)
         # HfArgumentParser, if something used it before, has left classes made later with fields of fewer types.
         hints = get_type_hints(arguments)
@@ -222,9 +224,8 @@ class Recipe:
             return self.objective
         objective = as_objective(self.objective or options_in(self.training).objective)
         if objective is None:
-            raise ValueError(
-                f"targets: {list(rows)} are development rows of an objective, and there is none: give objective, too."
-            )
+            text = f"are development rows of an objective, got {list(rows)} and none: give objective, too."
+            raise InvalidValueError.about("targets", text, found=list(rows))
         return replace(objective, development_sets=rows)
 
     def build_data(self) -> BuiltData:
@@ -267,7 +268,8 @@ class Recipe:
         """
         twice = [name for name in sets if called == "evaluation" and name in self.streams]
         if twice:
-            raise ValueError(f"evaluation: {twice} are streams, whose evaluation sets are their own validation rows.")
+            text = f"{twice} are streams, whose evaluation sets are their own validation rows."
+            raise InvalidValueError.about("evaluation", text, found=twice)
         with _naming(called):
             return {name: self._build(name, own, tokenizer) for name, own in sets.items()}
 
@@ -281,12 +283,13 @@ class Recipe:
             ValueError: If it cannot be loaded.
         """
         if self.trainer is not None and self.tokenizer is None:
-            raise ValueError(f"tokenizer: trainer {self.trainer} needs one: give a folder or a name on the hub.")
+            text = f"is needed by trainer {self.trainer}: give a folder or a name on the hub."
+            raise InvalidValueError.about("tokenizer", text)
         # TRL pads by itself.
         tokenizer = load_tokenizer(self.tokenizer, self.model.task, self.trainer is None and self._reads_rows)
         if self.chat_template is not None:
             if tokenizer is None:
-                raise ValueError("chat_template: it is a tokenizer's: give tokenizer, too.")
+                raise InvalidValueError.about("chat_template", "It is a tokenizer's: give tokenizer, too.")
             with _naming("chat_template"):
                 tokenizer.chat_template = chat_template_of(self.chat_template)
         return tokenizer
@@ -345,7 +348,10 @@ def _naming(field_name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{field_name}: {error}") from error
+        option = getattr(error, "option", None)
+        raise retold(
+            error, f"{field_name}: {error}", option=f"{field_name}.{option}" if option else field_name
+        ) from error
 
 
 def _on_first_ranks_first(

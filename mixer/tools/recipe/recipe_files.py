@@ -14,6 +14,7 @@ from jsonargparse import ArgumentParser
 from mixer.policies.contract import Unit
 from mixer.policies.registry import policy_classes
 from mixer.tools.recipe.recipe import Recipe
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.nested import Field, flat
 from mixer.utils.storage_options import STORAGE_OPTIONS
 from mixer.utils.yaml_files import load_yaml
@@ -69,7 +70,7 @@ def _refuse_unknown_packages(content: Any, field: str = "", is_text: bool = Fals
         for part in content:
             _refuse_unknown_packages(part, field, is_text)
     elif isinstance(content, str) and not is_text and _is_of_unknown_package(content):
-        raise ValueError(f"{field}: {content} is of a package that is not loaded here")
+        raise InvalidValueError(f"{field}: {content} is of a package that is not loaded here", option=field)
 
 
 def _is_of_unknown_package(name: str) -> bool:
@@ -102,7 +103,7 @@ def read_recipe(path: Path) -> str:
     """
     text = path.read_text(encoding="utf-8")
     if not text.endswith("\n"):
-        raise ValueError("it was cut off" if text else "it is empty")
+        raise InvalidValueError("it was cut off" if text else "it is empty", option="recipe")
     filled_in(text)
     return text
 

@@ -18,6 +18,7 @@ from mixer.run.config import OF_TRAINER, MixingConfig
 from mixer.tools.recipe.data.splits import check_disjoint
 from mixer.tools.recipe.streams import BuiltStream, StreamRecipe
 from mixer.trainer.checks.shared_rows import tell_shared_rows
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import drawn_places
 
 logger = logging.get_logger(__name__)
@@ -64,10 +65,9 @@ def in_words_of_recipes(known: Collection[str] = frozenset({"evaluation", "strea
     try:
         yield
     except (ValueError, TypeError) as error:
-        text = _in_words(str(error), known)
-        if type(error) not in (ValueError, TypeError) or text == str(error):
-            raise
-        raise type(error)(text) from error
+        if error.args == (str(error),):
+            error.args = (_in_words(str(error), known),)
+        raise
     finally:
         logging_of_python.setLogRecordFactory(made)
 
@@ -99,14 +99,8 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
         ValueError: Names the field and the way out.
     """
     if not streams:
-        raise ValueError("streams: there is none; give at least one stream, such as {text: {data: {path: PATH}}}.")
+        raise InvalidValueError.about("streams", "must be one or more, such as {text: {data: {path: PATH}}}, got none.")
     for name, stream in streams.items():
-        if stream.data is None and stream.factory is None:
-            others = [other for other in streams if other != name]
-            raise ValueError(
-                f"streams.{name}: give data (path: a name on the hub, a file or a folder) or factory, a function that "
-                f"gives a data set; it has neither. The other streams are {others}."
-            )
         split = stream.train_split if stream.data is None else stream.data.split
         held_out = [part for part in (own.partition("[")[0].strip() for own in split.split("+")) if is_held_out(part)]
         if held_out:
@@ -116,7 +110,9 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
             check_disjoint(stream.data.split, stream.data.validation_split, f"streams.{name}.data")
     without = [name for name, stream in streams.items() if stream.weight is None]
     if without and len(without) < len(streams):
-        raise ValueError(f"streams: give a weight to every stream or to none; these have none: {without}.")
+        raise InvalidValueError.about(
+            "streams", f"must all have a weight, or none: {without} have none.", found=without
+        )
     if isinstance(mixing, Mapping):
         weights_array(mixing, list(streams), "mixing")
 
@@ -137,9 +133,10 @@ def check_evaluation(
     evaluates = training.eval_strategy != "no"
     if evaluates and not evaluated:
         strategy = IntervalStrategy(training.eval_strategy).value
-        raise ValueError(
-            f"training.eval_strategy is {strategy!r}, and no stream has data to evaluate on: give "
-            "one validation (a share or a number of its rows) or data.validation_split, or set eval_strategy to 'no'."
+        raise InvalidValueError.about(
+            "training.eval_strategy",
+            f"is {strategy!r}, and no stream has data to evaluate on: give "
+            "one validation (a share or a number of its rows) or data.validation_split, or set eval_strategy to 'no'.",
         )
     held_out = [
         name
@@ -194,7 +191,5 @@ def check_lengths(dataset: Any, called: str) -> None:
     some = dataset[drawn_places(len(dataset), _NUM_CHECKED_ROWS, 0)]["input_ids"]
     lengths = sorted({len(tokens) for tokens in some if isinstance(tokens, list)})
     if len(lengths) > 1:
-        raise ValueError(
-            f"{called}: its rows have from {lengths[0]} to {lengths[-1]} tokens, and batches cannot be padded: give "
-            "the recipe the tokenizer that made them, for its pad token."
-        )
+        text = f"is needed for its pad token: rows of {called} have from {lengths[0]} to {lengths[-1]} tokens."
+        raise InvalidValueError.about("tokenizer", f"{text} Give the one that made them.")

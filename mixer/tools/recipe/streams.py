@@ -17,6 +17,7 @@ from mixer.tools.recipe.data.formats.dialogue import shapes_in
 from mixer.tools.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.validation import Validation
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.hidden_names import hidden
 from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_range
@@ -45,7 +46,7 @@ def _part_of(dataset: Any, share: float, called: str) -> Any:
     if share == 1.0:
         return dataset
     if not isinstance(dataset, Sized):
-        raise ValueError(f"{called}={share}: the data have no number of rows; leave it at 1.")
+        raise InvalidValueError(f"{called}={share}: the data have no number of rows; leave it at 1.", option=called)
     return selected(dataset, drawn_places(len(dataset), max(1, round(share * len(dataset))), _SHARE_SEED))
 
 
@@ -75,13 +76,14 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
             function = getattr(pkgutil.resolve_name(package), name)
     except (ImportError, AttributeError, ValueError) as error:
         hint = hidden(dotted_name) or "Is its package installed, or its file beside the recipe?"
-        raise ValueError(f"{field_name}: {dotted_name!r} cannot be found ({error}). {hint}") from None
+        raise InvalidValueError.about(field_name, f"{dotted_name!r} cannot be found ({error}). {hint}") from None
     try:
         return function(*positional, **arguments)
     except (TypeError, ValueError, OSError, ImportError) as error:
         call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
         cause = without_values(str(error), arguments)
-        raise ValueError(f"{field_name}: {dotted_name}({call}) failed: {cause}") from error
+        text = f"{field_name}: {dotted_name}({call}) failed: {cause}"
+        raise InvalidValueError(text, option=field_name) from error
 
 
 def _check_labels(given: Labelled, fitted: Labelled, train: Any, evaluation: Any, called: str) -> None:
@@ -195,12 +197,12 @@ class StreamRecipe:
         if isinstance(self.validation, Validation) and (column := self.validation.stratify_by):
             own_format = _without(own_format, column)
         if isinstance(own_format, Dialogue) and trainer is None:
-            raise ValueError(f"{called}.format: Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
+            text = "Dialogue is for TRL's trainers: give the recipe trainer, such as sft."
+            raise InvalidValueError.about(f"{called}.format", text)
         if own_format is not None:
             if tokenizer is None:
-                raise ValueError(
-                    f"{called}.format: {type(own_format).__name__} needs a tokenizer: give the recipe one."
-                )
+                text = f"{type(own_format).__name__} needs a tokenizer: give the recipe one."
+                raise InvalidValueError.about(f"{called}.format", text)
             rows = train, evaluation
             chosen = fitted(train, own_format, tokenizer, task, called)
             names = chosen.class_names(train)
@@ -210,10 +212,8 @@ class StreamRecipe:
             if evaluation is not None:
                 evaluation = formatted(evaluation, chosen, tokenizer, task, f"{called} (validation)")
         elif trainer is None and self.data is not None and "input_ids" not in (columns := column_names(train)):
-            raise ValueError(
-                f"{called}: the data have the columns {columns} and no tokens (input_ids): give format, one of Text, "
-                "Prompt, Chat and Labelled."
-            )
+            text = f"is needed, one of Text, Prompt, Chat and Labelled: of the columns {columns} none is input_ids."
+            raise InvalidValueError.about(f"{called}.format", text, found=columns)
         is_own = self.data is not None or self.format is not None or self.validation is not None
         content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
         options = {option.name: getattr(self, option.name) for option in fields(self) if option.name not in _OF_DATA}
@@ -227,10 +227,8 @@ class StreamRecipe:
         """
         is_pair, is_own = trainer != "sft", not isinstance(self.format, Dialogue | None)
         if is_own and is_pair:
-            raise ValueError(
-                f"{called}.format: trainer {trainer} learns from pairs of answers, which {type(self.format).__name__} "
-                "does not make: leave format out."
-            )
+            text = f"makes no pairs of answers, which {trainer} learns from: leave out {type(self.format).__name__}."
+            raise InvalidValueError.about(f"{called}.format", text)
         if is_own or (self.format is None and not is_pair and self._is_ready(training, column_names(rows), called)):
             return self.format
         as_turns = not is_pair and training.assistant_only_loss
@@ -240,13 +238,13 @@ class StreamRecipe:
         """Whether rows are tokens or texts, as SFTTrainer reads them."""
         text, shapes = training.dataset_text_field, shapes_in(columns)
         if "input_ids" not in columns and text in columns and shapes:
-            raise ValueError(
-                f"{called}: of the columns {columns}, {text!r} has texts and others are {' and '.join(shapes)}: choose "
-                "by data.columns which to read."
-            )
+            has = f"{text!r} has texts and others are {' and '.join(shapes)}"
+            text = f"Of the columns {columns}, {has}: choose here which to read."
+            raise InvalidValueError.about(f"{called}.data.columns", text, found=columns)
         is_ready = "input_ids" in columns or text in columns
         if is_ready and training.assistant_only_loss and "labels" not in columns:
-            raise ValueError(f"{called}: assistant_only_loss: the columns {columns} are no conversation's.")
+            text = f"needs conversations, and {called} has the columns {columns}."
+            raise InvalidValueError.about("training.assistant_only_loss", text, found=columns)
         return is_ready
 
     def _split(self, called: str) -> tuple[Any, Any]:
@@ -255,28 +253,24 @@ class StreamRecipe:
         if self.validation is None:
             return train, evaluation
         if evaluation is not None:
-            raise ValueError(f"{called}: it has a validation split already: give that or validation, not both.")
+            raise InvalidValueError.about(f"{called}.validation", "stands beside a validation split: give one of them.")
         own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
         return own.carve(train, f"{called}.validation")
 
     def _load(self, called: str) -> tuple[Any, Any]:
         if (self.factory is None) == (self.data is None):
-            raise ValueError(
-                f"{called}: give data (path: a name on the hub, a file or a folder) or factory, a function that gives "
-                f"a data set; it has {'neither' if self.data is None else 'both'}."
-            )
+            has = "neither" if self.data is None else "both"
+            expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
+            raise InvalidValueError(option=f"{called}.data", expected=expected, found=has)
         if self.data is not None:
             if self.arguments or (self.train_split, self.validation_split) != ("train", "validation"):
-                raise ValueError(
-                    f"{called}: arguments, train_split and validation_split belong to factory; data has its splits in "
-                    "data.split and data.validation_split."
-                )
+                text = "belongs to factory, as validation_split and arguments: write data.split, data.validation_split."
+                raise InvalidValueError.about(f"{called}.train_split", text)
             return self.data.load(f"{called}.data", () if self.format is None else self.format.numbers)
         splits = call_by_name(f"{called}.factory", str(self.factory), self.arguments)
         if not isinstance(splits, Mapping):
             return splits, None
         if self.train_split not in splits:
-            raise ValueError(
-                f"{called}.train_split: {self.factory} gives the splits {list(splits)}, not {self.train_split!r}."
-            )
+            expected = f"one of {list(splits)}, which {self.factory} gives"
+            raise InvalidValueError(option=f"{called}.train_split", expected=expected, found=self.train_split)
         return splits[self.train_split], splits.get(self.validation_split)

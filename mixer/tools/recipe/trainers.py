@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from mixer.tools.recipe.model import ModelRecipe, Task
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import weightless
+from mixer.utils.errors import InvalidValueError
 
 TrainerName = Literal["sft", "dpo", "reward"]
 
@@ -36,7 +37,7 @@ class TrainerKind(NamedTuple):
         try:
             return getattr(importlib.import_module(self.module), name)
         except ImportError as error:
-            raise ValueError(f"trainer: {error}") from None
+            raise InvalidValueError(f"trainer: {error}", option="trainer") from None
 
 
 KINDS: Mapping[str, TrainerKind] = {
@@ -67,7 +68,7 @@ def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
     """
     task = KINDS[name].task
     if model.task not in ("causal-lm", task):
-        raise ValueError(f"model.task: trainer {name} trains a model of the task {task}, got {model.task!r}.")
+        raise InvalidValueError(option="model.task", expected=f"{task} for trainer {name}", found=model.task)
     if name != "reward":
         return model
     return replace(model, task=task, config={"num_labels": 1, **model.config})

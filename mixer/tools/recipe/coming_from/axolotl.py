@@ -7,6 +7,7 @@ from typing import Any
 from mixer.tools.recipe.coming_from import common
 from mixer.tools.recipe.coming_from.common import Table
 from mixer.tools.recipe.coming_from.source import Source
+from mixer.tools.recipe.data.formats.conversation import ALL
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.data.suffixes import suffix_of
 
@@ -159,7 +160,7 @@ def _chat(part: Source, keys: Table, column: str, whole: bool) -> dict[str, Any]
     for key, reason in keys["chats"].items():
         fits = isinstance(reason, Mapping) and part.content.get(key) in reason["fits"]
         part.take(key) if fits else part.leave(key, reason["why"] if isinstance(reason, Mapping) else reason)
-    return common.written("Chat", **arguments)
+    return common.written("Chat", **arguments, ignored_columns=[ALL])
 
 
 def _written_out(own: Source, trainer: str, whole: bool) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from transformers.training_args import OptimizerNames
 
 from mixer.run.config import MixingOptions
 from mixer.tools.recipe.coming_from.source import Source
+from mixer.tools.recipe.data.formats.conversation import ALL
 from mixer.tools.recipe.trainers import KINDS
 from mixer.utils.text import safe_name
 
@@ -77,11 +78,10 @@ def written(name: str, **arguments: Any) -> dict[str, Any]:
     return {"format": {"class_path": name, "init_args": arguments}}
 
 
-def dialogue(rename: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
-    """Returns the field `format` of a stream whose columns have other names, and nothing if they have ours."""
+def dialogue(rename: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the field `format` of a stream of turns or answers; the other tools leave other columns unread."""
     names = {theirs: ours for theirs, ours in rename.items() if theirs != ours}
-    arguments |= {"rename": names} if names else {}
-    return written("Dialogue", **arguments) if arguments else {}
+    return written("Dialogue", **({"rename": names} if names else {}), ignored_columns=[ALL])
 
 
 def texts_in(column: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from mixer.tools.recipe.coming_from.source import LeftKeys, Source
-from mixer.tools.recipe.fields import read_recipe_file
+from mixer.tools.recipe.given import read_recipe_file
 from mixer.tools.recipe.recipe_files import filled_in
 
 # The tools, each with a module and a section of keys.yaml of its name.

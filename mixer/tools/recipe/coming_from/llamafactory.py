@@ -7,6 +7,7 @@ from typing import Any
 from mixer.tools.recipe.coming_from import common
 from mixer.tools.recipe.coming_from.common import Table
 from mixer.tools.recipe.coming_from.source import LeftKeys, Source
+from mixer.tools.recipe.data.formats.conversation import ALL
 from mixer.utils.text import safe_name
 from mixer.utils.validation import load_json
 
@@ -35,7 +36,8 @@ def recipe_of(source: Source, keys: Table, folder: Path) -> dict[str, Any]:
     if "eval_dataset" in source.content:
         _add(source, keys, evaluation, "eval_dataset", known, place, streams)
     if not source.take("streaming"):
-        source.take("max_samples")
+        reason = "it is a slice, train[:N], which data of fewer rows do not have: take it out there"
+        source.leave("max_samples", reason, is_harmless=True)
     training = _training(source, keys, stage, trainer, validates or bool(evaluation))
     source.close(keys["reasons"], harmless=keys["harmless"])
     own = {"evaluation": evaluation} if evaluation else {}
@@ -146,7 +148,7 @@ def _format(columns: Source, keys: Table, stage: str, chats: str, whole: bool) -
     if chats and stage == "sft":
         column = columns.take("messages", chats)
         columns.close({**keys["reasons"], **keys["chats"]})
-        return common.written("Chat", column=column, train_on="all" if whole else "assistant")
+        train_on = "all" if whole else "assistant"
+        return common.written("Chat", column=column, train_on=train_on, ignored_columns=[ALL])
     rename = {columns.take(key): ours for key, ours in keys["columns"].items() if key in columns.content}
-    ignored = {"ignored_columns": [columns.content["history"]]} if "history" in columns.content else {}
-    return common.dialogue(rename, **ignored)
+    return common.dialogue(rename)

@@ -10,6 +10,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from mixer.utils.errors import InvalidValueError
+
 logger = logging.get_logger(__name__)
 
 
@@ -61,8 +63,9 @@ def ensure_pad_token(tokenizer: Any, task: str) -> None:
         tokenizer.pad_token = tokenizer.eos_token
         logger.warning("tokenizer: it has no pad token; batches are padded with its eos_token %r.", tokenizer.eos_token)
         return
-    raise ValueError(
+    raise InvalidValueError(
         f"{type(tokenizer).__name__} has no pad token to pad batches with: give it one, as in tokenizer: "
         "{factory: transformers.AutoTokenizer.from_pretrained, arguments: {pretrained_model_name_or_path: NAME, "
-        "pad_token: '<pad>'}}, which the model must know."
+        "pad_token: '<pad>'}}, which the model must know.",
+        option="pad_token",
     )

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import read_json, write_json
-from mixer.utils.text import first_of, listed, short_number
+from mixer.utils.text import first_of, listed, printable, short_number
 
 logger = logging.get_logger(__name__)
 
@@ -126,16 +126,21 @@ def _kept_in(folder: Path) -> list[FileRead]:
     return [FileRead(**one) for one in read_json(folder / _KEPT)["files"]]
 
 
+def is_first_rank() -> bool:
+    """Returns whether this process tells of files, which all ranks read."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def tell_of_files(called: str, files: Sequence[FileRead]) -> None:
     """Tells which files are read, and which of them are much unlike the others; on the first rank alone."""
-    if int(os.environ.get("RANK", "0")):
+    if not is_first_rank():
         return
-    logger.warning("%s: %s.", called, in_words(files))
+    logger.warning("%s: %s.", called, printable(in_words(files)))
     if others := unlike(files):
         told = listed(first_of([f"{name} ({why})" for name, why in others.items()]))
         logger.warning(
             "%s: much unlike the other files: %s. If they are no data, leave them out, as by data.exclude: [%s].",
-            *(called, told, ", ".join(f'"{name}"' for name in first_of(list(others), 3)[:3])),
+            *(called, printable(told), printable(", ".join(f'"{name}"' for name in first_of(list(others), 3)[:3]))),
         )
 
 

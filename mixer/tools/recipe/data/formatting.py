@@ -17,7 +17,8 @@ from transformers.utils import logging
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, NUM_CUT
-from mixer.utils.errors import InvalidValueError
+from mixer.tools.recipe.retold import retold
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.files import read_json, write_json
 from mixer.utils.text import shortened
 
@@ -71,9 +72,11 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     path.parent.mkdir(parents=True, exist_ok=True)
     samples = encode_all(new_fingerprint=fingerprint, cache_file_name=str(path), desc=f"{called}: {_name(chosen)}")
     if not len(samples):
-        raise ValueError(
+        raise InvalidValueError(
             f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: "
-            f"{chosen.why_nothing(dataset.select(range(min(ROWS_AT_ONCE, len(dataset)))).to_list())}."
+            f"{chosen.why_nothing(dataset.select(range(min(ROWS_AT_ONCE, len(dataset)))).to_list())}.",
+            option="format",
+            stream=called,
         )
     if encode.cut["rows"]:  # else they come from the cache
         write_json(path.with_suffix(".json"), encode.cut)
@@ -166,14 +169,15 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
         TypeError: If the data set is of another kind.
     """
     if not isinstance(dataset, (datasets.Dataset, datasets.IterableDataset)):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{called}: {_name(chosen)} reads a datasets.Dataset or datasets.IterableDataset, got a "
-            f"{type(dataset).__name__}. Dataset.from_list or Dataset.from_generator make one."
+            f"{type(dataset).__name__}. Dataset.from_list or Dataset.from_generator make one.",
+            option="data",
+            stream=called,
         )
     if task not in chosen.tasks:
-        raise ValueError(
-            f"{called}: {_name(chosen)} makes samples for a model of the task {' or '.join(chosen.tasks)}, not {task}."
-        )
+        text = f"{called}: {_name(chosen)} makes samples for the task {' or '.join(chosen.tasks)}, not {task}."
+        raise InvalidValueError(text, option="task", stream=called, found=task)
     columns = column_names(dataset)
     missing = [name for name in chosen.columns if name not in columns]
     if missing:
@@ -190,14 +194,14 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
     ignored = getattr(chosen, "ignored_columns", ())
     unread = [name for name in columns if name in chosen.telling_columns and name not in (*chosen.columns, *ignored)]
     if unread:
-        raise ValueError(
-            f"{called}: {_name(chosen)} does not read the column {unread[0]!r}, whose name says that it changes what "
-            f"is learned: remove it from the data, or leave it unread, {_name(chosen)}(ignored_columns={unread})."
-        )
+        says = f"does not read the column {unread[0]!r}, whose name says that it changes what is learned"
+        hint = f"Remove it from the data, or leave it unread, {_name(chosen)}(ignored_columns={unread})."
+        text = f"{called}: {_name(chosen)} {says}. {hint}"
+        raise InvalidValueError(text, option="ignored_columns", stream=called, found=unread, hint=hint)
     try:
         return chosen.fitted(dataset, tokenizer)
     except (ValueError, OSError) as error:
-        raise _told(error, f"{called}.format: {error}", called) from error
+        raise retold(error, f"{called}.format: {error}", stream=called) from error
 
 
 def _warn_of_lost_characters(dataset: Any, chosen: Format, called: str) -> None:
@@ -275,12 +279,6 @@ def _name(chosen: Format) -> str:
     return type(chosen).__name__
 
 
-def _told(error: Exception, message: str, called: str) -> InvalidValueError:
-    """Makes an error with another message and the same facts."""
-    facts = {name: getattr(error, name, None) for name in ("option", "expected", "found", "hint")}
-    return InvalidValueError(message, stream=called, **facts)
-
-
 @dataclass(frozen=True)
 class _Encoding:
     """Turns a batch of rows, given by columns, into samples; drops samples with nothing to learn.
@@ -303,7 +301,7 @@ class _Encoding:
         except _ROW_ERRORS as error:
             place, cause = self._first_wrong(rows, numbers, error)
             text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
-            raise _told(cause, f"{self.called}: {_name(self.chosen)}: {text}{place}", self.called) from error
+            raise retold(cause, f"{self.called}: {_name(self.chosen)}: {text}{place}", stream=self.called) from error
         kept = [sample for sample in samples if self._is_learned(sample)]
         names = kept[0] if kept else ("input_ids", "labels")
         return {name: [sample[name] for sample in kept] for name in names}

@@ -3,7 +3,7 @@
 import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import huggingface_hub
 from yaml import YAMLError
 
 from mixer.tools.recipe.data.file_list import Patterns
-from mixer.tools.recipe.data.row_files import TextRows, chosen, files_in, rows_of, telling
+from mixer.tools.recipe.data.reading import Reading
+from mixer.tools.recipe.data.row_files import chosen, files_in, read_files, rows_of, telling
 from mixer.tools.recipe.data.splits import take_split
 from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, suffix_of
+from mixer.utils.errors import InvalidValueError
 
 # Names of files and folders for each split, as on the hub.
 _SPLIT_WORDS = {
@@ -35,32 +37,13 @@ def is_pattern(path: str) -> bool:
     return _PATTERN.search(path) is not None and not Path(path).exists()
 
 
-def load_local(
-    path: str,
-    splits: Sequence[str],
-    called: str,
-    read: Callable[[Sequence[Path | str]], Any],
-    *,
-    name: str | None = None,
-    streaming: bool = False,
-    columns: Sequence[str] | None = None,
-    rows: TextRows = "line",
-    separator: str | None = None,
-    patterns: Patterns = _ALL,
-) -> list[Any]:
+def load_local(path: str, splits: Sequence[str], reading: Reading) -> list[Any]:
     """Loads splits of local data.
 
     Args:
         path: An existing file or folder, or a pattern (`data/*.jsonl`, `**` for subfolders).
         splits: Names of splits, or slices.
-        called: Name of the data in errors.
-        read: Reads files of one split.
-        name: The configuration of a folder whose README.md has some.
-        streaming: Whether to read rows on demand.
-        columns: The columns to read; `None` for all.
-        rows: Unit of a row in a text file.
-        separator: What separates the cells of CSV, if that is named.
-        patterns: Which of the files to read.
+        reading: How to read rows.
 
     Returns:
         One data set per split.
@@ -71,42 +54,25 @@ def load_local(
     """
     folder = Path(path)
     is_saved = any((folder / file).is_file() for file in ("state.json", "dataset_dict.json"))
-    has_configurations = not is_saved and _has_configurations(folder, called)
-    if name is not None and not has_configurations:
-        raise ValueError(
-            f"{called}: name={name!r} is for data on the hub, or for a folder whose README.md has configs, and "
-            f"{path!r} is none. Leave it out, or give the right file or folder."
-        )
-    if is_saved and rows != "line":
-        raise ValueError(f"{called}: rows={rows!r} is for text files (.txt), and {path!r} is none: leave it out.")
-    if is_saved and separator is not None:
-        raise ValueError(f"{called}: separator={separator!r} is for CSV and TSV, and {path!r} is none: leave it out.")
-    if (is_saved or has_configurations) and patterns != _ALL:
-        raise ValueError(f"{called}: include and exclude choose files, and {path!r} says what it has: leave them out.")
     if is_saved:
-        parts = _load_saved(folder, called, streaming)
-        with telling(called):
-            parts = {part: own if columns is None else chosen(own, columns) for part, own in parts.items()}
+        reading.refuse("name", "rows", "separator", "include", "exclude")
+        parts = _load_saved(folder, reading)
         load = parts.__getitem__
-    elif has_configurations:
-        parts, load = _configured(folder, name, called, read, streaming, columns)
+    elif _has_configurations(folder, reading):
+        reading.refuse("include", "exclude")
+        parts, load = _configured(folder, reading)
     else:
-        files = _files_by_split(path, called, patterns)
-        parts, load = files, lambda part: read(files[part])
-    return [take_split(split, list(parts), load, called, streaming) for split in splits]
+        reading.refuse("name")
+        parts = _files_by_split(path, reading.called, reading.patterns)
+        load = lambda part: read_files(parts[part], reading)  # noqa: E731
+    return [take_split(split, list(parts), load, reading) for split in splits]
 
 
-def load_files(
-    files: Sequence[Path | str],
-    splits: Sequence[str],
-    called: str,
-    read: Callable[[Sequence[Path | str]], Any],
-    streaming: bool = False,
-    patterns: Patterns = _ALL,
-) -> list[Any]:
+def load_files(files: Sequence[Path | str], splits: Sequence[str], reading: Reading) -> list[Any]:
     """Loads files as one split, `train`, or slices of it; see `load_local`. A text is the URL of a file."""
-    chosen = patterns.chosen(files, called)
-    return [take_split(split, ["train"], lambda _: read(chosen), called, streaming) for split in splits]
+    reading.refuse("name")
+    own = reading.patterns.chosen(files, reading.called)
+    return [take_split(split, ["train"], lambda _: read_files(own, reading), reading) for split in splits]
 
 
 def matched(patterns: Sequence[str], called: str) -> list[Path]:
@@ -118,11 +84,12 @@ def matched(patterns: Sequence[str], called: str) -> list[Path]:
     """
     folders = [pattern for pattern in patterns if Path(pattern).is_dir()]
     if folders:
-        raise ValueError(f"{called}: {folders[0]!r} in a list is a folder: give its files, as '{folders[0]}/*.jsonl'.")
+        text = f"{called}: {folders[0]!r} in a list is a folder: give its files, as '{folders[0]}/*.jsonl'."
+        raise InvalidValueError(text, option="data.path", found=folders[0])
     return [file for pattern in patterns for file in _files_by_split(pattern, called, _ALL)["train"]]
 
 
-def _has_configurations(folder: Path, called: str) -> bool:
+def _has_configurations(folder: Path, reading: Reading) -> bool:
     card = folder / "README.md"
     if not card.is_file():
         return False
@@ -131,34 +98,27 @@ def _has_configurations(folder: Path, called: str) -> bool:
     except ValueError:  # lines between rules are no header
         return False
     except YAMLError as error:
-        raise ValueError(f"{called}: the header of {str(card)!r} cannot be read as YAML: {error}") from error
+        text = f"the header of {str(card)!r} cannot be read as YAML: {error}"
+        raise reading.error("path", text, found=str(card)) from error
 
 
-def _configured(
-    folder: Path,
-    name: str | None,
-    called: str,
-    read: Callable[..., Any],
-    streaming: bool,
-    columns: Sequence[str] | None,
-) -> tuple[Any, Callable[[str], Any]]:
+def _configured(folder: Path, reading: Reading) -> tuple[Any, Callable[[str], Any]]:
     """Finds the splits of a configuration in a folder's README.md, as `datasets` does, and how to load one."""
     try:
-        builder = datasets.load_dataset_builder(str(folder), name)
+        builder = datasets.load_dataset_builder(str(folder), reading.name)
     except (ValueError, OSError) as error:
-        cause = " ".join(str(error).split())
-        raise ValueError(f"{called}: the configurations (configs) in {str(folder / 'README.md')!r}: {cause}") from error
+        text = f"the configurations (configs) in {str(folder / 'README.md')!r}: {' '.join(str(error).split())}"
+        raise reading.error("name", text, found=reading.name) from error
 
     def load(split: str) -> Any:
         if builder.name not in (*BUILDERS.values(), "json", "csv") or not _is_plain(builder.config):
-            with telling(called):
-                rows = rows_of(builder, split, streaming)
-                return rows if columns is None else chosen(rows, columns)
+            with telling(reading.called):
+                return chosen(rows_of(builder, split, reading.streaming), reading.columns)
         files = [Path(file) for file in builder.config.data_files[split]]
         separator = getattr(builder.config, "sep", None)
         is_usual = separator in (None, SEPARATORS.get(suffix_of(files[0]) or ""))
-        rows = read(files, **({} if is_usual else {"separator": separator}))
-        with telling(called):
+        rows = read_files(files, reading if is_usual else replace(reading, separator=separator))
+        with telling(reading.called):
             return _with_types(rows, builder.info.features or {})
 
     return builder.config.data_files or {}, load
@@ -180,16 +140,16 @@ def _is_plain(config: Any) -> bool:
     return all(getattr(config, option) == getattr(default, option) for option in options)
 
 
-def _load_saved(folder: Path, called: str, streaming: bool) -> dict[str, Any]:
+def _load_saved(folder: Path, reading: Reading) -> dict[str, Any]:
     try:
         saved: Any = datasets.load_from_disk(str(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{called}: the folder {str(folder)!r} cannot be read as one of save_to_disk ({error}). Save the data set "
-            "again, or give files."
-        ) from error
+        text = f"the folder {str(folder)!r} cannot be read as one of save_to_disk ({error}). Save the data set again, "
+        raise reading.error("path", f"{text}or give files.", found=str(folder)) from error
     parts = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
-    return {name: part.to_iterable_dataset() for name, part in parts.items()} if streaming else parts
+    with telling(reading.called):
+        parts = {name: chosen(part, reading.columns) for name, part in parts.items()}
+    return {name: part.to_iterable_dataset() for name, part in parts.items()} if reading.streaming else parts
 
 
 def _files_by_split(path: str, called: str, patterns: Patterns) -> dict[str, list[Path]]:
@@ -223,8 +183,10 @@ def _by_names(files: Sequence[Path], folder: Path, called: str) -> dict[str, lis
         return {"train": unnamed}
     if unnamed:
         examples = ", ".join(f"{split}: {own[0].name!r}" for split, own in by_split.items())
-        raise ValueError(
+        raise InvalidValueError(
             f"{called}: of the files in {str(folder)!r} some name a split ({examples}) and some do not, such as "
-            f"{unnamed[0].name!r}. Rename those, leave them out (data.exclude), or give a pattern of the right files."
+            f"{unnamed[0].name!r}. Rename those, leave them out (data.exclude), or give a pattern of the right files.",
+            option="data.path",
+            found=unnamed[0].name,
         )
     return by_split

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import datasets
 from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
-from mixer.tools.recipe.data.file_list import Patterns
 from mixer.tools.recipe.data.local import is_pattern, load_files, load_local
+from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.suffixes import is_url
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.nested import flat
 from mixer.utils.storage_options import HIDDEN, STORAGE_OPTIONS, without_values
 
@@ -41,48 +42,38 @@ def check_urls(paths: Sequence[str], options: _Options | None) -> None:
         ValueError: If there are some; shows no credentials.
     """
     if not paths:
-        raise ValueError("data: path: the list is empty: give at least one file.")
+        raise InvalidValueError(option="data.path", expected="a path, or a list of one or more", found=paths)
     urls = [path for path in paths if is_url(path)]
     for parts in map(urlsplit, urls):
         is_web = parts.scheme in ("http", "https")
         if ("@" in parts.netloc and (is_web or parts.password)) or (is_web and parts.query):
             shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-            raise ValueError(
-                f"data: path: {shown} stands there with a password or a query (?...), and paths are written to the "
-                "run's folder: leave them out, or move them to storage_options, as headers or params."
+            raise InvalidValueError.about(
+                "data.path",
+                f"The URL {shown} has a password or a query (?...), and paths are written to the run's folder: leave "
+                "them out, or move them to storage_options, as headers or params.",
+                found=shown,
             )
     if urls and len(urls) < len(paths):
-        raise ValueError(f"data: path: give URLs or paths on this machine, not both, got {list(paths)}.")
+        raise InvalidValueError(option="data.path", expected="URLs or paths on this machine, not both", found=paths)
     if options is not None and not urls:
-        raise ValueError(f"data: storage_options are for URLs, such as s3://bucket/rows.jsonl, and path is {paths}.")
+        text = f"They are for URLs, such as s3://bucket/rows.jsonl, and path is {paths}."
+        raise InvalidValueError.about("data.storage_options", text)
     if HIDDEN in flat(options).values():
-        raise ValueError(
-            f"data: the copy of a recipe has no values of its storage_options ({_keys(options)}): give them anew, such "
-            "as by the option --streams.NAME.data.storage_options."
+        raise InvalidValueError.about(
+            "data.storage_options",
+            f"The copy of a recipe has no values of its storage_options ({_keys(options)}): give them anew, such "
+            "as by the option --streams.NAME.data.storage_options.",
         )
 
 
-def load_remote(
-    urls: Sequence[str],
-    splits: Sequence[str],
-    called: str,
-    read: Callable[[Sequence[Path | str]], Any],
-    options: _Options | None,
-    streaming: bool,
-    patterns: Patterns,
-    **local: Any,
-) -> list[Any]:
+def load_remote(urls: Sequence[str], splits: Sequence[str], reading: Reading) -> list[Any]:
     """Loads splits of data behind URLs; without streaming, from a copy in the cache.
 
     Args:
         urls: URLs of files, patterns of files, or a single folder.
         splits: Names of splits, or slices unless streaming.
-        called: Name of the data in errors.
-        read: Reads files of one split.
-        options: What fsspec needs to open the URLs.
-        streaming: Whether to read rows on demand.
-        patterns: Which of the files to read.
-        **local: See `load_local`.
+        reading: How to read rows.
 
     Returns:
         One data set per split.
@@ -90,40 +81,35 @@ def load_remote(
     Raises:
         ValueError: If the files cannot be listed or copied, with the keys of the options; or as `load_local`.
     """
-    with _telling(urls, called, options):
-        found = [_find(url, options) for url in urls]
+    with _telling(reading):
+        found = [_find(url, reading.storage_options) for url in urls]
     folders = [url for url, one in zip(urls, found, strict=True) if one.is_folder]
-    if folders and (streaming or len(urls) > 1):
-        raise ValueError(
-            f"{called}: {folders[0]!r} is a folder: give its files{' while streaming' if streaming else ''}, such as "
-            f"'{folders[0].rstrip('/')}/*.parquet'."
-        )
-    if local.get("name") is not None and not folders:
-        raise ValueError(f"{called}: name={local['name']!r} is for data on the hub, or a folder: leave it out.")
-    if streaming:
+    if folders and (reading.streaming or len(urls) > 1):
+        given = f"{folders[0]!r} is a folder: give its files{' while streaming' if reading.streaming else ''}"
+        raise reading.error("path", f"{given}, such as '{folders[0].rstrip('/')}/*.parquet'.", found=folders[0])
+    if reading.streaming:
         files = [str(one.system.unstrip_protocol(name)) for one in found for name in one.files]
-        return load_files(files, splits, called, read, streaming=True, patterns=patterns)
-    with _telling(urls, called, options):
+        return load_files(files, splits, reading)
+    with _telling(reading):
         folder = _copied(found)
     try:
         if folders:
-            return load_local(str(folder / _below(found[0].root)), splits, called, read, patterns=patterns, **local)
-        return load_files(
-            [folder / _below(name) for one in found for name in one.files], splits, called, read, patterns=patterns
-        )
+            return load_local(str(folder / _below(found[0].root)), splits, reading)
+        return load_files([folder / _below(name) for one in found for name in one.files], splits, reading)
     except (ValueError, OSError) as error:  # in the words of the user, who knows no copy
-        scheme = urls[0].partition("://")[0]
-        raise ValueError(str(error).replace(f"{folder}/", f"{scheme}://")) from None
+        error.args = (str(error).replace(f"{folder}/", f"{urls[0].partition('://')[0]}://"),)
+        raise
 
 
 @contextmanager
-def _telling(urls: Sequence[str], called: str, options: _Options | None) -> Iterator[None]:
+def _telling(reading: Reading) -> Iterator[None]:
+    options = reading.storage_options
     try:
         yield
     except Exception as error:  # each file system has errors of its own
         cause = without_values(f"{type(error).__name__}: {error}", {STORAGE_OPTIONS: options})
         keys = f"storage_options {_keys(options)}" if options else "no storage_options"
-        raise ValueError(f"{called}: {', '.join(urls)} cannot be read with {keys}: {cause}") from None
+        raise reading.error("path", f"{reading.path} cannot be read with {keys}: {cause}") from None
 
 
 def _keys(options: _Options | None) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any
 
 import datasets
 import pyarrow
@@ -19,13 +19,13 @@ from datasets.streaming import extend_dataset_builder_for_streaming
 from pyarrow import parquet
 from transformers.utils import logging
 
-from mixer.tools.recipe.data.file_list import FileRead, count_files, kept_files, tell_of_files
+from mixer.tools.recipe.data.file_list import FileRead, count_files, is_first_rank, kept_files, tell_of_files
+from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.rows import VERSION, Rows, known, opened, other_columns
-from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
+from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, naming, suffix_of
+from mixer.tools.recipe.retold import retold
 from mixer.utils.errors import InvalidValueError
-from mixer.utils.text import shortened
-
-TextRows = Literal["line", "paragraph", "document"]
+from mixer.utils.text import printable, shortened
 
 logger = logging.get_logger(__name__)
 
@@ -50,73 +50,47 @@ def files_in(folder: Path, called: str, recursive: bool = False) -> list[Path]:
     seen = [file for file in paths if not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)]
     files = [file for file in seen if suffix_of(file) is not None]
     others = [file.name for file in seen if suffix_of(file) is None and file.name != "README.md"]
-    if others and files:
-        logger.warning("%s: left out, of no known format: %s.", called, shortened(", ".join(others)))
+    if others and files and is_first_rank():
+        logger.warning("%s: left out, of no known format: %s.", called, printable(shortened(", ".join(others))))
     return files
 
 
-def read_files(
-    files: Sequence[Path | str],
-    called: str,
-    path: Path | str,
-    *,
-    streaming: bool = False,
-    rows: TextRows = "line",
-    columns: Sequence[str] | None = None,
-    numbers: Collection[str] = (),
-    has_types: bool = False,
-    separator: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Any:
+def read_files(files: Sequence[Path | str], reading: Reading) -> Any:
     """Reads files of one format, in order.
 
     Args:
         files: The files, at least one. A text is a URL.
-        called: Name of the data in errors.
-        path: The user's path, for errors.
-        streaming: Whether to read rows on demand.
-        rows: Unit of a row in a text file.
-        columns: The columns to read; `None` for all.
-        numbers: Columns of CSV and TSV that become numbers if all their cells are some; others are texts.
-        has_types: Whether further columns of CSV and TSV become numbers, if that loses no character.
-        separator: What separates the cells of CSV; `None` is a comma, and for TSV a tab.
-        storage_options: What fsspec needs to open URLs.
+        reading: How to read them.
 
     Returns:
         A `datasets.Dataset`, or a `datasets.IterableDataset` if streaming.
 
     Raises:
         ValueError: If a format is unknown, files have different formats or columns, one cannot be read, a column does
-            not exist, or `rows` is set for files other than text.
+            not exist, or an option is for other files.
     """
     places = [PurePath(file) for file in files]
-    suffix = _common_suffix(places, called, path)
-    if separator is not None and suffix not in SEPARATORS:
-        raise InvalidValueError(
-            f"{called}: separator={separator!r} is for CSV and TSV, and {places[0].name!r} is none: leave it out.",
-            option="separator",
-            found=separator,
-        )
-    if rows != "line" and suffix != ".txt":
-        raise ValueError(
-            f"{called}: rows={rows!r} is for text files (.txt), and {places[0].name!r} is none: leave it out."
-        )
+    suffix = _common_suffix(places, reading)
+    if suffix not in SEPARATORS:
+        reading.refuse("separator")
+    if suffix != ".txt":
+        reading.refuse("rows")
     packed = [place.name for place in places if place.suffix.lower() == ".zst"]
     if packed and BUILDERS[suffix] is not None and importlib.util.find_spec("zstandard") is None:
-        raise ValueError(f"{called}: {packed[0]!r} is read by the package zstandard: pip install zstandard.")
-    with telling(called):
+        raise reading.error("path", f"{packed[0]!r} is read by the package zstandard: pip install zstandard.")
+    with telling(reading.called):
         if suffix == ".parquet":
-            _check_schemas(files, columns, storage_options)
-        builder = _builder(files, suffix, rows, columns, separator, dict(storage_options or {}))
+            _check_schemas(files, reading)
+        builder = _builder(files, suffix, reading)
         found = count_files(builder)
-        table = rows_of(builder, "train", streaming)
-        _tell(called, path, files, None if streaming else builder, found)
-        if columns is not None and suffix in (".txt", ".arrow"):
-            table = chosen(table, columns)
-        return _with_numbers(table, numbers, has_types) if suffix in SEPARATORS else table
+        table = rows_of(builder, "train", reading.streaming)
+        _tell(reading, files, None if reading.streaming else builder, found)
+        if suffix in (".txt", ".arrow"):
+            table = chosen(table, reading.columns)
+        return _with_numbers(table, reading.numbers, reading.has_types) if suffix in SEPARATORS else table
 
 
-def _tell(called: str, path: Path | str, files: Sequence[Path | str], builder: Any, found: Any) -> None:
+def _tell(reading: Reading, files: Sequence[Path | str], builder: Any, found: Any) -> None:
     """Tells which files are read, unless the user has named the only one."""
     here = [file for file in files if isinstance(file, Path)]
     if len(here) < len(files):
@@ -125,8 +99,8 @@ def _tell(called: str, path: Path | str, files: Sequence[Path | str], builder: A
         read = [FileRead(file.name, file.stat().st_size, None, ()) for file in here]
     else:
         read = kept_files(here, Path(builder.cache_dir), found)
-    if len(here) > 1 or here[0].name != PurePath(path).name:
-        tell_of_files(called, read)
+    if len(here) > 1 or here[0].name != PurePath(reading.path).name:
+        tell_of_files(reading.called, read)
 
 
 @contextmanager
@@ -137,7 +111,7 @@ def telling(called: str) -> Iterator[None]:
     except _FAILURES as error:
         cause = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ else error
         text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
-        raise ValueError(f"{called}: {text}") from error
+        raise retold(cause, f"{called}: {text}", stream=called) from error
 
 
 def rows_of(builder: Any, split: str, streaming: bool) -> Any:
@@ -151,13 +125,13 @@ def rows_of(builder: Any, split: str, streaming: bool) -> Any:
     return builder.as_dataset(split=split)
 
 
-def chosen(table: Any, columns: Sequence[str]) -> Any:
-    """Selects columns of a data set.
+def chosen(table: Any, columns: Sequence[str] | None) -> Any:
+    """Selects columns of a data set; `None` is all.
 
     Raises:
         ValueError: If one does not exist.
     """
-    return table.select_columns(known(columns, table.column_names or columns))
+    return table if columns is None else table.select_columns(known(columns, table.column_names or columns))
 
 
 def _by_file(builder: Any, **lists: Any) -> Iterator[tuple[Key, pyarrow.Table]]:
@@ -172,22 +146,15 @@ def _by_file(builder: Any, **lists: Any) -> Iterator[tuple[Key, pyarrow.Table]]:
                 yield Key(place, number), table
 
 
-def _builder(
-    files: Sequence[Path | str],
-    suffix: str,
-    rows: TextRows,
-    columns: Sequence[str] | None,
-    separator: str | None,
-    storage_options: dict[str, Any],
-) -> Any:
+def _builder(files: Sequence[Path | str], suffix: str, reading: Reading) -> Any:
     names = [file if isinstance(file, str) else str(file.absolute()) for file in files]
     kind = BUILDERS[suffix]
-    own = {"storage_options": copy.deepcopy(storage_options)}  # `datasets` adds to it
+    own = {"storage_options": copy.deepcopy(reading.storage_options or {})}  # `datasets` adds to it
     if kind is not None:
         # With its features it tells a file without rows by their number.
         features = datasets.Features({"text": datasets.Value("string")})
-        text = {"sample_by": rows, "encoding": "utf-8-sig", "features": features}
-        options: dict[str, dict[str, Any]] = {"text": text, "parquet": {"columns": columns}}
+        text = {"sample_by": reading.rows, "encoding": "utf-8-sig", "features": features}
+        options: dict[str, dict[str, Any]] = {"text": text, "parquet": {"columns": reading.columns}}
         builder = datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
         builder._generate_tables = partial(_by_file, builder)  # noqa: SLF001 what all builders of tables have
         return builder
@@ -195,28 +162,24 @@ def _builder(
     ages = ["" if state is None else f"{state.st_size} {state.st_mtime_ns}" for state in states]
     identity = list(zip(names, ages, strict=True))
     data_files = DataFilesDict({"train": DataFilesList(names, identity)})
-    wanted = None if columns is None else list(columns)
-    cells = {"separator": separator or SEPARATORS.get(suffix), "is_chosen": separator is not None}
+    wanted = None if reading.columns is None else list(reading.columns)
+    cells = {"separator": reading.separator or SEPARATORS.get(suffix), "is_chosen": reading.separator is not None}
     return Rows(data_files=data_files, hash=VERSION, columns=wanted, **cells, **own)
 
 
-def _check_schemas(
-    files: Sequence[Path | str], columns: Sequence[str] | None, storage_options: Mapping[str, Any] | None
-) -> None:
+def _check_schemas(files: Sequence[Path | str], reading: Reading) -> None:
     """Refuses Parquet files that do not fit the first: `datasets` would turn numbers into texts and back."""
     first: dict[str, Any] = {}
+    columns = reading.columns
     for file in files:
-        with naming(str(file)), opened(str(file), storage_options) as content:
+        with naming(str(file)), opened(str(file), reading.storage_options) as content:
             own: dict[str, Any] = dict(datasets.Features.from_arrow_schema(parquet.read_schema(content)))
             own = {name: own[name] for name in (own if columns is None else known(columns, list(own)))}
         first = first or own
         differing = [name for name, kind in own.items() if not _fit(kind, first.get(name))]
         if differing:
-            raise UnreadableError(
-                other_columns(
-                    str(file), _in_words(own, differing), PurePath(files[0]).name, _in_words(first, differing)
-                )
-            )
+            place = PurePath(files[0]).name
+            raise other_columns(str(file), _in_words(own, differing), place, _in_words(first, differing))
 
 
 def _fit(kind: Any, first: Any) -> bool:
@@ -251,7 +214,7 @@ def _with_number(row: dict[str, Any], name: str, kind: str) -> dict[str, Any]:
     if cell is None:
         return row
     if _number_kind([cell], is_exact=False) not in ("int64", kind):
-        raise ValueError(f"column {name!r} has {cell!r}, which is none of the numbers ({kind}) of the first rows")
+        raise InvalidValueError(option=name, expected=f"a number ({kind}), as in the first rows", found=cell)
     return {**row, name: int(cell) if kind == "int64" else float(cell)}
 
 
@@ -265,17 +228,18 @@ def _number_kind(cells: Sequence[str], is_exact: bool) -> str | None:
     return "float64" if is_number and (not is_exact or all(repr(float(cell)) == cell for cell in cells)) else None
 
 
-def _common_suffix(files: Sequence[PurePath], called: str, path: Path | str) -> str:
+def _common_suffix(files: Sequence[PurePath], reading: Reading) -> str:
     by_suffix = {suffix_of(file): file for file in reversed(files)}
     if None in by_suffix:
-        raise ValueError(f"{called}: {by_suffix[None].name!r} is of no known format: it must end in {KNOWN}.")
+        name = by_suffix[None].name
+        raise reading.error("path", f"{name!r} is of no known format: it must end in {KNOWN}.", found=name)
     suffixes = sorted(suffix for suffix in by_suffix if suffix is not None)
     if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:
         named = ", ".join(f"{suffix} ({by_suffix[suffix].name})" for suffix in suffixes)
-        raise ValueError(
-            f"{called}: {str(path)!r} mixes the formats {named}. Leave out those that are no data "
-            f"(data.exclude), or give a pattern such as '*{suffixes[0]}'."
+        text = (
+            f"{reading.path!r} mixes the formats {named}. Leave out those that are no data (data.exclude), or give a "
         )
+        raise reading.error("path", f"{text}pattern such as '*{suffixes[0]}'.", found=suffixes)
     return suffixes[0]
 
 

@@ -19,12 +19,12 @@ from datasets.builder import Key
 from datasets.table import table_cast
 from datasets.utils.file_utils import xopen
 
-from mixer.tools.recipe.data.kinds import Kind, add_kinds, feature_of, has_json, settled, stored
+from mixer.tools.recipe.data.kinds import Kind, add_kinds, feature_of, is_of, settled, stored
 from mixer.tools.recipe.data.suffixes import Spot, UnreadableError, is_url, naming
 from mixer.utils.text import shortened
 from mixer.utils.validation import with_unique_keys
 
-VERSION = "1"  # raise it when the same files give other rows than before
+VERSION = "2"  # raise it when the same files give other rows than before
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 10_000, 10 << 20
 _OPEN: Mapping[str, Callable[..., Any]] = {
     ".gz": gzip.open,
@@ -70,7 +70,6 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         files = list(self.config.data_files["train"])
         self._is_streaming: bool = dl_manager.is_streaming
         find = self._kinds_of_values if self.config.separator is None else self._kinds_of_cells
-        self._without_values: set[str] = set()  # columns of a stream, in the rows that decide about it
         self._kinds: dict[str, Kind] = find(files)
         self.info.features = datasets.Features({name: feature_of(kind) for name, kind in self._kinds.items()})
         return [datasets.SplitGenerator(name="train", gen_kwargs={"files": files})]
@@ -95,7 +94,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
                 own = own if self.config.columns is None else known(self.config.columns, own)
             chosen = chosen or own
             if sorted(own) != sorted(chosen):
-                raise UnreadableError(other_columns(file, own, files[0], chosen))
+                raise other_columns(file, own, files[0], chosen)
         return dict.fromkeys(chosen, "string")
 
     def _kinds_of_values(self, files: Sequence[str]) -> dict[str, Kind]:
@@ -111,9 +110,8 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
                 if self._is_streaming:
                     break
             if before and len(before) < len(kinds) and columns is None:
-                raise UnreadableError(other_columns(file, list(kinds), files[0], before))
+                raise other_columns(file, list(kinds), files[0], before)
             if self._is_streaming and kinds:
-                self._without_values = {name for name, kind in kinds.items() if kind is None}
                 kinds = {name: settled(kind) for name, kind in kinds.items()}
                 break
         if not seen:
@@ -129,26 +127,17 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
         """Refuses rows of a stream that do not fit the first ones."""
         with naming(file) as spot:
             for spot.place, row, _ in chunk:
-                own = self._own(row)
-                for name in self._without_values & own.keys():
-                    if not isinstance(own[name], str | None):
+                for name, value in self._own(row).items():
+                    if not is_of(value, self._kinds.get(name)):
                         raise ValueError(
-                            f"column {name!r} has {shortened(repr(own[name]), 50)}, and no value in the first rows of "
-                            "the stream, which decide what it holds: put a file with values first in data.path, leave "
-                            "the column out by data.columns, or set data.streaming to false"
+                            f"column {name!r} has {shortened(repr(value), 50)}, which the first rows of the stream "
+                            "have not, and they decide what it holds: put a file with such values first in data.path, "
+                            "leave the column out by data.columns, or set data.streaming to false"
                         )
-                add_kinds(kinds := dict(self._kinds), own)
-                for name, kind in kinds.items():
-                    if kind is not None and settled(kind) != self._kinds.get(name):
-                        others = "has other values than" if name in self._kinds else "is not"
-                        raise ValueError(f"column {name!r} {others} in the first rows of the stream: see data.columns")
 
     def _table(self, rows: Sequence[Row]) -> pyarrow.Table:
         features = datasets.Features({name: feature_of(kind, is_stored=True) for name, kind in self._kinds.items()})
-        values = {name: [row.get(name) for row in rows] for name in self._kinds}
-        for name, kind in self._kinds.items():
-            if has_json(kind):
-                values[name] = [stored(value, kind) for value in values[name]]
+        values = {name: [stored(row.get(name), kind) for row in rows] for name, kind in self._kinds.items()}
         table = pyarrow.Table.from_pydict(values, schema=features.arrow_schema)
         return table_cast(table, datasets.Features(self.info.features or {}).arrow_schema)
 
@@ -168,13 +157,14 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
             yield chunk
 
 
-def other_columns(file: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> str:
-    """Describes a file whose columns are not those of the first."""
-    return (
+def other_columns(file: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> UnreadableError:
+    """Makes the error of a file whose columns are not those of the first."""
+    text = (
         f"the columns of {file!r} are {', '.join(columns)}, and those of {first!r} {', '.join(expected)}. If one "
         "of them is no data, leave it out (data.exclude). Else choose columns that all have (data.columns), or give a "
         "stream for each."
     )
+    return UnreadableError(text, option=file, found=list(columns))
 
 
 def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -184,7 +174,8 @@ def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
         UnreadableError: If there is none of that name.
     """
     if missing := [name for name in wanted if name not in columns]:
-        raise UnreadableError(f"columns: there is no column {missing[0]!r}; there are {list(columns)}.")
+        text = f"columns: there is no column {missing[0]!r}; there are {list(columns)}."
+        raise UnreadableError(text, option="data.columns", found=missing[0])
     return list(wanted)
 
 

@@ -3,8 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,10 +12,10 @@ import huggingface_hub
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its HTTP client
 
-from mixer.tools.recipe.data.file_list import Patterns
 from mixer.tools.recipe.data.local import is_pattern, load_files, load_local, matched
+from mixer.tools.recipe.data.reading import Reading, TextRows
 from mixer.tools.recipe.data.remote import check_urls, load_remote
-from mixer.tools.recipe.data.row_files import TextRows, chosen, read_files, telling
+from mixer.tools.recipe.data.row_files import chosen, telling
 from mixer.tools.recipe.data.splits import check_slices
 from mixer.tools.recipe.data.suffixes import is_url, suffix_of
 from mixer.utils.errors import InvalidValueError
@@ -47,7 +46,7 @@ class DataSource:
         storage_options: What fsspec needs to open a URL, such as credentials. Values are neither shown nor written.
 
     Raises:
-        ValueError: If `rows` is none of these, or the path has credentials.
+        InvalidValueError: If `rows` is none of these, or the path has credentials.
     """
 
     path: list[str] | str
@@ -65,7 +64,8 @@ class DataSource:
 
     def __post_init__(self) -> None:
         if self.rows not in get_args(TextRows):
-            raise ValueError(f"data: rows must be one of {', '.join(get_args(TextRows))}, got {self.rows!r}.")
+            expected = f"one of {', '.join(get_args(TextRows))}"
+            raise InvalidValueError(option="data.rows", expected=expected, found=self.rows)
         if self.separator is not None and len(self.separator) != 1:
             raise InvalidValueError(option="data.separator", expected="one character", found=self.separator)
         check_urls(self._paths, self.storage_options)
@@ -90,49 +90,32 @@ class DataSource:
             ValueError: If the split does not exist, or the data cannot be read.
         """
         splits = [split for split in (self.split, self.validation_split) if split is not None]
-        options: dict[str, Any] = {"streaming": self.streaming, "columns": self.columns}
         paths = [os.path.expanduser(path) for path in self._paths]
-        shown = ", ".join(self._paths)
-        read = partial(read_files, called=called, path=shown, rows=self.rows, numbers=numbers, **options)
-        read = read if self.separator is None else partial(read, separator=self.separator)
+        shared = {own.name: getattr(self, own.name) for own in fields(Reading) if hasattr(self, own.name)}
+        reading = Reading(**{**shared, "called": called, "path": ", ".join(self._paths), "numbers": numbers})
         is_here = all(Path(path).exists() or is_pattern(path) for path in paths)
-        if is_url(shown) or is_here or len(paths) > 1:
-            if self.revision is not None:
-                raise ValueError(
-                    f"{called}: revision={self.revision!r} is for data on the hub, and {shown!r} is a path. Leave it "
-                    "out, or give the right file or folder."
-                )
-            if self.name is not None and len(paths) > 1:
-                raise ValueError(f"{called}: name={self.name!r} is for data on the hub, or a folder: leave it out.")
-        local: dict[str, Any] = {"name": self.name, "rows": self.rows, "separator": self.separator}
-        patterns = Patterns(self.include, tuple(self.exclude))
-        if is_url(shown):
-            read = partial(read, storage_options=self.storage_options)
-            loaded = load_remote(
-                paths, splits, called, read, self.storage_options, patterns=patterns, **options, **local
-            )
+        if is_url(reading.path) or is_here or len(paths) > 1:
+            reading.refuse("revision")
+        if is_url(reading.path):
+            loaded = load_remote(paths, splits, reading)
         elif len(paths) > 1:
-            loaded = load_files(matched(paths, called), splits, called, read, self.streaming, patterns)
+            loaded = load_files(matched(paths, called), splits, reading)
         elif is_here:
-            loaded = load_local(paths[0], splits, called, read, patterns=patterns, **local, **options)
+            loaded = load_local(paths[0], splits, reading)
         else:
-            loaded = self._load_hub(paths[0], splits, called)
+            loaded = self._load_hub(paths[0], splits, reading)
         return loaded[0], loaded[1] if self.validation_split is not None else None
 
-    def _load_hub(self, path: str, splits: Sequence[str], called: str) -> list[Any]:
+    def _load_hub(self, path: str, splits: Sequence[str], reading: Reading) -> list[Any]:
+        called = reading.called
         if not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
             raise FileNotFoundError(
                 f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {path!r} is no name on the "
                 "hub, which has the form org/name."
             )
-        if self.rows != "line":
-            raise ValueError(f"{called}: rows={self.rows!r} is for text files: leave it out.")
-        if self.separator is not None:
-            raise ValueError(f"{called}: separator={self.separator!r} is for CSV and TSV: leave it out.")
-        if self.include is not None or self.exclude:
-            raise ValueError(f"{called}: include and exclude choose files: leave them out.")
+        reading.refuse("rows", "separator", "include", "exclude")
         for split in splits:
-            check_slices(split, called, self.streaming)
+            check_slices(split, reading)
         options: dict[str, Any] = {"revision": self.revision, "streaming": self.streaming}
         try:
             loaded = [datasets.load_dataset(path, self.name, split=split, **options) for split in splits]
@@ -146,9 +129,9 @@ class DataSource:
         except (DatasetsError, ValueError, OSError, KeyError, RuntimeError, NotImplementedError) as error:
             cause = str(error).splitlines()[0] if str(error) else type(error).__name__
             asked = f"name={self.name}, split={', '.join(splits)}, revision={self.revision}"
-            raise ValueError(f"{called}: {path!r} ({asked}) cannot be loaded: {cause}") from error
+            raise reading.error("path", f"{path!r} ({asked}) cannot be loaded: {cause}", found=path) from error
         with telling(called):
-            return loaded if self.columns is None else [chosen(part, self.columns) for part in loaded]
+            return [chosen(part, self.columns) for part in loaded]
 
 
 def _unreachable(path: str, called: str, error: Exception) -> str:

@@ -5,27 +5,29 @@ from typing import Any
 
 import datasets
 
+from mixer.tools.recipe.data.reading import Reading
+from mixer.utils.errors import InvalidValueError
+
 # Sizes of splits for which overlapping slices are tested, since the real ones are not known yet.
 _LENGTHS = [round(100 * 1.3**power) for power in range(60)]
 
 
-def take_split(split: str, known: Collection[str], load: Callable[[str], Any], called: str, streaming: bool) -> Any:
+def take_split(split: str, known: Collection[str], load: Callable[[str], Any], reading: Reading) -> Any:
     """Loads a split, a slice or a sum of splits.
 
     Args:
         split: The name, as for `datasets.load_dataset`.
         known: Names of the existing splits.
         load: Loads one of them.
-        called: Name of the data in errors.
-        streaming: Whether rows are read on demand, so that slices are not possible.
+        reading: How to read rows; while streaming, slices are not possible.
 
     Raises:
-        ValueError: If there is no such split, or the name cannot be read as one.
+        InvalidValueError: If there is no such split, or the name cannot be read as one.
     """
-    names = check_slices(split, called, streaming)
+    names = check_slices(split, reading)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"{called}: there is no split {unknown[0]!r}; there are {list(known)}.")
+        raise reading.error("split", f"there is no split {unknown[0]!r}; there are {list(known)}.", found=unknown[0])
     if names == [split]:
         return load(split)
     parts = {name: load(name) for name in names}
@@ -33,7 +35,8 @@ def take_split(split: str, known: Collection[str], load: Callable[[str], Any], c
     try:
         slices = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
     except (ValueError, AssertionError) as error:
-        raise ValueError(f"{called}: {split!r} cannot be read as a split or its slice ({error}).") from None
+        text = f"{split!r} cannot be read as a split or its slice ({error})."
+        raise reading.error("split", text, found=split) from None
     taken = [parts[piece.splitname].select(range(piece.from_, piece.to)) for piece in slices]
     return taken[0] if len(taken) == 1 else datasets.concatenate_datasets(taken)
 
@@ -47,14 +50,16 @@ def check_disjoint(split: str, validation_split: str, called: str) -> None:
         called: Name of the data in errors.
 
     Raises:
-        ValueError: If they share rows.
+        InvalidValueError: If they share rows.
     """
     shares = [_share_rows(split, validation_split, length) for length in _LENGTHS]
     if True in shares and False not in shares:
-        raise ValueError(
+        raise InvalidValueError(
             f"{called}: split {split!r} and validation_split {validation_split!r} share rows, so the evaluation would "
             "be on training data: slice both (split: 'train[10%:]', validation_split: 'train[:10%]'), or give the "
-            "stream validation: 0.1 in place of validation_split."
+            "stream validation: 0.1 in place of validation_split.",
+            option="data.validation_split",
+            found=validation_split,
         )
 
 
@@ -77,21 +82,18 @@ def _share_rows(split: str, other: str, length: int) -> bool | None:
     )
 
 
-def check_slices(split: str, called: str, streaming: bool) -> list[str]:
+def check_slices(split: str, reading: Reading) -> list[str]:
     """Refuses slices and sums of streamed data, and lists the splits in a name.
 
     Args:
         split: Name of a split, slice or sum.
-        called: Name of the data in errors.
-        streaming: Whether rows are read on demand.
+        reading: How to read rows.
 
     Raises:
-        ValueError: If it is more than a name while streaming.
+        InvalidValueError: If it is more than a name while streaming.
     """
     names = [part.partition("[")[0].strip() for part in split.split("+")]
-    if streaming and names != [split]:
-        raise ValueError(
-            f"{called}: {split!r}: streamed data have no slices or sums of splits: name one split, or set streaming to "
-            "false."
-        )
+    if reading.streaming and names != [split]:
+        text = f"{split!r}: streamed data have no slices or sums of splits: name one split, or set streaming to false."
+        raise reading.error("split", text, found=split)
     return names

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import shortened
 
 # The builder of `datasets` for each; `None` for our own, `rows.Rows`.
@@ -22,8 +23,8 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 KNOWN = f"{', '.join(BUILDERS)} (compressed too: {', '.join(_COMPRESSED)})"
 
 
-class UnreadableError(ValueError):
-    """A file cannot be read, or does not fit the others; the message names it, and the line if that is known."""
+class UnreadableError(InvalidValueError):
+    """A file cannot be read, or does not fit the others; it is the option, and the line is what was found."""
 
 
 def is_url(path: str) -> bool:
@@ -56,11 +57,10 @@ def naming(file: str) -> Iterator[Spot]:
         raise
     except Exception as error:  # decompressors have errors of their own
         text = shortened(" ".join(str(error).split()), 300)
-        cause = text if type(error) is ValueError else f"{type(error).__name__}: {text}"
+        cause = text if type(error) in (ValueError, InvalidValueError) else f"{type(error).__name__}: {text}"
         if isinstance(error, UnicodeDecodeError):
             cause = f"it is not UTF-8, byte {error.object[error.start]:#x}: convert it, as iconv does"
         place = f"line {spot.place}" if isinstance(spot.place, int) else spot.place
-        raise UnreadableError(
-            f"{file!r} cannot be read as {(suffix_of(PurePath(file)) or PurePath(file).suffix)[1:]} "
-            f"({f'{place}: ' if place else ''}{cause}): repair it, or leave it out."
-        ) from error
+        kind = (suffix_of(PurePath(file)) or PurePath(file).suffix)[1:]
+        told = f"cannot be read as {kind} ({f'{place}: ' if place else ''}{cause}): repair it, or leave it out."
+        raise UnreadableError(f"{file!r} {told}", option=file, found=place, expected=cause) from error

@@ -7,6 +7,7 @@ import datasets
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.held_out import hold_out
 
 
@@ -34,10 +35,8 @@ class Validation:
         is_share = isinstance(self.size, float) and 0.0 < self.size < 1.0
         is_count = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size > 0
         if not (is_share or is_count):
-            raise ValueError(
-                "validation: the size must be a share between 0 and 1, or a number of rows of 1 or more, got "
-                f"{self.size}."
-            )
+            expected = "a share between 0 and 1, or a number of rows of 1 or more"
+            raise InvalidValueError(option="validation", expected=expected, found=self.size)
 
     def carve(self, dataset: Any, called: str) -> tuple[Any, Any]:
         """Splits a data set into rows for training and rows for validation, both in their order.
@@ -50,31 +49,28 @@ class Validation:
             ValueError: If too few rows are left, the column does not exist, or the data are streamed.
         """
         if isinstance(dataset, datasets.IterableDataset):
-            raise ValueError(
-                f"{called}: rows cannot be held out of streamed data, whose number of rows is not known: name a split "
-                "(data.validation_split), or set data.streaming to false."
-            )
+            text = "cannot be held out of streamed data: name data.validation_split, or set data.streaming to false."
+            raise InvalidValueError.about(called, text, found="a stream")
         if not isinstance(dataset, datasets.Dataset):
-            raise ValueError(f"{called}: a share is held out of a datasets.Dataset, got a {type(dataset).__name__}.")
+            text = f"is held out of a datasets.Dataset, got a {type(dataset).__name__}."
+            raise InvalidValueError.about(called, text, found=type(dataset))
         num_held = self.size if isinstance(self.size, int) else round(self.size * len(dataset))
         if not 0 < num_held < len(dataset):
-            raise ValueError(
-                f"{called}: {self.size} of {len(dataset)} rows would leave {len(dataset) - num_held} for training and "
-                f"{num_held} for validation; both need one or more."
-            )
+            expected = f"a part of {len(dataset)} rows, of which some are left for training"
+            raise InvalidValueError(option=called, expected=expected, found=self.size)
         strata = self._strata(dataset, called)
         try:
             kept, held = hold_out(len(dataset), num_held, self.seed, strata)
         except ValueError as error:
-            raise ValueError(f"{called}.stratify_by: {error}") from None
+            field = f"{called}.stratify_by"
+            raise InvalidValueError(f"{field}: {error}", option=field) from None
         return dataset.select(kept), dataset.select(held)
 
     def _strata(self, dataset: Any, called: str) -> Int64Array | None:
         if self.stratify_by is None:
             return None
         if self.stratify_by not in dataset.column_names:
-            raise ValueError(
-                f"{called}.stratify_by: there is no column {self.stratify_by!r}; there are {dataset.column_names}."
-            )
+            expected = f"one of the columns {dataset.column_names}"
+            raise InvalidValueError(option=f"{called}.stratify_by", expected=expected, found=self.stratify_by)
         values = [str(value) for value in dataset[self.stratify_by]]
         return np.unique(values, return_inverse=True)[1].astype(np.int64)

@@ -9,8 +9,8 @@ import datasets
 import pytest
 
 from mixer.tools.recipe.data import Chat, DataSource, Format, formatted
-from mixer.utils.errors import InvalidValueError
 from tests.mixer.tools.recipe.small_tokenizers import CHATML, byte_level
+from tests.refusals import refused
 
 _CALLS = "{% for call in message.tool_calls or [] %}<call>{{ (call.function or call) | tojson }}</call>{% endfor %}"
 # Reads all that a template can be given.
@@ -129,7 +129,7 @@ class TestColumns:
     def test_functions_are_tools(self) -> None:
         (sample,) = made([{"messages": TALK, "functions": [function("clock", zone={"type": "integer"})]}], TOOLS)
         assert sample["input_ids"] == rendered(TOOLS, TALK, tools=[tool("clock", zone={"type": "integer"})])
-        with pytest.raises(ValueError, match="'tools' and 'functions' differ"):
+        with refused("functions"):
             made([{"messages": TALK, "functions": [function("clock")], "tools": [WEATHER]}], TOOLS)
 
     @pytest.mark.parametrize("template", [CHATML, LLAMA3, QWEN3, MARKED])
@@ -144,7 +144,7 @@ class TestColumns:
 
     def test_a_system_column_that_contradicts_the_conversation_is_refused(self) -> None:
         row = {"messages": [{"role": "system", "content": "be long"}, *TALK], "system": "be brief"}
-        with pytest.raises(ValueError, match=r"column 'system' .*'be long'"):
+        with refused("system"):
             made([row], CHATML)
         (sample,) = made([row], CHATML, ignored_columns=["system"])
         assert sample["input_ids"] == rendered(CHATML, row["messages"])
@@ -163,7 +163,7 @@ class TestColumns:
 
     def test_a_variable_is_not_given_twice(self) -> None:
         row = {"messages": TALK, "tools": [WEATHER], "chat_template_kwargs": json.dumps({"tools": [CLOCK]})}
-        with pytest.raises(ValueError, match=r"chat_template_kwargs.*'tools'"):
+        with refused("chat_template_kwargs"):
             made([row], TOOLS)
 
     @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class TestColumns:
     )
     def test_what_the_template_does_not_read_is_refused(self, name: str, value: Any) -> None:
         row = {"messages": TALK, name: value}
-        with pytest.raises(ValueError, match="does not read"):
+        with refused("style" if name == "chat_template_kwargs" else name):
             made([row], CHATML)
         (sample,) = made([row], CHATML, ignored_columns=[name])
         assert sample["input_ids"] == rendered(CHATML, TALK)
@@ -181,15 +181,14 @@ class TestColumns:
         ("name", "value"), [("tools", "weather"), ("tools", [3]), ("system", 3), ("chat_template_kwargs", "[3]")]
     )
     def test_columns_of_another_kind_are_refused(self, name: str, value: Any) -> None:
-        with pytest.raises(ValueError, match=f"column '{name}'"):
+        with refused(name):
             made([{"messages": TALK, name: value}], TOOLS)
 
     @pytest.mark.parametrize("name", ["weight", "sample_weight", "images"])
     def test_a_column_that_changes_what_is_learned_is_refused(self, name: str) -> None:
         row = {"messages": TALK, name: 0.5}
-        with pytest.raises(InvalidValueError) as caught:
+        with refused("ignored_columns", stream="s", found=[name]):
             made([row], CHATML)
-        assert (caught.value.option, caught.value.stream, caught.value.found) == ("ignored_columns", "s", [name])
         assert made([row], CHATML, ignored_columns=[name]) == made([{"messages": TALK}], CHATML)
 
 
@@ -217,7 +216,7 @@ class TestTurns:
 
     @pytest.mark.parametrize("mark", [{"weight": 0.5}, {"weight": 2}, {"train": "no"}])
     def test_other_weights_are_refused(self, mark: Any) -> None:
-        with pytest.raises(ValueError, match=f"'messages' has a turn with {next(iter(mark))}="):
+        with refused(next(iter(mark)), found=next(iter(mark.values()))):
             made([{"messages": [TALK[0], {**TALK[1], **mark}]}], CHATML)
 
     def test_reasoning_that_the_template_drops_is_not_learned(self) -> None:
@@ -237,13 +236,13 @@ class TestTurns:
 
     def test_parts_of_another_kind_are_refused(self) -> None:
         content = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": "a.png"}}]
-        with pytest.raises(ValueError, match=r"'messages' .*image_url"):
+        with refused("messages", found=["image_url"]):
             made([{"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": []}]}], PARTS)
 
     @pytest.mark.parametrize("value", [datetime.datetime(2024, 1, 31), datetime.date(2024, 1, 31), 3.10, True])
     def test_what_can_be_written_in_several_ways_is_refused(self, value: Any) -> None:
         messages = [{"role": role, "content": value} for role in ("user", "assistant")]
-        with pytest.raises(ValueError, match=f"'messages' has a content that is a {type(value).__name__},"):
+        with refused("messages", found=value):
             made([{"messages": messages}], TOOLS)
 
     @pytest.mark.parametrize("template", [CHATML, TOOLS])
@@ -267,7 +266,7 @@ class TestTurns:
     def test_a_role_that_the_template_leaves_out_is_refused(self) -> None:
         template = "{% for one in messages %}{% if one.role != 'system' %}" + "{{ one.role }} {{ one.content }}\n"
         # Its content stands in the text by chance.
-        with pytest.raises(ValueError, match="leaves out messages of the role 'system'"):
+        with refused("chat_template", found="system"):
             made([{"messages": TALK, "system": "sun"}], template + "{% endif %}{% endfor %}")
 
 
@@ -298,5 +297,5 @@ class TestOlderRoles:
     @pytest.mark.parametrize("call", ["weather(a)", "[3]", "3"])
     def test_calls_that_are_no_calls_are_refused(self, call: str) -> None:
         rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": call}]
-        with pytest.raises(ValueError, match="'conversations'"):
+        with refused("conversations"):
             made([{"conversations": rows}], TOOLS, column="conversations")

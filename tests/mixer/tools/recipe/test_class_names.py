@@ -47,12 +47,11 @@ def test_names_by_head_are_kept_with_a_model_of_several(tmp_path: Path) -> None:
 
 def test_streams_of_one_head_that_number_their_classes_differently_are_refused() -> None:
     names = {"books": ["bad", "good"], "films": MOODS}
-    message = r"streams.films.format: its labels are \['bad', 'fine', 'good'\], and those of 'books', .* two things"
     for model, heads in ((build_model("bert-classifier"), ("books", "films")), (multi_task(), ("topic", "topic"))):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(InvalidValueError):
             _note(model, dict(zip(names, heads, strict=True)), names)
     _note(multi_task(), {"books": "topic", "films": "tags"}, names)
-    with pytest.raises(ValueError, match=r"evaluation.films.format: its labels are .*those of 'books'"):
+    with pytest.raises(InvalidValueError):
         _note(build_model("bert-classifier"), {"books": "books"}, {"books": MOODS}, films=MOODS[1:])
 
 

@@ -43,4 +43,4 @@ def test_a_wrong_name_is_told_before_torch_is_imported(tmp_path, text, field):
     command = [sys.executable, "-c", code, "train", str(tmp_path / "recipe.yaml")]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.stdout.strip() == "2 []", ended
-    assert ended.stderr.startswith(f"mixer train: {field}: there is no field ")
+    assert ended.stderr.startswith(f"mixer train: {field}: There is no field ")

@@ -12,6 +12,7 @@ from mixer.tools.recipe.data import Chat, Format, Labelled, Prompt, Text, format
 from mixer.tools.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.tools.recipe.data.formats.text import cut_into_blocks
 from tests.mixer.tools.recipe.small_tokenizers import CHATML, MARKED, byte_level, of_words
+from tests.refusals import refused
 
 BYTES = byte_level()
 WORDS = of_words("good bad film food so")
@@ -69,7 +70,7 @@ def test_a_prompt_is_read_and_its_completion_learned() -> None:
 def test_a_prompt_of_a_model_with_an_encoder_stands_on_its_own_side() -> None:
     (sample,) = made([{"q": "good", "a": "bad film"}], Prompt("{q}", "{a}", 3), WORDS, "seq2seq-lm")
     assert sample == {"input_ids": [1, 5, 2], "labels": [1, 6, 2]}
-    with pytest.raises(ValueError, match="leave train_on_prompt at False"):
+    with refused("train_on_prompt"):
         made([{"q": "good", "a": "bad"}], Prompt("{q}", "{a}", train_on_prompt=True), WORDS, "seq2seq-lm")
 
 
@@ -134,7 +135,7 @@ def test_only_what_the_assistant_says_is_learned(template: str, tail: list[int],
         ignored = [-100] * 20
         assert sample["labels"] == [*ignored, 69, 70, STOP, *tail, *ignored, 72, STOP, *tail]
     for name in ("other.jinja", "other"):
-        with pytest.raises(ValueError, match=rf"streams\.s\.format: Chat: .*there is no file '/.*{name}', and a"):
+        with refused("chat_template", stream="streams.s", found=str(tmp_path / name)):
             made([{"messages": TALK}], Chat(chat_template=str(tmp_path / name)))
 
 
@@ -167,20 +168,20 @@ STRICT = "{% if messages[0]['role'] != 'user' %}{{ raise_exception('users begin'
 
 
 @pytest.mark.parametrize(
-    ("chat", "tokenizer", "rows", "message"),
+    ("chat", "tokenizer", "rows", "option", "found"),
     [
-        (Chat(), byte_level(chat_template=None), TALK, r"has no chat template.*Chat\(chat_template=\.\.\.\)"),
-        (Chat(chat_template=COUNTED), BYTES, TALK, r"renders the first 2 messages .* differently .*train_on='all'"),
-        (Chat(chat_template=STRICT), BYTES, TALK[1:], "refuses a conversation of .*users begin"),
-        (Chat(), BYTES, [{"speaker": "a"}], r"a message with the fields \['speaker'\]: it needs role and content"),
-        (Chat(), BYTES, TALK[:1], r"the assistant says nothing in them, their roles are \['user'\]"),
-        (Chat(max_length=2), BYTES, TALK, "no label to learn within max_length"),
-        (Chat(), BYTES, [*TALK, {"role": "Critic", "content": "a"}], "there is no role 'critic'"),
-        (Chat(), BYTES, "hello", "has a str where a conversation is expected"),
+        (Chat(), byte_level(chat_template=None), TALK, "chat_template", None),
+        (Chat(chat_template=COUNTED), BYTES, TALK, "chat_template", None),
+        (Chat(chat_template=STRICT), BYTES, TALK[1:], "chat_template", ["assistant", "user", "assistant"]),
+        (Chat(), BYTES, [{"speaker": "a"}], "messages", ["speaker"]),
+        (Chat(), BYTES, TALK[:1], "format", None),
+        (Chat(max_length=2), BYTES, TALK, "format", None),
+        (Chat(), BYTES, [*TALK, {"role": "Critic", "content": "a"}], "role", "critic"),
+        (Chat(), BYTES, "hello", "messages", "'hello'"),
     ],
 )
-def test_conversations_that_cannot_be_told_apart_are_refused(chat, tokenizer, rows, message) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_conversations_that_cannot_be_told_apart_are_refused(chat, tokenizer, rows, option, found) -> None:
+    with refused(option, stream="streams.s", found=found):
         made([{"messages": rows}], chat, tokenizer)
 
 
@@ -213,64 +214,65 @@ def test_rows_without_a_text_have_no_class_to_learn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "task", "rows", "message"),
+    ("chosen", "task", "rows", "option", "found"),
     [
-        (Text(), "causal-lm", [{"txt": "a"}], r"streams\.s: Text reads the column 'text', .* they have \['txt'\]"),
-        (Text(), "causal-lm", [{"text": "a"}], r"streams\.s: Text: \w+ has no limit of its own: give max_length"),
-        (Text(max_length=8), "causal-lm", [{"text": 0.5}], "column 'text' has 0.5, a float, where a text is expected"),
-        (Text(), "seq2seq-lm", [{"text": "a"}], "a model of the task causal-lm or masked-lm, not seq2seq-lm"),
-        (Labelled(), "encoder", [{"text": "a", "label": None}], "has None, where a label is expected"),
-        (Labelled(labels=["x"]), "encoder", [{"text": "a", "label": "y"}], r"has the label 'y', and there are \['x'\]"),
-        (Labelled(), "encoder", [{"text": "a", "label": ["x"]}], r"is expected: a word or a number\. \(row 0"),
+        (Text(), "causal-lm", [{"txt": "a"}], "text", None),
+        (Text(), "causal-lm", [{"text": "a"}], "max_length", None),
+        (Text(max_length=8), "causal-lm", [{"text": 0.5}], "text", 0.5),
+        (Text(), "seq2seq-lm", [{"text": "a"}], "task", "seq2seq-lm"),
+        (Labelled(), "encoder", [{"text": "a", "label": None}], "label", None),
+        (Labelled(labels=["x"]), "encoder", [{"text": "a", "label": "y"}], "label", "y"),
+        (Labelled(), "encoder", [{"text": "a", "label": ["x"]}], "label", ["x"]),
     ],
 )
-def test_rows_that_do_not_fit_name_stream_and_column(chosen, task, rows, message) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_rows_that_do_not_fit_name_stream_and_column(chosen, task, rows, option, found) -> None:
+    with refused(option, stream="streams.s", found=found):
         made(rows, chosen, BYTES, task)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "column", "good", "bad", "message"),
+    ("chosen", "column", "good", "bad", "option"),
     [
-        (Prompt("a", "{x[2]}"), "x", ["0", "1", "2"], ["0"], "IndexError: list index out of range"),
-        (Prompt("a", "{x[c]}"), "x", None, {"b": "1"}, "KeyError: 'c'"),
-        (Prompt("a", "{x.b}"), "x", None, "1", "AttributeError: 'str' object has no attribute 'b'"),
-        (Prompt("a", "{x[b]}"), "x", None, "1", "TypeError: string ind"),
+        (Prompt("a", "{x[2]}"), "x", ["0", "1", "2"], ["0"], None),
+        (Prompt("a", "{x[c]}"), "x", None, {"b": "1"}, None),
+        (Prompt("a", "{x.b}"), "x", None, "1", None),
+        (Prompt("a", "{x[b]}"), "x", None, "1", None),
         (
             Chat(ignored_columns=["text"]),
             "messages",
             TALK,
             [{"role": "user", "content": None}],
-            "refuses a conversation .*'content'",
+            "chat_template",
         ),
-        (Labelled(labels=["a"]), "label", "a", "b", "has the label 'b'"),
+        (Labelled(labels=["a"]), "label", "a", "b", "label"),
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_row_that_cannot_be_read_is_named(chosen, column, good, bad, message, streaming) -> None:
+def test_a_row_that_cannot_be_read_is_named(chosen, column, good, bad, option, streaming) -> None:
     rows = datasets.Dataset.from_list([{column: value, "text": "a"} for value in (good, good, bad, bad)])
-    with pytest.raises(ValueError, match=rf"^streams\.s: {type(chosen).__name__}: .*{message}.* \(row 2, counted"):
+    with refused(option, stream="streams.s") as caught:
         list(formatted(rows.to_iterable_dataset() if streaming else rows, chosen, BYTES, chosen.tasks[0], "streams.s"))
+    assert "(row 2, counted" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "option"),
     [
-        (lambda: Text(max_length=1), "at least 2 tokens, got 1"),
-        (lambda: Prompt("what", "that"), "names a column"),
-        (lambda: Prompt("{q", "{a}"), "braces themselves are doubled"),
-        (lambda: Prompt("{}", "{a}"), "braces without the name of a column"),
-        (lambda: Chat(train_on="user"), "must be 'assistant' or 'all', got 'user'"),
-        (lambda: Labelled(labels=["a", "a"]), "labels must be distinct"),
+        (lambda: Text(max_length=1), "max_length"),
+        (lambda: Prompt("what", "that"), "prompt"),
+        (lambda: Prompt("{q", "{a}"), "prompt"),
+        (lambda: Prompt("{a}", "{}"), "completion"),
+        (lambda: Chat(train_on="user"), "train_on"),
+        (lambda: Labelled(labels=["a", "a"]), "labels"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_settings_that_mean_nothing_are_refused(make: Any, option: str) -> None:
+    with refused(option):
         make()
 
 
 def test_a_tokenizer_without_an_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="neither an eos_token nor a sep_token"):
+    with refused("eos_token"):
         made([{"text": "a"}], Text(max_length=4), byte_level(eos_token=None))
 
 
@@ -344,9 +346,9 @@ def test_tokens_are_masked_and_classes_are_left_alone() -> None:
 
 @pytest.mark.parametrize("task", ["sequence-classification", "masked-lm", "seq2seq-lm"])
 def test_a_tokenizer_without_a_pad_token_is_refused_where_it_needs_one(task: str) -> None:
-    with pytest.raises(ValueError, match="has no pad token to pad batches with: give it one, as in tokenizer"):
+    with refused("pad_token"):
         ensure_pad_token(byte_level(pad_token=None), task)
-    with pytest.raises(ValueError, match="has no pad token"):
+    with refused("pad_token"):
         ensure_pad_token(byte_level(pad_token=None, eos_token=None), "causal-lm")
 
 

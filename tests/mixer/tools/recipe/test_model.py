@@ -7,6 +7,7 @@ from torch import nn
 
 from mixer.tools.recipe.model import ModelRecipe
 from tests.helpers import build_model
+from tests.refusals import refused
 
 FACTORY = "tests.helpers.build_model"
 
@@ -27,25 +28,25 @@ def test_a_function_that_reads_values_gives_a_model_without_weights_too() -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "match"),
+    ("changes", "option"),
     [
-        ({"config": {"model_type": "gpt2"}, "factory": FACTORY}, "leave out name_or_path and config"),
-        ({"name_or_path": "gpt2", "factory": FACTORY}, "leave out name_or_path and config"),
-        ({"arguments": {"name": "gpt2"}}, "arguments are those of factory"),
-        ({"factory": "tests.helpers.no_such"}, "factory: 'tests.helpers.no_such' cannot be found"),
-        ({"factory": FACTORY, "arguments": {"size": 2}}, r"tests.helpers.build_model\(size=2\) failed"),
-        ({"config": {"model_type": "gpt2"}, "quantization": {"load_in_4bit": True}}, "quantization is of a trained"),
-        ({}, "give name_or_path, or a config with a model_type"),
+        ({"config": {"model_type": "gpt2"}, "factory": FACTORY}, "factory"),
+        ({"name_or_path": "gpt2", "factory": FACTORY}, "factory"),
+        ({"arguments": {"name": "gpt2"}}, "arguments"),
+        ({"factory": "tests.helpers.no_such"}, "factory"),
+        ({"factory": FACTORY, "arguments": {"size": 2}}, "factory"),
+        ({"config": {"model_type": "gpt2"}, "quantization": {"load_in_4bit": True}}, "quantization"),
+        ({}, "name_or_path"),
     ],
 )
-def test_what_gives_no_model_or_two_is_refused(changes: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
+def test_what_gives_no_model_or_two_is_refused(changes: dict[str, Any], option: str) -> None:
+    with refused(option):
         ModelRecipe(**changes).build()
 
 
 def test_a_folder_without_a_model_and_one_that_is_not_there_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*gone"):
+    with pytest.raises(FileNotFoundError):
         ModelRecipe(name_or_path=str(tmp_path / "gone")).build()
-    with pytest.raises((OSError, ValueError), match="config") as caught:  # transformers' own words
+    with pytest.raises((OSError, ValueError)) as caught:
         ModelRecipe(name_or_path=str(tmp_path)).build()
     assert "there is no folder" not in str(caught.value)

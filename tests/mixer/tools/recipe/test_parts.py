@@ -15,6 +15,7 @@ from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import StreamRecipe
 from tests.helpers import plain_options
 from tests.mixer.tools.recipe.small_tokenizers import CHATML, byte_level
+from tests.refusals import refused
 
 
 def built(folder: Path, **fields: Any) -> Any:
@@ -29,16 +30,16 @@ def built(folder: Path, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    ("fields", "option"),
     [
-        ({"evaluation": ["a"]}, "evaluation: .*'a'"),
-        ({"targets": ["a"]}, "targets: .*'a'.* objective"),
-        ({"chat_template": CHATML}, "chat_template: .* tokenizer"),
-        ({"trainer": "sft"}, "tokenizer: "),
+        ({"evaluation": ["a"]}, "evaluation"),
+        ({"targets": ["a"]}, "targets"),
+        ({"chat_template": CHATML}, "chat_template"),
+        ({"trainer": "sft"}, "tokenizer"),
     ],
 )
-def test_fields_that_need_or_exclude_another_are_refused(fields: dict[str, Any], named: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"^{named}"):
+def test_fields_that_need_or_exclude_another_are_refused(fields: dict[str, Any], option: str, tmp_path: Path) -> None:
+    with refused(option):
         built(tmp_path, **fields)
 
 
@@ -52,18 +53,18 @@ ROWS = {"factory": "builtins.dict", "arguments": {"test": [{"labels": 1}]}}
 
 
 @pytest.mark.parametrize(
-    ("stream", "named"),
+    ("stream", "option"),
     [
-        (StreamRecipe(), "data .* factory"),
-        (StreamRecipe(factory="builtins.dict", data=DataSource("a")), "data .* factory"),
+        (StreamRecipe(), "data"),
+        (StreamRecipe(factory="builtins.dict", data=DataSource("a")), "data"),
         (StreamRecipe(data=DataSource("a"), train_split="test"), "train_split"),
-        (StreamRecipe(**ROWS), "train_split: .*'test'"),
-        (StreamRecipe(**ROWS, train_split="test", format=Dialogue()), "format: Dialogue .*trainer"),
+        (StreamRecipe(**ROWS), "train_split"),
+        (StreamRecipe(**ROWS, train_split="test", format=Dialogue()), "format"),
         (StreamRecipe(factory="builtins.zip", rows_share=0.5), "rows_share"),
     ],
 )
-def test_a_stream_whose_fields_do_not_fit_is_refused(stream: StreamRecipe, named: str) -> None:
-    with pytest.raises(ValueError, match=rf"^streams\.s\b.*{named}"):
+def test_a_stream_whose_fields_do_not_fit_is_refused(stream: StreamRecipe, option: str) -> None:
+    with refused(f"streams.s.{option}"):
         stream.build("s", None, "causal-lm")
 
 
@@ -72,6 +73,6 @@ def test_a_template_is_written_out_in_a_file_or_a_tokenizers(tmp_path: Path) -> 
     byte_level(chat_template=None).save_pretrained(tmp_path / "bare")
     (tmp_path / "file").write_text(CHATML)
     assert {chat_template_of(str(given)) for given in (CHATML, tmp_path / "file", tmp_path / "own")} == {CHATML}
-    for given, named in ((str(tmp_path / "bare"), "bare"), ("lama3", "'lama3'")):
-        with pytest.raises(ValueError, match=named):
+    for given in (str(tmp_path / "bare"), "lama3"):
+        with refused("chat_template", found=given):
             chat_template_of(given)

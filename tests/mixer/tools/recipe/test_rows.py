@@ -15,8 +15,8 @@ from pyarrow import parquet
 
 from mixer.tools.recipe.data import Chat, DataSource, Format, Labelled, Prompt, Text, formatted
 from mixer.tools.recipe.data.file_list import FileRead, files_of, unlike
-from mixer.utils.errors import InvalidValueError
 from tests.mixer.tools.recipe.small_tokenizers import CHATML, byte_level
+from tests.refusals import refused
 
 BYTES = byte_level()
 CELLS = ["061", "3.10", "1e5", "+1", "-0", "true", "NA", "2024-01-31", "9007199254740993"]
@@ -104,7 +104,7 @@ def test_labels_are_numbers_if_all_are_written_so(labels, expected, streaming, t
 def test_labels_of_a_stream_are_numbers_as_its_first_rows_are(tmp_path: Path) -> None:
     first = "text,label\n" + "07,1\n" * 10_000  # as many as decide
     assert {row["label"] for row in read(put(tmp_path / "a.csv", first + "07,2\n"), True, ("label",))} == {1, 2}
-    with pytest.raises(ValueError, match="column 'label' has 'two'"):
+    with refused("label", found="two"):
         read(put(tmp_path / "b.csv", first + "07,two\n"), True, ("label",))
 
 
@@ -118,7 +118,7 @@ def test_awkward_tables_are_read_as_they_are_written(tmp_path: Path) -> None:
     long = "x" * 200_000  # beyond the usual limit of a cell
     assert read(put(tmp_path / "long.csv", f"q,a\n{long},1\n"))[0]["q"] == long
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(ValueError, match=r"empty\.txt' cannot be read as txt \(there are no rows"):
+    with refused(str(tmp_path / "empty.txt"), expected="there are no rows"):
         read(tmp_path / "empty.txt")
     text = put(tmp_path / "rows.txt", "\ufeffone\r\ntwo\x0c \u2028  \n061\n")
     assert [row["text"] for row in read(text)] == ["one", "two\x0c \u2028  ", "061"]
@@ -130,29 +130,29 @@ def test_awkward_tables_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 
 BROKEN = [
-    ("a.csv", "q,a\n1,2\n3\n", "line 3: 1 cells, where the header has 2"),
-    ("a.csv", "q,q\n1,2\n", "column 'q' is there twice"),
-    ("a.csv", 'q,a\nx,1\n"y,2\nz,3\n', "line 3: .*unexpected end"),
-    ("a.csv", "q,a\nx,1\né,2\n".encode("latin-1"), "line 3: it is not UTF-8, byte 0xe9"),
-    ("a.csv", "", "it is empty"),
-    ("a.jsonl", '{"q": "x"}\n{"q": "é"}\n'.encode("latin-1"), "line 2: it is not UTF-8, byte 0xe9"),
-    ("a.jsonl", '{"q": "x"}\n{"q": 1}\n', "line 2: column 'q' has a whole number, and a text before"),
-    ("a.jsonl", '{"q": 1}\n\n{"q": true}\n', "line 3: column 'q' has true or false, and a whole number before"),
-    ("a.jsonl", '{"q": 12345678901234567890}\n', "line 1: column 'q' has 12345678901234567890, .* 64 bits"),
-    ("a.jsonl", '{"q": 1}\n{"q": tru}\n', "line 2: Expecting value"),
-    ("a.jsonl", '{"q": 1}\n{"q": {"a": 1, "a": 2}}\n', "line 2: the key 'a' stands twice"),
-    ("a.jsonl", "[1]\n", "row 1: it has 1, where an object"),
-    ("a.json", '{\n"q": ["x"]\n}', "line 1: .*a row is an object on a line of its own"),
-    ("a.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 9, mtime=0)[:-9], "EOFError"),
-    ("a.txt", "x\né".encode("latin-1"), "not UTF-8, byte 0xe9"),
+    ("a.csv", "q,a\n1,2\n3\n", "line 3"),
+    ("a.csv", "q,q\n1,2\n", "line 1"),
+    ("a.csv", 'q,a\nx,1\n"y,2\nz,3\n', "line 3"),
+    ("a.csv", "q,a\nx,1\né,2\n".encode("latin-1"), "line 3"),
+    ("a.csv", "", None),
+    ("a.jsonl", '{"q": "x"}\n{"q": "é"}\n'.encode("latin-1"), "line 2"),
+    ("a.jsonl", '{"q": "x"}\n{"q": 1}\n', "line 2"),
+    ("a.jsonl", '{"q": 1}\n\n{"q": true}\n', "line 3"),
+    ("a.jsonl", '{"q": 12345678901234567890}\n', "line 1"),
+    ("a.jsonl", '{"q": 1}\n{"q": tru}\n', "line 2"),
+    ("a.jsonl", '{"q": 1}\n{"q": {"a": 1, "a": 2}}\n', "line 2"),
+    ("a.jsonl", "[1]\n", "row 1"),
+    ("a.json", '{\n"q": ["x"]\n}', "line 1"),
+    ("a.jsonl.gz", gzip.compress(b'{"q": 1}\n' * 9, mtime=0)[:-9], "line 9"),
+    ("a.txt", "x\né".encode("latin-1"), None),
 ]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(("name", "content", "message"), BROKEN)
-def test_what_cannot_be_read_is_named_by_file_and_line(name, content, message, streaming, tmp_path) -> None:
+@pytest.mark.parametrize(("name", "content", "place"), BROKEN)
+def test_what_cannot_be_read_is_named_by_file_and_line(name, content, place, streaming, tmp_path) -> None:
     path = put(tmp_path / name, content)
-    with pytest.raises(ValueError, match=rf"{name}' cannot be read as \w+ \(.*{message}"):
+    with refused(str(path), found=place):
         read(path, streaming)
 
 
@@ -160,7 +160,7 @@ def test_a_stream_names_a_file_that_breaks_later(tmp_path: Path) -> None:
     put(tmp_path / "a.jsonl", '{"q": 1}\n')
     for name, content in [("b.jsonl", '{"q": "x"}'), ("b.jsonl", '{"q": 1, "z": 2}'), ("b.jsonl", "{")]:
         put(tmp_path / name, content)
-        with pytest.raises(ValueError, match=r"b\.jsonl' cannot be read as jsonl \(line 1: "):
+        with refused(str(tmp_path / "b.jsonl"), found="line 1"):
             read(tmp_path, streaming=True)
 
 
@@ -170,36 +170,35 @@ def test_other_columns_are_told_and_can_be_left_out(tmp_path: Path) -> None:
 
     write("a/1.parquet", q=["x"], tags=[["t"]])
     write("a/2.parquet", q=["y"], tags=[[1]])
-    message = r"2\.parquet' are tags \(List\(Value\('int64'\)\)\), .* tags \(List\(Value\('string'\)\)\).*data\.columns"
-    with pytest.raises(ValueError, match=message):
+    with refused(str(tmp_path / "a/2.parquet"), found=["tags (List(Value('int64')))"]):
         read(tmp_path / "a")
     write("f/1.parquet", q=[["x"], None], n=[1, 2])
     write("f/2.parquet", q=[[]], n=[None])  # empty lists and columns fit
     assert read(tmp_path / "f") == [{"q": ["x"], "n": 1}, {"q": None, "n": 2}, {"q": [], "n": None}]
     write("b/1.parquet", q=[1])
     write("b/2.parquet", q=["061"])  # a number for datasets
-    with pytest.raises(ValueError, match=r"2\.parquet' are q \(string\)"):
+    with refused(str(tmp_path / "b/2.parquet"), found=["q (string)"]):
         read(tmp_path / "b")
     put(tmp_path / "c/1.jsonl", '{"q": "x"}')
     put(tmp_path / "c/2.jsonl", '{"q": "y", "n": 1}')
     put(tmp_path / "d/1.csv", "q,n\nx,1")
     put(tmp_path / "d/2.csv", "m,q\n1,y")
-    for folder in "cd":
-        with pytest.raises(ValueError, match=r"the columns of '.*2\..*data\.columns"):
-            read(tmp_path / folder)
+    for file, columns in (("c/2.jsonl", ["q", "n"]), ("d/2.csv", ["m", "q"])):
+        with refused(str(tmp_path / file), found=columns):
+            read((tmp_path / file).parent)
     datasets.Dataset.from_list([{"q": "x", "n": 1}, {"q": "y", "n": 2}]).save_to_disk(tmp_path / "e")
     put(tmp_path / "t/1.txt", "x\ny")
     assert read(tmp_path / "t", columns=["text"]) == [{"text": "x"}, {"text": "y"}]
     for folder in "acde":
         for streaming in (False, True):
             assert read(tmp_path / folder, streaming, columns=["q"]) == [{"q": "x"}, {"q": "y"}]
-        with pytest.raises(ValueError, match=r"^s\.data: columns: there is no column 'r'; there are \['"):
+        with refused("data.columns", stream="s.data", found="r"):
             read(tmp_path / folder, columns=["q", "r"])
 
 
 def test_zstandard_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(ValueError, match="pip install zstandard"):
+    with refused("data.path"):
         read(put(tmp_path / "a.txt.zst", b"x"))
 
 
@@ -208,7 +207,7 @@ def test_zstandard_is_read_to_its_end(streaming: bool, tmp_path: Path) -> None:
     lines = [json.dumps({"q": f"{number:04}"}).encode() + b"\n" for number in range(3)]
     packed = b"".join(pyarrow.compress(line, "zstd", asbytes=True) for line in lines)  # a frame each
     assert [row["q"] for row in read(put(tmp_path / "a.jsonl.zst", packed), streaming)] == ["0000", "0001", "0002"]
-    with pytest.raises(ValueError, match=r"a\.jsonl\.zst' cannot be read as jsonl .*[Tt]runcated"):
+    with refused(str(tmp_path / "a.jsonl.zst")):
         read(put(tmp_path / "a.jsonl.zst", packed[:-4]), streaming)
 
 
@@ -238,7 +237,7 @@ def test_a_value_is_written_in_the_one_way_there_is_or_as_its_format_says(value:
 @pytest.mark.parametrize("value", [3.1, True, MOMENT, ["x"], {"b": 1}])
 def test_a_value_that_can_be_written_in_several_ways_is_refused(value: Any) -> None:
     for rows, chosen in [({"a": value}, Prompt("", "{a}")), ({"text": value}, Text(max_length=8))]:
-        with pytest.raises(ValueError, match=rf"^s: \w+: column '{min(rows)}' has .*, a \w+, where a text is expected"):
+        with refused(min(rows), stream="s", found=value):
             learned(datasets.Dataset.from_list([rows]), chosen)
 
 
@@ -272,13 +271,13 @@ def test_a_folder_with_configurations_is_read_as_datasets_does(tmp_path: Path) -
     assert read(tmp_path, name="en") == [{"text": "061"}]
     train, test = DataSource(str(tmp_path), name="fr", validation_split="test").load("s")
     assert (train.to_list(), test.to_list()) == ([{"text": "062", "n": "1"}], [{"text": "063", "n": "1"}])
-    for name, message in [(None, r"Config name is missing.*\['en', 'fr'\]"), ("de", r"'de' not found.*\['en', 'fr'\]")]:
-        with pytest.raises(ValueError, match=rf"^s\.data: .*README\.md.*{message}"):
+    for name in (None, "de"):
+        with refused("data.name", found=name):
             read(tmp_path, name=name)
-    with pytest.raises(ValueError, match=r"no split 'test'; there are \['train'\]"):
+    with refused("data.split", found="test"):
         read(tmp_path, name="en", split="test")
     put(tmp_path / "README.md", "---\nconfigs: [\n---\n")
-    with pytest.raises(ValueError, match=r"s\.data: the header of .*README\.md"):
+    with refused("data.path", found=str(tmp_path / "README.md")):
         read(tmp_path)
 
 
@@ -325,9 +324,8 @@ def test_what_is_read_of_a_folder_is_told_and_chosen(tmp_path: Path, caplog: pyt
 )
 def test_patterns_that_choose_nothing_are_refused(patterns: Any, option: str, found: Any, tmp_path: Path) -> None:
     put(tmp_path / "a.jsonl", '{"text": "x"}')
-    with pytest.raises(InvalidValueError) as refused:
+    with refused(option, found=found):
         read(tmp_path, **patterns)
-    assert (refused.value.option, refused.value.found) == (option, found)
 
 
 def test_files_are_unlike_others_by_far() -> None:
@@ -345,7 +343,7 @@ def test_files_of_shards_name_their_splits(tmp_path: Path) -> None:
     for split in ("train_sft", "train_gen", "test_sft"):
         put(tmp_path / "set" / "data" / f"{split}-00000-of-00001.jsonl", json.dumps({"text": split}))
     assert read(tmp_path / "set", split="train_gen") == [{"text": "train_gen"}]
-    with pytest.raises(ValueError, match=r"no split 'train'; there are \['test_sft', 'train_gen', 'train_sft'\]"):
+    with refused("data.split", found="train"):
         read(tmp_path / "set")
 
 
@@ -353,31 +351,29 @@ def test_files_of_shards_name_their_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "other"), [("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", ",")])
 def test_another_separator_is_named_and_can_be_said(name: str, other: str, streaming: bool, tmp_path: Path) -> None:
     path = put(tmp_path / name, f"a{other}b\nx. y{other}1\n")
-    with pytest.raises(ValueError, match="separator") as refused:
+    with refused(str(path)) as caught:
         read(path, streaming=streaming)
-    assert f"data.separator: {json.dumps(other)}" in str(refused.value)
+    assert f"data.separator: {json.dumps(other)}" in str(caught.value)
     assert read(path, streaming=streaming, separator=other) == [{"a": "x. y", "b": "1"}]
     own = "," if name == "a.csv" else "\t"
     assert read(path, streaming=streaming, separator=own) == [{f"a{other}b": f"x. y{other}1"}]
 
 
 def test_a_separator_is_one_character_of_cells(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError) as refused:
+    with refused("data.separator", found="; "):
         DataSource("a.csv", separator="; ")
-    assert (refused.value.option, refused.value.found) == ("data.separator", "; ")
-    with pytest.raises(ValueError, match="separator"):
+    with refused("data.separator", found=";"):
         read(put(tmp_path / "a.jsonl", '{"a": 1}'), separator=";")
     datasets.Dataset.from_dict({"a": [1]}).save_to_disk(tmp_path / "saved")
-    with pytest.raises(ValueError, match="separator"):
+    with refused("data.separator", found=";"):
         read(tmp_path / "saved", separator=";")
 
 
 def test_a_column_without_a_value_in_the_first_file_of_a_stream_is_named(tmp_path: Path) -> None:
     put(tmp_path / "a.jsonl", '{"x": 1, "y": null}\n')
     put(tmp_path / "b.jsonl", '{"x": 2, "y": null}\n{"x": 3, "y": 7}\n')
-    with pytest.raises(ValueError, match="first rows") as refused:
+    with refused(str(tmp_path / "b.jsonl"), found="line 2"):
         read(tmp_path, streaming=True)
-    assert all(part in str(refused.value) for part in ("b.jsonl", "line 2", "'y'", "7", "no value in the first rows"))
     assert read(tmp_path, streaming=True, columns=["x"]) == [{"x": 1}, {"x": 2}, {"x": 3}]
     put(tmp_path / "b.jsonl", '{"x": 2, "y": "seven"}\n')
     assert read(tmp_path, streaming=True)[1] == {"x": 2, "y": "seven"}

@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 
 from mixer.tools.recipe.data import DataSource
-from mixer.tools.recipe.data.row_files import TextRows
+from mixer.tools.recipe.data.reading import TextRows
 from tests.hub import Hub, running_hub
+from tests.refusals import refused
 
 ROWS = [{"q": f"what {number}?", "a": f"that {number}"} for number in range(20)]
 
@@ -69,8 +70,9 @@ def test_a_text_is_read_by_lines_paragraphs_or_as_a_whole(streaming: bool, tmp_p
 def test_only_texts_are_read_by_other_rows(tmp_path: Path) -> None:
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
     for path in (str(tmp_path / "saved"), "org/maths"):
-        assert "rows='document' is for text" in refused(DataSource(path, rows="document"))
-    with pytest.raises(ValueError, match="rows must be one of line, paragraph, document, got 'page'"):
+        with refused("data.rows", found="document"):
+            DataSource(path, rows="document").load("s")
+    with refused("data.rows", found="page"):
         DataSource("org/maths", rows="page")  # type: ignore[arg-type]
 
 
@@ -92,7 +94,7 @@ def test_files_of_a_folder_are_told_apart_by_the_splits_that_they_name(tmp_path:
     write(tmp_path / "plain" / "two.jsonl", ROWS[5:])
     assert DataSource(str(tmp_path / "plain")).load("s")[0].to_list() == ROWS
     write(tmp_path / "named" / "more.jsonl")
-    with pytest.raises(ValueError, match=r"some name a split \(.*validation: 'dev\.jsonl'.*\).* such as 'more\.jsonl'"):
+    with refused("data.path", found="more.jsonl"):
         DataSource(str(tmp_path / "named")).load("s")
 
 
@@ -114,7 +116,7 @@ def test_slices_of_a_split_are_those_of_the_hub(split: str, places: list[int], t
     assert train.to_list() == [ROWS[place] for place in places]
 
 
-def refused(source: DataSource) -> str:
+def said_of(source: DataSource) -> str:
     with pytest.raises((ValueError, OSError)) as caught:
         source.load("streams.math.data")
     assert str(caught.value).startswith("streams.math.data: ")
@@ -124,44 +126,49 @@ def refused(source: DataSource) -> str:
 def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in ("data/rows.jsonl.gz", "data/deep/rows", "rows"):
-        told = refused(DataSource(path))
+        told = said_of(DataSource(path))
         assert f"there is no file or folder '{tmp_path}/{path}'" in told
         assert "no name on the hub, which has the form org/name" in told
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert len(DataSource(f"~/{write(tmp_path / 'home' / 'rows.csv').name}").load("s")[0]) == 20
-    assert f"the pattern '{tmp_path}/data/*.jsonl' matches no file" in refused(DataSource("data/*.jsonl"))
+    assert f"the pattern '{tmp_path}/data/*.jsonl' matches no file" in said_of(DataSource("data/*.jsonl"))
     (tmp_path / "empty").mkdir()
-    assert f"the folder '{tmp_path}/empty' has no file that ends in .parquet" in refused(DataSource("empty"))
+    assert f"the folder '{tmp_path}/empty' has no file that ends in .parquet" in said_of(DataSource("empty"))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "option", "found"),
     [
-        ({"split": "test"}, "there is no split 'test'; there are ['train']"),
-        ({"validation_split": "dev"}, "there is no split 'dev'"),
-        ({"split": "train[a:]"}, "cannot be read as a split or its slice"),
-        ({"split": "train[:5]", "streaming": True}, "name one split, or set streaming to false"),
-        ({"name": "main"}, "name='main' is for data on the hub"),
-        ({"revision": "v2"}, "revision='v2' is for data on the hub"),
-        ({"rows": "document"}, "rows='document' is for text files (.txt)"),
+        ({"split": "test"}, "split", "test"),
+        ({"validation_split": "dev"}, "split", "dev"),
+        ({"split": "train[a:]"}, "split", "train[a:]"),
+        ({"split": "train[:5]", "streaming": True}, "split", "train[:5]"),
+        ({"name": "main"}, "name", "main"),
+        ({"revision": "v2"}, "revision", "v2"),
+        ({"rows": "document"}, "rows", "document"),
     ],
 )
-def test_what_a_file_does_not_have_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    assert message in refused(DataSource(str(write(tmp_path / "rows.jsonl")), **options))
+def test_what_a_file_does_not_have_is_refused(options: dict[str, Any], option: str, found: str, tmp_path: Path) -> None:
+    with refused(f"data.{option}", found=found):
+        DataSource(str(write(tmp_path / "rows.jsonl")), **options).load("s")
 
 
 def test_mixed_and_broken_files_are_named(tmp_path: Path) -> None:
     write(tmp_path / "mixed" / "a.jsonl")
     write(tmp_path / "mixed" / "b.csv")
-    assert "mixes the formats .csv (b.csv), .jsonl (a.jsonl)" in refused(DataSource(str(tmp_path / "mixed")))
+    with refused("data.path", found=[".csv", ".jsonl"]):
+        DataSource(str(tmp_path / "mixed")).load("s")
     write(tmp_path / "torn" / "a.jsonl")
     (tmp_path / "torn" / "b.jsonl").write_text('{"q": "x"')
-    assert "torn/b.jsonl' cannot be read as jsonl" in refused(DataSource(str(tmp_path / "torn")))
+    with refused(str(tmp_path / "torn" / "b.jsonl"), found="line 1"):
+        DataSource(str(tmp_path / "torn")).load("s")
     (tmp_path / "rows.xlsx").write_text("x")
-    assert "'rows.xlsx' is of no known format" in refused(DataSource(str(tmp_path / "rows.xlsx")))
+    with refused("data.path", found="rows.xlsx"):
+        DataSource(str(tmp_path / "rows.xlsx")).load("s")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text("{")
-    assert "cannot be read as one of save_to_disk" in refused(DataSource(str(tmp_path / "saved")))
+    with refused("data.path", found=str(tmp_path / "saved")):
+        DataSource(str(tmp_path / "saved")).load("s")
 
 
 @pytest.mark.parametrize("offline", ["1", ""])
@@ -171,7 +178,7 @@ def test_a_name_on_the_hub_without_network_has_a_way_out(offline: str, monkeypat
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
-    told = refused(DataSource("org/no-such-data"))
+    told = said_of(DataSource("org/no-such-data"))
     assert ("HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached") in told
     assert "hf download --repo-type dataset org/no-such-data --local-dir" in told
 
@@ -227,19 +234,19 @@ def test_rows_can_be_streamed(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "named"),
     [
-        (DataSource("org/nothing"), "s: .*org/nothing.* doesn't exist on the Hub.*Nor is there a file or folder"),
-        (DataSource("org/maths", revision="v9"), "s: .*'v9' doesn't exist"),
-        (DataSource("org/maths", name="other"), r"'other' not found\. Available: \['main', 'socratic'\]"),
-        (DataSource("org/maths", split="dev"), r"split=dev.* Unknown split .dev.\..*\['train', 'test'\]"),
-        (DataSource("org/maths", split="dev", streaming=True), "split=dev"),
-        (DataSource("org/maths", split="train[:2]", streaming=True), "name one split, or set streaming to false"),
+        (DataSource("org/nothing"), ["org/nothing", "doesn't exist on the Hub", "there a file or folder"]),
+        (DataSource("org/maths", revision="v9"), ["'v9'"]),
+        (DataSource("org/maths", name="other"), ["'other'", "['main', 'socratic']"]),
+        (DataSource("org/maths", split="dev"), ["split=dev", "['train', 'test']"]),
+        (DataSource("org/maths", split="dev", streaming=True), ["split=dev"]),
+        (DataSource("org/maths", split="train[:2]", streaming=True), ["'train[:2]'"]),
     ],
 )
-def test_what_the_hub_does_not_have_is_named(hub: Hub, source: DataSource, message: str) -> None:
-    with pytest.raises((ValueError, OSError), match=message):
-        source.load("s")
+def test_what_the_hub_does_not_have_is_named(hub: Hub, source: DataSource, named: list[str]) -> None:
+    said = said_of(source)
+    assert [word for word in named if word not in said] == []
 
 
 @pytest.fixture
@@ -262,45 +269,48 @@ def test_files_behind_a_url_are_one_split_in_the_order_of_a_pattern_or_a_list(in
 
 
 def test_a_folder_behind_a_url_is_split_by_names_and_read_anew_when_it_has_changed(in_memory: str) -> None:
-    with pytest.raises(ValueError, match=r"some name a split .* such as 'metadata.jsonl'"):
+    with refused("data.path", found="metadata.jsonl"):
         DataSource(in_memory, validation_split="test").load("s")
     source = DataSource(in_memory, validation_split="test", exclude=["metadata.*"])
     train, validation = source.load("s")
     assert (train.to_list(), validation.to_list()) == (ROWS, ROWS[:2])
     fsspec.filesystem("memory").pipe("/rows/test.jsonl", json.dumps(ROWS[7]).encode())
     assert source.load("s")[1].to_list() == [ROWS[7]]
-    assert f"{in_memory}/*.parquet" in refused(DataSource(in_memory, streaming=True))
+    with refused("data.path", found=in_memory):
+        DataSource(in_memory, streaming=True).load("s")
 
 
 def test_what_a_url_does_not_have_is_refused(in_memory: str) -> None:
-    assert "name='main'" in refused(DataSource(f"{in_memory}/test.jsonl", name="main"))
-    assert "there is no file" in refused(DataSource(f"{in_memory}/dev-*.jsonl"))
+    with refused("data.name", found="main"):
+        DataSource(f"{in_memory}/test.jsonl", name="main").load("s")
+    assert "there is no file" in said_of(DataSource(f"{in_memory}/dev-*.jsonl"))
     system = fsspec.filesystem("memory")
     system.store["/rows/../out.jsonl"] = system.store["/rows/test.jsonl"]  # as a store of objects may call one
-    assert "leads out of its folder" in refused(DataSource(in_memory))
+    assert "leads out of its folder" in said_of(DataSource(in_memory))
 
 
 def test_lists_are_of_files_and_patterns(tmp_path: Path) -> None:
     shards = [str(write(tmp_path / f"{name}.jsonl", rows)) for name, rows in (("b", ROWS[:5]), ("a", ROWS[5:]))]
     assert DataSource(shards).load("s")[0].to_list() == ROWS
-    assert "is a folder" in refused(DataSource([shards[0], str(tmp_path)]))
-    assert "name='main'" in refused(DataSource(shards, name="main"))
-    with pytest.raises(ValueError, match="path: the list is empty"):
-        DataSource([])
-    with pytest.raises(ValueError, match="not both"):
-        DataSource([shards[0], "s3://bucket/rows.jsonl"])
-    with pytest.raises(ValueError, match="storage_options are for URLs"):
+    with refused("data.path", found=str(tmp_path)):
+        DataSource([shards[0], str(tmp_path)]).load("s")
+    with refused("data.name", found="main"):
+        DataSource(shards, name="main").load("s")
+    for path in ([], [shards[0], "s3://bucket/rows.jsonl"]):
+        with refused("data.path", found=path):
+            DataSource(path)
+    with refused("data.storage_options"):
         DataSource(shards, storage_options={"key": "k"})
 
 
 @pytest.mark.parametrize("url", ["https://host/rows.jsonl?sign=SECRET", "https://me:SECRET@host/rows.jsonl"])
 def test_credentials_in_a_url_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"https://host/rows\.jsonl") as raised:
+    with refused("data.path", found="https://host/rows.jsonl") as raised:
         DataSource(url)
     assert "SECRET" not in str(raised.value)
 
 
 def test_a_broken_line_behind_a_url_is_named_by_the_url(in_memory: str) -> None:
     fsspec.filesystem("memory").pipe("/rows/train-0.jsonl", b'{"q": 1}\n{"q": \n')
-    assert f"'{in_memory}/train-0.jsonl'" in (said := refused(DataSource(f"{in_memory}/train-0.jsonl")))
+    assert f"'{in_memory}/train-0.jsonl'" in (said := said_of(DataSource(f"{in_memory}/train-0.jsonl")))
     assert "line 2" in said

@@ -20,6 +20,7 @@ from tests.helpers import GradientRecorder, plain_options
 from tests.mixer.tools.recipe.small_tokenizers import byte_level
 from tests.mixer.tools.recipe.test_chat import MARKED
 from tests.ranks.warm import some
+from tests.refusals import refused
 
 Rows = list[dict[str, Any]]
 OF_TRL = {"bf16": False, "gradient_checkpointing": False, "max_length": 256}
@@ -247,7 +248,7 @@ def test_wrong_inputs_are_named(case: str, tmp_path: Path, base: Path) -> None:
 
 
 def test_other_wrong_trainers_and_recipes_in_folders(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="trainer: there is no 'kto'; there are sft, dpo, reward"):
+    with refused("trainer", found="kto"):
         Recipe.for_trainer("kto")
     text = "trainer: dpo\nmodel: {name_or_path: a}\nstreams: {}\ntraining: {output_dir: b, beta: 0.2}\n"
     assert filled_in(text)["training", "beta"] == 0.2

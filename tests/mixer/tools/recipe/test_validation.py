@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 
 from mixer.tools.recipe.data import Validation
 from mixer.utils.held_out import hold_out
+from tests.refusals import refused
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=200), st.data(), st.integers(0, 9))
@@ -50,18 +51,18 @@ def test_a_share_or_a_number_of_rows_is_carved_off() -> None:
 
 @pytest.mark.parametrize("size", [0, 0.0, 1.0, -3, 1.5, True])
 def test_a_size_that_is_neither_is_refused(size: float) -> None:
-    with pytest.raises(ValueError, match="a share between 0 and 1, or a number of rows"):
+    with refused("validation", found=size):
         Validation(size)
 
 
 @pytest.mark.parametrize(
-    ("validation", "data", "message"),
+    ("validation", "data", "option", "found"),
     [
-        (Validation(40), rows(40), "40 of 40 rows would leave 0 for training"),
-        (Validation(4, "label"), rows(40), r"^x\.stratify_by: there is no column 'label'"),
-        (Validation(4), rows(40).to_iterable_dataset(), r"streamed data.*data\.validation_split"),
+        (Validation(40), rows(40), "x", 40),
+        (Validation(4, "label"), rows(40), "x.stratify_by", "label"),
+        (Validation(4), rows(40).to_iterable_dataset(), "x", "a stream"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(validation: Validation, data: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_divided_is_refused(validation: Validation, data: Any, option: str, found: Any) -> None:
+    with refused(option, found=found):
         validation.carve(data, "x")

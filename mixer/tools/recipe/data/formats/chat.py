@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.conversation import (
+    ALL,
     COLUMNS,
     Conversation,
     check_columns,
@@ -15,7 +15,9 @@ from mixer.tools.recipe.data.formats.conversation import (
     conversations_in,
 )
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
+from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, check_max_length, length_limit, within
+from mixer.utils.errors import InvalidValueError
 
 # Roles of chat templates.
 _KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")
@@ -42,9 +44,9 @@ class Chat(Format):
         column: The column of conversations, such as `conversations` for ShareGPT.
         max_length: Most tokens of a sample; the rest is cut off. Default: the tokenizer's limit, if it has one.
         train_on: Learn the `assistant`'s turns, or `all` turns.
-        chat_template: A template in Jinja, or the path of a file with one, in place of the tokenizer's. A text without
-            `{{` and `{%` is a path.
-        ignored_columns: Columns to leave unread that would be read or refused.
+        chat_template: A template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer that
+            has one, or the name of one that TRL has.
+        ignored_columns: Columns to leave unread that would be read or refused; `*` is all that would be refused.
         ignored_keys: Keys of turns to leave unread that would be read or refused.
 
     Raises:
@@ -65,7 +67,7 @@ class Chat(Format):
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Chat")
         if self.train_on not in ("assistant", "all"):
-            raise ValueError(f"Chat: train_on must be 'assistant' or 'all', got {self.train_on!r}.")
+            raise InvalidValueError(option="train_on", expected="'assistant' or 'all'", found=self.train_on)
 
     @property
     def columns(self) -> Sequence[str]:
@@ -77,22 +79,11 @@ class Chat(Format):
         return "".join(f" Chat(column={name!r}) reads its conversations." for name in conversations_in(row)[:1])
 
     def fitted(self, dataset: Any, tokenizer: Any) -> "Chat":
-        """Reads the template from its file, and refuses a tokenizer without one; see `Format.fitted`."""
-        template = self.chat_template
-        if template is not None and not ("{{" in template or "{%" in template):
-            path = Path(template)
-            if not path.is_file():
-                raise FileNotFoundError(
-                    f"Chat: chat_template: there is no file {str(path.absolute())!r}, and a template in Jinja has "
-                    "{{ or {%."
-                )
-            template = path.read_text(encoding="utf-8")
+        """Reads the template, and refuses a tokenizer without one; see `Format.fitted`."""
+        template = None if self.chat_template is None else chat_template_of(self.chat_template)
         if template is None and not tokenizer.chat_template:
-            raise ValueError(
-                f"Chat: the tokenizer ({type(tokenizer).__name__}) has no chat template. Take the tokenizer of the "
-                "model's chat or instruct variant, or give a template in Jinja or the path of its file: "
-                "Chat(chat_template=...)."
-            )
+            text = f"is needed, and {type(tokenizer).__name__} has none: take that of the model's chat variant,"
+            raise InvalidValueError.about("chat_template", f"{text} or give one, Chat(chat_template=...).")
         return replace(self, chat_template=template)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
@@ -109,7 +100,8 @@ class Chat(Format):
 
     def _read(self, row: Row) -> Conversation:
         own = {name: value for name, value in row.items() if name not in self.ignored_columns}
-        check_columns(own, (self.column, *COLUMNS), "Chat")
+        if ALL not in self.ignored_columns:
+            check_columns(own, (self.column, *COLUMNS), "Chat")
         return conversation_of(own, self.column, self.ignored_keys)
 
     def _sample(self, conversation: Conversation, template: Template, length: int | None) -> Sample:
@@ -130,19 +122,15 @@ class Chat(Format):
         if self.train_on == "all" and not unlearned:
             return None
         if not rendering.is_mapped:
-            raise ValueError(
-                "the tokenizer does not map tokens to characters: take a fast tokenizer, or learn all turns, "
-                "Chat(train_on='all'), without a weight of 0."
-            )
+            text = "must be 'all', without weights of 0, as the tokenizer maps no tokens to characters: take a fast"
+            raise InvalidValueError.about("train_on", f"{text} tokenizer, or learn all turns.")
         if self.train_on == "all":
             return [not excluded for excluded in rendering.tokens_of(unlearned)]
         roles = [message["role"] for message in rendering.messages]
         unknown = [role for role in roles if role not in _KNOWN]
         if unknown:
-            raise ValueError(
-                f"there is no role {unknown[0]!r}, and it is not clear whether to learn its turns: the roles are "
-                f"{', '.join(_KNOWN)}. Rename it in the data, or learn all turns, Chat(train_on='all')."
-            )
+            hint = "Rename it in the data, or learn all turns, Chat(train_on='all')."
+            raise InvalidValueError(option="role", expected=f"one of {', '.join(_KNOWN)}", found=unknown[0], hint=hint)
         turns = [number for number, role in enumerate(roles) if role == "assistant"]
         learned = [number for number in turns if number not in unlearned]
         generated = rendering.generated() if learned else None

@@ -13,6 +13,7 @@ Message = dict[str, Any]  # with a role, mostly with content
 
 # Columns beside the conversation.
 COLUMNS = ("system", "system_prompt", "tools", "functions", "documents", "chat_template_kwargs")
+ALL = "*"  # of the columns to leave unread
 # Keys of a message that say whether to learn it.
 _WEIGHTS = ("weight", "train", "training", "loss")
 # Other names of roles: ShareGPT's, and those of OpenAI's older functions.
@@ -21,6 +22,7 @@ _ROLES = {
     **dict.fromkeys(("function", "function_response", "tool_response"), "tool"),
     **dict.fromkeys(("gpt", "chatgpt", "bard", "bot", "model", "ai"), "assistant"),
 }
+_MESSAGES = '{"role": ..., "content": ...} or {"from": ..., "value": ...}'
 _CALLS = ("function_call", "tool_call")  # roles of turns that are the assistant's calls, in JSON
 
 
@@ -84,7 +86,7 @@ def conversation_of(row: Row, column: str, ignored_keys: Sequence[str] = ()) -> 
         ValueError: If a value is of the wrong form, or two columns contradict each other.
     """
     messages = _messages(row[column], column, ignored_keys)
-    unlearned = [number for number, message in enumerate(messages) if not _is_learned(message, column)]
+    unlearned = [number for number, message in enumerate(messages) if not _is_learned(message)]
     system = _only({name: row.get(name) for name in ("system", "system_prompt")})
     if system is not None and messages and _has_no_system(messages, system):
         messages, unlearned = [{"role": "system", "content": system}, *messages], [one + 1 for one in unlearned]
@@ -115,7 +117,8 @@ def _only(values: Mapping[str, Any]) -> Any:
     (first, value), *others = given.items() or [("", None)]
     for name, other in others:
         if other != value:
-            raise ValueError(f"columns {first!r} and {name!r} differ, and both mean the same: drop one of them.")
+            text = f"and {first} differ, and both mean the same: drop one of the columns."
+            raise InvalidValueError.about(name, text, found=other)
     return value
 
 
@@ -126,14 +129,14 @@ def _parsed(value: Any, column: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"column {column!r} has a text that is no JSON ({error}): {value[:80]!r}.") from None
+        raise InvalidValueError.about(column, f"must be JSON, got {value[:80]!r} ({error}).") from None
 
 
 def _schemas(row: Row, column: str) -> list[dict[str, Any]]:
     value = _parsed(row.get(column), column)
     tools = [_parsed(tool, column) for tool in ([value] if isinstance(value, Mapping) else value or [])]
     if not all(isinstance(tool, Mapping) for tool in tools):
-        raise ValueError(f"column {column!r} has {tools}, where a list of schemas of functions is expected.")
+        raise InvalidValueError(option=column, expected="a list of schemas of functions", found=tools)
     return tools
 
 
@@ -159,20 +162,21 @@ def _with_function(schema: Any, column: str) -> dict[str, Any]:
 def _variables(row: Row) -> dict[str, Any]:
     value = _parsed(row.get("chat_template_kwargs"), "chat_template_kwargs") or {}
     if not isinstance(value, Mapping):
-        raise ValueError(f"column 'chat_template_kwargs' has {value!r}, where arguments by name are expected.")
+        raise InvalidValueError(option="chat_template_kwargs", expected="arguments by name", found=value)
     if own := value.keys() & {"messages", "tools", "documents"}:
-        raise ValueError(f"column 'chat_template_kwargs' has {min(own)!r}: put it in a column of its own.")
+        raise InvalidValueError.about("chat_template_kwargs", f"has {min(own)!r}: put it in a column of its own.")
     return dict(value)
 
 
 def _has_no_system(messages: list[Message], system: Any) -> bool:
     if not isinstance(system, str):
-        raise ValueError(f"column 'system' has {system!r}, a {type(system).__name__}, where a text is expected.")
+        raise InvalidValueError(option="system", expected="a text", found=system)
     said = [text_of(message.get("content")) for message in messages if message["role"] in ("system", "developer")]
     if said and said[0] != system:
-        raise ValueError(
-            f"column 'system' has {system[:80]!r}, but the conversation has a system message of its own, {said[0]!r}: "
-            "drop one of them in the data, or leave the column unread, Chat(ignored_columns=['system'])."
+        raise InvalidValueError.about(
+            "system",
+            f"is {system[:80]!r}, but the conversation has a system message of its own, {said[0]!r}: drop one of them "
+            "in the data, or leave the column unread, Chat(ignored_columns=['system']).",
         )
     return not said
 
@@ -181,9 +185,8 @@ def _messages(value: Any, column: str, ignored_keys: Sequence[str]) -> list[Mess
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
-        raise ValueError(
-            f"column {column!r} has a {type(value).__name__} where a conversation is expected: a list of "
-            '{"role": ..., "content": ...} or {"from": ..., "value": ...}.'
+        raise InvalidValueError(
+            option=column, expected=f"a conversation, a list of {_MESSAGES}", found=f"{value!r:.80}"
         )
     return [_message(message, column, ignored_keys) for message in value]
 
@@ -196,10 +199,7 @@ def _message(value: Mapping[str, Any], column: str, ignored_keys: Sequence[str])
         content = {"content": message.pop("value")} if "value" in message else {}
         message = {"role": message.pop("from"), **content, **message}
     elif "role" not in message or ("content" not in message and message.keys() & {"value", "text", "message"}):
-        raise ValueError(
-            f"column {column!r} has a message with the fields {sorted(message)}: it needs role and content, or from "
-            "and value."
-        )
+        raise InvalidValueError(option=column, expected=f"a list of {_MESSAGES}", found=sorted(message))
     message["role"] = role = _role(message["role"], is_sharegpt)
     _check_content(message.get("content", ""), role, column, ignored_keys)
     if type(message.get("content")) is int:
@@ -223,21 +223,14 @@ def _check_content(content: Any, role: str, column: str, ignored_keys: Sequence[
         unread = [name for part in content for name, own in part.items() if name not in known and not is_nothing(own)]
         others = sorted({str(part["type"]) for part in content} - {"text"})
         if others:
-            raise ValueError(
-                f"column {column!r} has a content with parts of the type {', '.join(others)}: Chat reads parts of the "
-                "type text. Remove the others in the data, or train a model of images with its own processor."
-            )
+            hint = "Remove the other parts in the data, or train a model of images with its own processor."
+            raise InvalidValueError(option=column, expected="of parts of the type text", found=others, hint=hint)
         if unread:
-            raise InvalidValueError(
-                f"column {column!r} has a content whose parts have the key {unread[0]!r}, which is not read: move it "
-                "to its turn in the data, remove it there, or leave it unread by ignored_keys.",
-                option=unread[0],
-            )
+            text = "of a part of a content is not read: move it to its turn, or leave it unread by ignored_keys."
+            raise InvalidValueError.about(unread[0], text)
     elif type(content) not in (str, int) and not (role == "tool" and isinstance(content, (float, list, Mapping))):
-        raise ValueError(
-            f"column {column!r} has a content that is a {type(content).__name__}, {str(content)[:80]}, where a text "
-            'or a list of parts {"type": "text", "text": ...} is expected.'
-        )
+        expected = 'contents that are a text, or parts {"type": "text", "text": ...}'
+        raise InvalidValueError(option=column, expected=expected, found=content)
 
 
 def _tool_calls(value: Any, column: str) -> list[dict[str, Any]]:
@@ -251,13 +244,11 @@ def _tool_calls(value: Any, column: str) -> list[dict[str, Any]]:
     return [call if own else new for call, own, new in zip(given, is_own, made, strict=True)]
 
 
-def _is_learned(message: Message, column: str) -> bool:
+def _is_learned(message: Message) -> bool:
     """Takes the weight out of a message."""
     weights = {name: message.pop(name) for name in _WEIGHTS if name in message}
     for name, weight in weights.items():
         if weight not in (0, 1):
-            raise ValueError(
-                f"column {column!r} has a turn with {name}={weight!r}: a turn is learned (1, true) or not (0, false). "
-                "Round it in the data, or put such rows in a stream of its own with a loss_weight."
-            )
+            hint = "Round it in the data, or put such rows in a stream of its own with a loss_weight."
+            raise InvalidValueError(option=name, expected="1 or true, or 0 or false", found=weight, hint=hint)
     return all(weights.values())

@@ -9,8 +9,8 @@ import datasets
 
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.conversation import (
+    ALL,
     COLUMNS,
-    Conversation,
     Message,
     check_columns,
     conversation_of,
@@ -44,7 +44,7 @@ class Dialogue(Format):
 
     Args:
         rename: Other names of columns: `{"question": "prompt", "answer": "completion"}`.
-        ignored_columns: Columns to leave unread that would be read or refused.
+        ignored_columns: Columns to leave unread that would be read or refused; `*` is all that would be refused.
         ignored_keys: Keys of turns to leave unread that would be read or refused.
         is_pair: Whether rows are preferences; the recipe's trainer decides.
         as_turns: Whether plain texts become turns; the recipe's trainer decides.
@@ -100,10 +100,8 @@ class Dialogue(Format):
         is_text = all(isinstance(row[name], str) for name in shape if name != "margin")
         as_turns = self.as_turns or not is_text or "instruction" in shape or any(name in row for name in COLUMNS)
         if as_turns and not tokenizer.chat_template:
-            raise ValueError(
-                f"the tokenizer ({type(tokenizer).__name__}) has no chat template to render turns by: take that of the "
-                "model's chat or instruct variant, or give the recipe chat_template."
-            )
+            text = f"is needed to render turns, and {type(tokenizer).__name__} has none: take that of the model's"
+            raise InvalidValueError.about("chat_template", f"{text} chat variant, or give the recipe chat_template.")
         return replace(self, shape=shape, as_turns=as_turns)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
@@ -116,21 +114,24 @@ class Dialogue(Format):
 
     def _sample(self, row: Row, template: Template) -> Sample:
         beside = ("input",) if "instruction" in self.shape else ()
-        check_columns(row, (*self.shape, *beside, *COLUMNS), "Dialogue")
+        if ALL not in self.ignored_columns:
+            check_columns(row, (*self.shape, *beside, *COLUMNS), "Dialogue")
         answers = {name: row[name] for name in _PAIR} if self.is_pair else {self._parts[-1]: row[self.shape[-1]]}
         margin = {"margin": row["margin"]} if "margin" in self.shape else {}
         if not self.as_turns:
             texts = {**answers, **({"prompt": row["prompt"]} if "prompt" in self.shape else {})}
             wrong = next((name for name, value in texts.items() if not isinstance(value, str)), None)
             if wrong is not None:
-                raise ValueError(
-                    f"column {wrong!r} has {texts[wrong]!r:.80}, where a text is expected, as in the first row."
-                )
+                raise InvalidValueError(option=wrong, expected="a text, as in the first row", found=texts[wrong])
             return {**texts, **margin}
         prompt, sample, arguments, is_parsed = self._prompt(row), dict[str, Any](), dict[str, Any](), False
         for name, answer in answers.items():
-            turns = _without(prompt, self._turns(answer, "assistant", name))
-            rendering = Rendering(_conversation(row, [*prompt, *turns]), template)
+            turns = self._turns(answer, "assistant", name)
+            if turns[: len(prompt)] == prompt:  # the answer repeats it
+                turns = turns[len(prompt) :]
+            beside = {name: row[name] for name in COLUMNS if name in row}
+            conversation = conversation_of({**beside, _TURNS: [*prompt, *turns]}, _TURNS)
+            rendering = Rendering(conversation, template)
             messages, arguments = rendering.messages, dict(rendering.arguments)
             is_parsed = is_parsed or rendering.is_parsed
             place = 0 if not self._has_prompt or self._is_whole else len(messages) - len(turns)
@@ -162,13 +163,11 @@ class Dialogue(Format):
         if isinstance(value, str):  # texts have the space between prompt and answer, which turns do not
             return [{"role": role, "content": value.strip() if column in _SPACED else value}]
         if not value:
-            raise ValueError(f"column {column!r} has no value: remove the row.")
+            raise InvalidValueError(f"column {column!r} has no value: remove the row.", option=column)
         read = conversation_of({column: [value] if isinstance(value, Mapping) else value}, column, self.ignored_keys)
         if read.unlearned:
-            raise ValueError(
-                f"column {column!r} has turns with a weight of 0, which TRL would learn: give the stream the format "
-                "Chat, which does not."
-            )
+            text = "has turns with a weight of 0, which TRL would learn: give the stream the format Chat."
+            raise InvalidValueError.about(column, text)
         return read.messages
 
 
@@ -189,9 +188,8 @@ def _shape_in(row: Row) -> list[str]:
         return list(columns)
     has = f"the data have the columns {list(row)}"
     if found:
-        raise ValueError(
-            f"{has}, which are {' and '.join(found)}: choose one by data.columns: {list(found.popitem()[1])}."
-        )
+        text = f"{has}, which are {' and '.join(found)}: choose one here, {list(found.popitem()[1])}."
+        raise InvalidValueError.about("data.columns", text, found=list(row))
     offered = "".join(
         f" The column {name!r} has one: rename: {{{name}: messages}}." for name in conversations_in(row)[:1]
     )
@@ -208,17 +206,9 @@ def _shape_in(row: Row) -> list[str]:
 def _pair_in(row: Row) -> list[str]:
     prompt = next((name for name in _PROMPTS if name in row), None)
     if not {*_PAIR} <= row.keys():
-        raise ValueError(
-            f"the data have the columns {list(row)}, and preferences are chosen and rejected, with a prompt: name them "
-            "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}."
+        text = (
+            f"the data have the columns {list(row)}, and preferences are chosen and rejected with a prompt: name them "
         )
+        way = "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}."
+        raise InvalidValueError(text + way, option="rename", found=list(row))
     return [*([prompt] if prompt else []), *_PAIR, *(["margin"] if "margin" in row else [])]
-
-
-def _without(prompt: list[Message], turns: list[Message]) -> list[Message]:
-    """Takes the prompt from the beginning of an answer that repeats it."""
-    return turns[len(prompt) :] if prompt and turns[: len(prompt)] == prompt else turns
-
-
-def _conversation(row: Row, turns: list[Message]) -> Conversation:
-    return conversation_of({**{name: row[name] for name in COLUMNS if name in row}, _TURNS: turns}, _TURNS)

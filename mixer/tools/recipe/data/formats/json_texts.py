@@ -72,10 +72,10 @@ def _object(text: str, is_refused: bool) -> Any:
         return value
     if is_refused:
         return text
-    raise InvalidValueError(
-        f"arguments of a call, or parameters of a tool, are {text!r:.200}, no object in JSON, and the chat template "
+    raise InvalidValueError.about(
+        "arguments",
+        f"of a call, or parameters of a tool, are {text!r:.200}, no object in JSON, and the chat template "
         "would put them into quotes: write an object in the data.",
-        option="arguments",
         expected="an object in JSON",
         found=text,
     )

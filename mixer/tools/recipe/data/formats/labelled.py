@@ -8,6 +8,7 @@ import datasets
 
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.tokens import WEIGHTS, check_max_length, length_limit, texts_of
+from mixer.utils.errors import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Labelled(Format):
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Labelled")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"Labelled: labels must be distinct, got {self.labels}.")
+            raise InvalidValueError(f"Labelled: labels must be distinct, got {self.labels}.", option="labels")
 
     @property
     def columns(self) -> Sequence[str]:
@@ -91,10 +92,10 @@ class Labelled(Format):
             is_class = isinstance(value, bool) or (numbers and float(value).is_integer())
             return numbers.get(str(int(value)), int(value)) if is_class else value
         if not isinstance(value, str):
-            raise ValueError(f"column {self.label!r} has {value!r}, where a label is expected: a word or a number.")
+            raise InvalidValueError(option=self.label, expected="a label, a word or a number", found=value)
         if value not in numbers:
-            known = f"there are {list(numbers)}" if numbers else "streamed data need the labels in advance"
-            raise ValueError(f"column {self.label!r} has the label {value!r}, and {known}: Labelled(labels=[...]).")
+            known = f"one of {list(numbers)}" if numbers else "known in advance in streamed data"
+            raise InvalidValueError(option=self.label, expected=f"{known}, Labelled(labels=[...])", found=value)
         return numbers[value]
 
 

@@ -18,6 +18,8 @@ from mixer.tools.recipe.data.formats.tokens import (
     within,
     without_end,
 )
+from mixer.tools.recipe.retold import retold
+from mixer.utils.errors import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,8 @@ class Prompt(Format):
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Prompt")
         if not self.columns:
-            raise ValueError(
-                f"Prompt: neither prompt={self.prompt!r} nor completion={self.completion!r} names a column, as "
-                "{question} does."
-            )
+            text = f"{self.prompt!r} names no column, as {{question}} does, nor does completion={self.completion!r}."
+            raise InvalidValueError.about("prompt", text)
 
     @property
     def columns(self) -> Sequence[str]:
@@ -80,7 +80,7 @@ class Prompt(Format):
         length = length_limit(self.max_length, tokenizer)
         if task == "seq2seq-lm":
             if self.train_on_prompt:
-                raise ValueError("an encoder-decoder model does not learn its prompt: leave train_on_prompt at False.")
+                raise InvalidValueError.about("train_on_prompt", "must be false for a model with an encoder, got true.")
             cut = {"truncation": length is not None, "max_length": length}
             inputs = tokenizer(prompts, **cut)["input_ids"]
             labels = tokenizer(text_target=completions, verbose=False)["input_ids"]
@@ -123,10 +123,9 @@ class _Fill(string.Formatter):
             try:
                 return text_of(value)
             except ValueError as error:
-                raise ValueError(
-                    f"column {self._field!r} has {error}: write {{{self._field}:.2f}}, {{{self._field}!s}} or another "
-                    "format of Python in the template, name a part as in {meta[level]}, or store texts"
-                ) from None
+                text = f"column {self._field!r} has {error}: write {{{self._field}:.2f}}, {{{self._field}!s}}, another "
+                way = "format of Python in the template, or name a part as in {meta[level]}, or store texts"
+                raise retold(error, text + way, option=self._field) from None
         if isinstance(value, str) and not _OF_TEXT.fullmatch(format_spec):
             value = _number(value)
         return "" if value is None else str(super().format_field(value, format_spec))
@@ -157,11 +156,9 @@ def _columns_in(template: str, called: str) -> list[str]:
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
     except ValueError as error:
-        raise ValueError(
-            f"Prompt: the template {called}={template!r} cannot be read ({error}). Columns stand in braces, and braces "
-            "themselves are doubled: {{ and }}."
-        ) from None
+        hint = "Columns stand in braces, and braces themselves are doubled: {{ and }}."
+        raise InvalidValueError.about(called, f"{template!r} cannot be read ({error}). {hint}", hint=hint) from None
     names = [_column(field) for field in fields]
     if not all(names):
-        raise ValueError(f"Prompt: the template {called}={template!r} has braces without the name of a column.")
+        raise InvalidValueError.about(called, f"{template!r} has braces without the name of a column.")
     return names

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from os.path import commonprefix as _common  # of characters
 from typing import Any
 
@@ -44,7 +44,8 @@ class Template:
             return self.tokenizer.apply_chat_template(messages, **options)
         except TemplateError as error:
             roles = [message.get("role") for message in messages]
-            raise ValueError(f"the chat template refuses a conversation of {roles}: {error}") from error
+            text = f"the chat template refuses a conversation of {roles}: {error}"
+            raise InvalidValueError(text, option="chat_template", found=roles) from error
 
     def text(self, arguments: dict[str, Any]) -> str:
         """Returns the template itself."""
@@ -101,10 +102,8 @@ class Rendering:
         self._check_keys()
         for number, message in enumerate(self.messages):
             if self._is_left_out(number):
-                raise ValueError(
-                    f"the chat template leaves out messages of the role {message['role']!r}: rename the role in the "
-                    "data, or give a template that reads it, Chat(chat_template=...)."
-                )
+                text = f"leaves out messages of the role {message['role']!r}: rename it, or give one that reads it."
+                raise InvalidValueError.about("chat_template", text, found=message["role"])
 
     @property
     def tokens(self) -> list[int]:
@@ -163,32 +162,25 @@ class Rendering:
         """Refuses arguments that the template does not read: tools, documents, and its variables."""
         variables = _variables_of(self._template.text(self.arguments))
         for name in self.arguments:
-            is_read = name in variables and (
-                name not in ("tools", "documents") or self.text != self._text_without(name)
-            )
+            is_read = name in variables
+            if is_read and name in ("tools", "documents"):
+                others = {other: value for other, value in self.arguments.items() if other != name}
+                without = try_to_render(partial(self._template.render, arguments=others), self.messages)
+                is_read = without != self.text
             if not is_read:
-                raise InvalidValueError(
-                    f"the chat template does not read {name}, and would leave it out: give a template that does, "
-                    "Chat(chat_template=...), remove it in the data, or leave its column unread, "
-                    f"Chat(ignored_columns=[{name!r}]).",
-                    option=name,
-                )
-
-    def _text_without(self, argument: str) -> str | None:
-        """Renders the conversation without an argument; gives `None` if the template refuses that."""
-        others = {name: value for name, value in self.arguments.items() if name != argument}
-        return try_to_render(lambda turns: self._template.render(turns, others), self.messages)
+                text = "is not read by the chat template: give one that does, Chat(chat_template=...), remove it in the"
+                raise InvalidValueError.about(name, f"{text} data, or leave it unread, ignored_columns=[{name!r}].")
 
     def _check_keys(self) -> None:
         """Refuses keys of messages that the template does not read."""
         for number, key in unread_keys(self._render, self.messages):
-            raise InvalidValueError(
-                f"message {number + 1} has the key {key!r}, {self.messages[number][key]!r:.80}, which the chat "
-                "template does not read: give a template that does, Chat(chat_template=...); rename it in the data, as "
-                "train: false if the message is not to be learned; or leave it unread by the format, "
-                f"ignored_keys=[{key!r}].",
-                option=key,
-                found=self.messages[number][key],
+            value = self.messages[number][key]
+            raise InvalidValueError.about(
+                key,
+                f"of message {number + 1}, {value!r:.80}, is not read by the chat template: give one that does, "
+                "Chat(chat_template=...); rename it in the data, as train: false if the message is not to be learned; "
+                f"or leave it unread, ignored_keys=[{key!r}].",
+                found=value,
             )
 
     def _span(self, number: int) -> tuple[int, int]:
@@ -198,10 +190,11 @@ class Rendering:
             return len(before), len(after)
         span = self._span_among_others(number, before)
         if span is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"the chat template renders the first {number + 1} messages of a conversation differently from the "
                 "whole, so the assistant's turns cannot be located. Give a template with {% generation %} around "
-                "them, Chat(chat_template=...), or learn all turns, Chat(train_on='all')."
+                "them, Chat(chat_template=...), or learn all turns, Chat(train_on='all').",
+                option="chat_template",
             )
         return span
 

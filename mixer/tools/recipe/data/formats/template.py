@@ -5,6 +5,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import did_you_mean
 
 
@@ -26,15 +27,14 @@ def chat_template_of(given: str) -> str:
         return path.read_text(encoding="utf-8")
     if given in known:
         return known[given].read_text(encoding="utf-8")
-    if path.is_dir() or ("/" in given and not path.suffix):
+    if path.is_dir() or ("/" in given and not path.suffix and not path.is_absolute()):
         template = AutoTokenizer.from_pretrained(given).chat_template
         if not isinstance(template, str):
-            raise ValueError(f"the tokenizer {given!r} has no chat template, or several.")
+            text = f"The tokenizer {given!r} has none, or several."
+            raise InvalidValueError.about("chat_template", text, found=given)
         return template
-    raise ValueError(
-        f"there is no file {str(path.absolute())!r}, and TRL has no template {given!r}.{did_you_mean(given, known)} "
-        "A template in Jinja has {{ or {%."
-    )
+    text = f"There is no file {str(path.absolute())!r}, and TRL has no template {given!r}.{did_you_mean(given, known)}"
+    raise InvalidValueError.about("chat_template", f"{text} A template in Jinja has {{{{ or {{%.", found=given)
 
 
 def _of_trl() -> dict[str, Path]:

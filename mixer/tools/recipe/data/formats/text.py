@@ -15,6 +15,7 @@ from mixer.tools.recipe.data.formats.tokens import (
     within,
     without_end,
 )
+from mixer.utils.errors import InvalidValueError
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,8 @@ class Text(Format):
             by_row = self._by_row(rows, tokenizer, task, length)
             return [within(length, own, own) if task == "causal-lm" else _sample(own, task) for own in by_row]
         if length is None:
-            raise ValueError(
-                f"{type(tokenizer).__name__} has no limit of its own: give max_length, the tokens of a block."
-            )
+            text = f"is needed, the tokens of a block: {type(tokenizer).__name__} has no limit of its own."
+            raise InvalidValueError.about("max_length", text)
         end = end_of_text(tokenizer)
         texts = [text for text in texts_of(rows, self.column) if text]
         documents = tokenizer(texts, verbose=False)["input_ids"] if texts else []

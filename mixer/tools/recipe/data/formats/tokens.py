@@ -7,6 +7,8 @@ from typing import Any
 
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Row, Sample
+from mixer.tools.recipe.retold import retold
+from mixer.utils.errors import InvalidValueError
 
 NUM_CUT = "num_cut"  # field of a sample: how many of its labels max_length cuts off; removed before training
 IS_PARSED = "is_parsed"  # field of a sample: whether a text in JSON was parsed; removed before training
@@ -25,7 +27,7 @@ def texts_of(rows: Sequence[Row], column: str) -> list[str]:
     try:
         return [text_of(row[column]) for row in rows]
     except ValueError as error:
-        raise ValueError(f"column {column!r} has {error}: store texts.") from None
+        raise retold(error, f"column {column!r} has {error}: store texts.", option=column) from None
 
 
 def text_of(value: Any) -> str:
@@ -43,7 +45,7 @@ def text_of(value: Any) -> str:
         return f"{value:f}"
     if type(value) in (int, datetime.date):
         return str(value)
-    raise ValueError(f"{value!r}, a {type(value).__name__}, where a text is expected")
+    raise InvalidValueError(f"{value!r}, a {type(value).__name__}, where a text is expected", found=value)
 
 
 def length_limit(max_length: int | None, tokenizer: Any) -> int | None:
@@ -72,7 +74,7 @@ def check_max_length(max_length: int | None, called: str) -> None:
         ValueError: If it is below 2.
     """
     if max_length is not None and max_length < 2:
-        raise ValueError(f"{called}: max_length must be at least 2 tokens, got {max_length}.")
+        raise InvalidValueError(option="max_length", expected=f"at least 2 tokens for {called}", found=max_length)
 
 
 def end_of_text(tokenizer: Any) -> int:
@@ -83,10 +85,11 @@ def end_of_text(tokenizer: Any) -> int:
     """
     end: int | None = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     if end is None:
-        raise ValueError(
-            f"{type(tokenizer).__name__} has neither an eos_token nor a sep_token to end a text with: set one, as in "
+        raise InvalidValueError.about(
+            "eos_token",
+            f"is needed, or a sep_token, to end a text with, and {type(tokenizer).__name__} has none: set it, as in "
             "tokenizer: {factory: transformers.AutoTokenizer.from_pretrained, arguments: "
-            "{pretrained_model_name_or_path: NAME, eos_token: '<|endoftext|>'}}."
+            "{pretrained_model_name_or_path: NAME, eos_token: '<|endoftext|>'}}.",
         )
     return end
 

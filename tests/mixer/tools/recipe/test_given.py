@@ -6,7 +6,8 @@ import pytest
 import yaml
 from jsonargparse import ArgumentParser
 
-from mixer.tools.recipe.overriding import overriding
+from mixer.tools.cli.entry import _parsed
+from mixer.tools.recipe.given import given_in
 from mixer.tools.recipe.recipe import Recipe
 
 BASE = {
@@ -52,6 +53,8 @@ def parser() -> ArgumentParser:
         ({"streams.a.format": "Chat"}, {"streams.a.format.init_args.max_length": None}),
         ({"streams": '{"a": {"format": "Text"}}'}, {"streams.a.format.init_args.max_length": None}),
         ({"training.seed": "3"}, {"training.learning_rate": 0.25}),
+        ({"training": "{seed: 3}"}, {"training.learning_rate": 0.25, "training.seed": 3}),
+        ({"streams.a.data.exclude+": "x"}, {"streams.a.data.exclude": ["x"]}),
     ],
 )
 @pytest.mark.parametrize("is_file", [False, True])
@@ -65,7 +68,8 @@ def test_nothing_of_a_former_value_is_kept(options, expected, is_file, parser, t
         content = {option: yaml.safe_load(value) for option, value in options.items()}
         second.write_text(yaml.safe_dump(content))
         words = ["--recipe", str(second)]
-    config = parser.parse_args(overriding(Recipe, ["--recipe", str(first), *words]))
+    given = given_in(Recipe, ["--recipe", str(first), *words], parser._option_string_actions)
+    config = _parsed(parser, Recipe, given)
     for field, value in expected.items():
         found: Any = config
         for name in field.split("."):
