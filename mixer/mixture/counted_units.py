@@ -9,6 +9,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import wrong_value
 
 _MOST_UNLABELLED = 32  # samples of a stream of which none has a label
 logger = logging.getLogger(__name__)
@@ -74,4 +75,4 @@ def _refuse_without_tokens(mixing: Mixing, lacking: list[Stream]) -> None:
         option, lacking = "max_tokens", [stream for stream in lacking if stream.max_tokens is not None]
     if option is not None:
         names = [stream.name for stream in lacking]
-        raise ValueError(f"{option} needs token counts, but samples of {names} have no tokens and no mask.")
+        raise wrong_value(option, f"needs token counts, but samples of {names} have no tokens and no mask.")

@@ -11,6 +11,7 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import total_samples
 from mixer.policies.contract import UNITS, Mixture, Policy, Unit
 from mixer.schedules.base import Schedule
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 logger = logging.getLogger(__name__)
 
@@ -188,12 +189,15 @@ def _check_against(streams: Sequence[Stream], unit: str, limit: int, total: int 
     for stream in streams:
         amount = getattr(stream, f"max_{unit}")
         if amount is not None and amount > limit:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Stream {stream.name!r}: max_{unit}={amount:,} is more than the whole run, which has {limit:,} "
-                f"{unit}. Make the run longer (budget, max_steps), or the amount smaller."
+                f"{unit}. Make the run longer (budget, max_steps), or the amount smaller.",
+                option=f"max_{unit}",
+                stream=stream.name,
             )
     if total is not None and total < limit:
-        raise ValueError(
+        raise wrong_value(
+            f"max_{unit}",
             f"The streams give {total:,} {unit} together (by max_{unit} or max_epochs), but the run has {limit:,}. Set "
-            f"the budget to {total:,} {unit}, raise an amount, or leave one stream without a limit."
+            f"the budget to {total:,} {unit}, raise an amount, or leave one stream without a limit.",
         )

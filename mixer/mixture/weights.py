@@ -8,6 +8,7 @@ import numpy as np
 
 import mixer.policies.contract as contract
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.saved_state import arrays_of, check_form, is_known, to_plain
 from mixer.utils.text import naming_rule
 from mixer.utils.validation import DAMAGE, finite_numbers
@@ -135,8 +136,8 @@ class MixtureWeights:
                 raise ValueError(f"{self.policy.name} remembers {len(self._names)} streams, and others were saved")
         except (ValueError, *DAMAGE) as error:
             if not allow_inexact:
-                raise ValueError(
-                    f"the saved state of policy {self.policy.name} cannot be taken up ({error})"
+                raise InvalidValueError(
+                    f"the saved state of policy {self.policy.name} cannot be taken up ({error})", option="mixing"
                 ) from error
             self.start()  # of the same name, but it remembers other things: it starts anew
             self.num_observed = step
@@ -158,7 +159,10 @@ class MixtureWeights:
     def _decide(self, decision: contract.Decision, step: int) -> None:
         where = f"{type(self.policy).__name__} at step {step}"
         if not isinstance(decision, contract.Decision):
-            raise TypeError(f"{where}: a policy decides by a Decision, such as Decision(weights), got {decision!r}.")
+            raise InvalidTypeError(
+                f"{where}: a policy decides by a Decision, such as Decision(weights), got {decision!r}.",
+                option="mixing",
+            )
         weights, loss_weights, names = decision.weights, decision.loss_weights, self._names
         weights = contract.weights_array(weights, names, where)
         loss_weights = None if loss_weights is None else contract.weights_array(loss_weights, names, where)
@@ -172,13 +176,15 @@ class MixtureWeights:
 
     def _check_additional(self, additional: FloatArray, weights: FloatArray, where: str) -> None:
         if np.shape(additional) != (len(self._names),) or not (np.isfinite(additional) & (additional >= 0)).all():
-            raise ValueError(
-                f"{where}: additional must be {len(self._names)} finite numbers of 0 or more, got {additional!r}."
+            raise InvalidValueError(
+                f"{where}: additional must be {len(self._names)} finite numbers of 0 or more, got {additional!r}.",
+                option="additional",
             )
         if (additional * weights).any():
-            raise ValueError(
+            raise InvalidValueError(
                 f"{where}: a stream has samples on top of the batch size (additional) or a share of it (weights), not "
-                f"both; got additional {additional.tolist()}, weights {weights.tolist()}."
+                f"both; got additional {additional.tolist()}, weights {weights.tolist()}.",
+                option="additional",
             )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.labels import IGNORED
+from mixer.utils.errors import wrong_value
 
 HeadKind = Literal["classification", "multi_label", "regression", "token_classification"]
 Pooling = Literal["mean", "first", "last"]
@@ -45,18 +46,17 @@ class Head:
 
     def __post_init__(self) -> None:
         if self.kind not in _PROBLEM_TYPES:
-            raise ValueError(f"kind of a head must be one of {list(_PROBLEM_TYPES)}, got {self.kind!r}.")
+            raise wrong_value("kind", f"must be one of {list(_PROBLEM_TYPES)}, got {self.kind!r}.", found=self.kind)
         if self.pooling not in get_args(Pooling):
-            raise ValueError(f"pooling of a head must be one of {list(get_args(Pooling))}, got {self.pooling!r}.")
+            raise wrong_value("pooling", f"must be one of {list(get_args(Pooling))}, got {self.pooling!r}.")
         is_whole = isinstance(self.num_labels, int) and not isinstance(self.num_labels, bool)
         least = 1 if self.kind in ("multi_label", "regression") else 2
         if not is_whole or self.num_labels < least:
-            raise ValueError(
-                f"num_labels of a head for {self.kind} must be a whole number of at least {least}, got "
-                f"{self.num_labels!r}."
+            raise wrong_value(
+                "num_labels", f"for {self.kind} must be a whole number of at least {least}, got {self.num_labels!r}."
             )
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout of a head must be at least 0 and below 1, got {self.dropout}.")
+            raise wrong_value("dropout", f"must be at least 0 and below 1, got {self.dropout}.", found=self.dropout)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain data."""
@@ -130,9 +130,10 @@ class HeadModule(nn.Module):
         if labels.numel() == num_expected and not (are_classes and labels.is_floating_point()):
             return
         what, shape = ("whole numbers", logits.shape[:-1]) if are_classes else ("values", logits.shape)
-        raise ValueError(
-            f"labels: a head of the kind {self.head.kind!r} takes {what} {list(shape)} for this micro-batch, got "
-            f"{labels.dtype} {list(labels.shape)}. Convert the labels, or name another head: Stream(..., head=...)."
+        raise wrong_value(
+            "labels",
+            f": a head of the kind {self.head.kind!r} takes {what} {list(shape)} for this micro-batch, got "
+            f"{labels.dtype} {list(labels.shape)}. Convert the labels, or name another head: Stream(..., head=...).",
         )
 
 

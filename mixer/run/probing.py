@@ -8,6 +8,7 @@ from transformers.utils import logging
 from mixer.measurements import GradientNoise, Gradients, Needs, asked
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.recorded_arguments import names_arguments
 
 logger = logging.get_logger(__name__)
@@ -47,10 +48,8 @@ class Probing:
             raise ValueError(
                 f"probe.interval_steps must be a whole number of at least 1, or None, got {self.interval_steps!r}."
             )
-        if self.mode not in ("auto", "exact", "sketch"):
-            raise ValueError(f"probe.mode must be 'auto', 'exact' or 'sketch', got {self.mode!r}.")
-        if not _is_count(self.sketch_size):
-            raise ValueError(f"probe.sketch_size must be a whole number of at least 1, got {self.sketch_size!r}.")
+        require(self.mode in ("auto", "exact", "sketch"), "probe.mode", "'auto', 'exact' or 'sketch'", self.mode)
+        require(_is_count(self.sketch_size), "probe.sketch_size", "a whole number of at least 1", self.sketch_size)
         if isinstance(self.layers, str):
             raise ValueError(
                 f"probe.layers must be a list of patterns, got the text {self.layers!r}: write [{self.layers!r}]."
@@ -129,7 +128,7 @@ def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule,
         return None
     who = [name for name, own in needs.items() if any(request.variance for request in own)]
     if who and probing.variance is False:
-        raise ValueError(f"probe.variance=False, but {who[0]} needs the variance: leave it at None.")
+        raise wrong_value("probe.variance", f"=False, but {who[0]} needs the variance: leave it at None.")
     variance = bool(who) or not requests if probing.variance is None else probing.variance
     return ProbedSteps(probing, tuple(sorted(intervals)), variance)
 

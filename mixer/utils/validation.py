@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidTypeError, wrong_value
 from mixer.utils.text import shortened
 
 MOST_JSON_BYTES = 512 * 2**20
@@ -115,7 +116,7 @@ def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         saved = shortened(repr(value), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, but {saved} was saved")
+        raise wrong_value(name, f"must be a whole number from {least} to {most}, but {saved} was saved")
     return value
 
 
@@ -134,7 +135,7 @@ def finite_number(value: Any, name: str, least: float = -math.inf, most: float =
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not -MOST_FLOAT <= value <= MOST_FLOAT or not least <= value <= most:
         saved = shortened(repr(value), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a number from {least} to {most}, but {saved} was saved")
+        raise wrong_value(name, f"must be a number from {least} to {most}, but {saved} was saved")
     return float(value)
 
 
@@ -152,12 +153,12 @@ def finite_numbers(values: Any, name: str, length: int | None = None) -> FloatAr
     if not isinstance(values, list | tuple) or (length is not None and len(values) != length):
         number = "" if length is None else f"{length} "
         saved = shortened(repr(values), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a list of {number}numbers, but {saved} was saved")
+        raise wrong_value(name, f"must be a list of {number}numbers, but {saved} was saved")
     return np.array([finite_number(value, name) for value in values], dtype=np.float64)
 
 
 def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a JSON number")
+    raise wrong_value(text, "is not a JSON number")
 
 
 def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where: str) -> None:
@@ -178,7 +179,8 @@ def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where
     try:
         signature.bind(*parameters)
     except TypeError as error:
-        raise TypeError(
+        raise InvalidTypeError(
             f"{where} is called as f({', '.join(parameters)}), but this one takes {signature} ({error}). Declare all "
-            "of these parameters."
+            "of these parameters.",
+            option=where,
         ) from None

@@ -163,7 +163,7 @@ NO_MEMORY = {"has_memory": False, "mixing": lambda: "Uniform"}
     ("before", "changes", "message"),
     [
         (NO_MEMORY, {}, r"'memory'.*not in the checkpoint.*allow_inexact=True"),
-        ({}, NO_MEMORY, r"Cannot resume.*the policy was ReplayRatio|the streams were"),
+        ({}, NO_MEMORY, r"Cannot resume.*mixing was ReplayRatio|streams were"),
         ({}, {"capacity": 15}, "Stream 'memory': the buffer was saved with capacity=14 and has capacity=15 now"),
         ({}, {"streams": lambda: {"a": Tokens(37, 9, length=8), "b": Tokens(30, 1, length=8)}}, "'a' has changed"),
     ],

@@ -17,6 +17,7 @@ from mixer.gradients.probe.reading import Desk
 from mixer.gradients.probe.row_streams import at_least_float32
 from mixer.gradients.probe.sums import Target
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 logger = logging.get_logger(__name__)
 
@@ -57,9 +58,10 @@ class Covered:
         reason = _replaced(kinds)
         if not self.parameters:
             kinds_here = sorted({type(module).__name__ for module in kinds})
-            raise ValueError(
+            raise wrong_value(
+                "model",
                 f"None of the layers can be read: they are of kinds {kinds_here}; supported are Linear, Conv1D, "
-                f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with one stream per micro-batch."
+                f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with one stream per micro-batch.",
             )
         self.targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(self.parameters))
         self.captures = () if any_kind else _captures(kinds, self.parameters, desk)
@@ -94,10 +96,11 @@ class Covered:
         self.left_out = set(np.flatnonzero(failures).tolist())
         self.warn((self.targets[index].name, self.parameters[index]) for index in self.left_out)
         if not self.read:
-            raise ValueError(
+            raise wrong_value(
+                "model",
                 "The gradient probe could read no layer: no layer's inputs have as their first axis the rows of the "
                 "batch, one for each of the stream_ids of start(), or no backward came between start() and finish(). "
-                "Give one id per row of the inputs, or use homogeneous=True, with one stream per micro-batch."
+                "Give one id per row of the inputs, or use homogeneous=True, with one stream per micro-batch.",
             )
 
     def warn(self, missed: Iterable[tuple[str, nn.Parameter]], reason: str = "") -> None:
@@ -137,7 +140,9 @@ def _check(
 ) -> None:
     modules = list(model.modules())
     if any(isinstance(module.__dict__.get("forward"), Capture) for module in modules):
-        raise ValueError("another GradientProbe is reading this model: call its finish() or cancel() first.")
+        raise InvalidValueError(
+            "another GradientProbe is reading this model: call its finish() or cancel() first.", option="model"
+        )
     is_fsdp1 = any(isinstance(module, FullyShardedDataParallel) for module in modules)
     if is_fsdp1 or (owners and not any(one.numel() for one in owners)):
         raise ValueError(
@@ -145,12 +150,13 @@ def _check(
             "(fully_shard, fsdp_version=2), or DDP."
         )
     if not owners:
-        raise ValueError(
-            "The model has no trainable parameters, so there is no gradient to measure: set requires_grad on some."
+        raise wrong_value(
+            "model",
+            "The model has no trainable parameters, so there is no gradient to measure: set requires_grad on some.",
         )
     if not wanted:
         names = sorted({name for own in owners.values() for name, _ in own.modules})
-        raise ValueError(f"layers={layers} matches no trainable parameter; layers are named like {names[:5]}.")
+        raise wrong_value("layers", f"={layers} matches no trainable parameter; layers are named like {names[:5]}.")
     if any_kind and any(isinstance(one, DTensor) for one in wanted):
         raise ValueError(
             "homogeneous=True reads each rank's own gradients, and FSDP2 shards them. Use homogeneous=False with "
