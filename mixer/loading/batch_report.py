@@ -82,13 +82,15 @@ def as_numbers(argument: str, values: StreamValues | None, names: Sequence[str])
         by_name = safe_names(values or {}, argument)
         unknown = sorted(set(by_name) - set(names))
         if unknown:
-            raise ValueError(f"observe: {argument} has {unknown}, but the streams are {list(names)}.")
+            raise wrong_value("observe", f": {argument} has {unknown}, but the streams are {list(names)}.")
         values = [by_name.get(name, missing) for name in names]
     numbers = (
         [as_number(value) for value in values] if isinstance(values, Sequence | np.ndarray) else [as_number(values)]
     )
     if len(numbers) != len(names):
-        raise ValueError(f"observe: {argument} must have one number for each of {list(names)}, got {len(numbers)}.")
+        raise wrong_value(
+            "observe", f": {argument} must have one number for each of {list(names)}, got {len(numbers)}."
+        )
     result = np.array(numbers)
     result[~np.isfinite(result)] = math.nan
     return result

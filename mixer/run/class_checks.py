@@ -15,7 +15,7 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.stream import Stream
 from mixer.run.argument_support import REFUSED
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import require, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.nested import flat
 from mixer.utils.user_code import library_of
 
@@ -142,7 +142,7 @@ def check_arguments(
         "ddp_static_graph": args.world_size > 1 and args.ddp_static_graph and may_split_first and not syncs_each,
     }
     for name in (name for name, applies in is_refused.items() if applies):
-        raise ValueError(REFUSED[name])
+        raise InvalidValueError(REFUSED[name], option=name)
     _check_workers(args)
 
 

@@ -8,7 +8,7 @@ from transformers.utils import logging
 from mixer.measurements import GradientNoise, Gradients, Needs, asked
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import require, wrong_value
+from mixer.utils.errors import require, wrong_type, wrong_value
 from mixer.utils.recorded_arguments import names_arguments
 
 logger = logging.get_logger(__name__)
@@ -45,17 +45,17 @@ class Probing:
 
     def __post_init__(self) -> None:
         if self.interval_steps is not None and not _is_count(self.interval_steps):
-            raise ValueError(
-                f"probe.interval_steps must be a whole number of at least 1, or None, got {self.interval_steps!r}."
+            raise wrong_value(
+                "probe.interval_steps", f"must be a whole number of at least 1, or None, got {self.interval_steps!r}."
             )
         require(self.mode in ("auto", "exact", "sketch"), "probe.mode", "'auto', 'exact' or 'sketch'", self.mode)
         require(_is_count(self.sketch_size), "probe.sketch_size", "a whole number of at least 1", self.sketch_size)
         if isinstance(self.layers, str):
-            raise ValueError(
-                f"probe.layers must be a list of patterns, got the text {self.layers!r}: write [{self.layers!r}]."
+            raise wrong_value(
+                "probe.layers", f"must be a list of patterns, got the text {self.layers!r}: write [{self.layers!r}]."
             )
         if self.layers is not None and not self.layers:
-            raise ValueError("probe.layers must be a list of patterns, got an empty one; None for all layers.")
+            raise wrong_value("probe.layers", "must be a list of patterns, got an empty one; None for all layers.")
 
     @property
     def needs_one_micro_batch(self) -> bool:
@@ -81,14 +81,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def exact_refusal(reason: str) -> ValueError:
-    """Makes the error of an exact probe whose gradient would be computed in parts, for a reason."""
-    return ValueError(
-        f"probe.mode='exact' measures the gradient of one micro-batch on one rank, but {reason}. Use 'auto' or "
-        f"'sketch', or exact_accumulate=True, which needs memory for one copy of the parameters per stream."
-    )
-
-
 def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule, world_size: int) -> ProbedSteps | None:
     """Determines whether a run measures gradients, and how often.
 
@@ -107,8 +99,9 @@ def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule,
         TypeError: If the options are no `Probing`.
     """
     if options is not None and not isinstance(options, Probing):
-        raise TypeError(
-            f"probe must be a Probing, such as Probing(interval_steps=10), got a {type(options).__name__}: {options!r}."
+        raise wrong_type(
+            "probe",
+            f"must be a Probing, such as Probing(interval_steps=10), got a {type(options).__name__}: {options!r}.",
         )
     probing = options or Probing()
     needs = {

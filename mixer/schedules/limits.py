@@ -128,7 +128,7 @@ def check_whole(name: str, value: object) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise wrong_type(name, f"must be a whole number of samples, got {value!r}.")
-    require(value >= 1, name, "at least 1 sample", value)
+    require(int(value) >= 1, name, "at least 1 sample", value)
 
 
 def check_above(name: str, value: float, least: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidTypeError, wrong_value
+from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_value
 from mixer.utils.text import shortened
 
 MOST_JSON_BYTES = 512 * 2**20
@@ -99,7 +99,7 @@ def refusing_damage(what: str) -> Iterator[None]:
         text = f"{what} is damaged ({shortened(reason, _LONGEST_REASON)})"
         if isinstance(error, KeyError):  # an entry is missing
             text += ", or another version of adaptive-mixer wrote it: use that version, or start anew from the weights"
-        raise ValueError(text) from error
+        raise InvalidValueError(text, option=what, found=reason) from error
 
 
 def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> int:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from mixer.utils.arrays import FloatArray, Int64Array
-from mixer.utils.errors import require, wrong_type, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 
 
 def check_arguments(
@@ -45,16 +45,17 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def refusal(what: str) -> ValueError:
-    """Returns the error of an exact probe that would multiply parts of a gradient.
+def exact_refusal(what: str, option: str = "mode") -> InvalidValueError:
+    """Returns the error of an exact probe whose gradient would come in parts: their products lack the cross terms.
 
     Args:
         what: The source of the parts.
+        option: Name of the option that asks for an exact probe.
     """
-    return ValueError(
-        f"mode='exact' multiplies the gradients of one micro-batch on one rank, and there is {what}: products of parts "
-        "lack the cross terms. Use mode='sketch', or exact_accumulate=True, which holds num_streams times the "
-        "parameters."
+    return wrong_value(
+        option,
+        f"='exact' needs the gradient of one micro-batch on one rank, but {what}. Use 'sketch', or "
+        "exact_accumulate=True, which needs memory for one copy of the parameters per stream.",
     )
 
 
