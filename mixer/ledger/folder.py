@@ -23,10 +23,12 @@ def open_ledger(folder: str | Path) -> Ledger:
     note = read_note(path)
     version = note.get("format")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise ValueError(f"{other_version(f'The ledger of {path}', version, FORMAT_VERSION)}.")
+        raise wrong_value("format", f"{other_version(f'The ledger of {path}', version, FORMAT_VERSION)}.")
     ledger = Ledger(path / "ledger", interval_steps=interval_in(note, path))
     if not ledger.has_steps():
-        raise ValueError(f"The ledger of {path} has no steps yet: if the run is in progress, try again later.")
+        raise wrong_value(
+            "ledger", f"The ledger of {path} has no steps yet. If the run is in progress, try again later."
+        )
     return ledger
 
 

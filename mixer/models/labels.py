@@ -200,6 +200,7 @@ def _check(name: str, least: int | None, greatest: int | None, num_classes: int,
         "Number the labels from 0, or give the head as many classes (num_labels); labels of -100 are left out.",
         option="labels",
         stream=name,
+        found=wrong,
     )
 
 

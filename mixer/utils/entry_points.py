@@ -62,7 +62,7 @@ def load_plug_in(group: str, kind: str, name: str, expected: type[_PlugIn]) -> _
         check_found(entry.module)  # before the file that hides it is run
         return made_by(entry, (), kind, expected)[1]
     except Exception as error:
-        raise ValueError(_failure(entry, kind, "cannot be loaded", error)) from error
+        raise InvalidValueError(_failure(entry, kind, "cannot be loaded", error), option=kind) from error
 
 
 def plug_in_names(group: str) -> list[str]:

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 from mixer import Floor, LossChange, PiKE, Uniform
+from mixer.utils.errors import InvalidTypeError
 from tests.helpers import Tokens, three_streams
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 OF_EVALUATIONS = LossChange(loss="evaluation")
 
@@ -33,7 +35,7 @@ def test_what_nobody_observes_and_other_data_after_construction_are_refused(tmp_
     class Psychic(Uniform):
         needs = ("future",)
 
-    with pytest.raises(TypeError, match="Psychic: needs"):
+    with refused("needs", kind=InvalidTypeError):
         make(tmp_path, mixing=Psychic())
     trainer = make(tmp_path)
     trainer.train_dataset = Tokens(4, 1)
