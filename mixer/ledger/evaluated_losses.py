@@ -120,10 +120,8 @@ def recorded_weights(folder: Path, note: Mapping[str, Any]) -> dict[str, float] 
         isinstance(value, int | float) and 0 <= value < math.inf for value in weights.values()
     )
     if not is_valid:
-        raise InvalidValueError(
-            f"{folder / 'ledger' / 'ledger.json'} is damaged: its eval_weights are {weights!r:.100}.",
-            option="eval_weights",
-        )
+        text = f"{folder / 'ledger' / 'ledger.json'} is damaged: its eval_weights are {weights!r:.100}."
+        raise InvalidValueError(text, option="eval_weights")
     return {name: float(value) for name, value in weights.items()}
 
 

@@ -181,8 +181,7 @@ def _check_epochs(args: TrainingArguments, amounts: Amounts) -> None:
     if args.num_train_epochs != default:
         raise wrong_value(
             "num_train_epochs",
-            f"={args.num_train_epochs:g} and the amounts of the streams, {amounts.total:,} "
-            f"{amounts.unit} together, both say how long the run is. Leave one of them out.",
+            f"={args.num_train_epochs:g} and the streams' {amounts.total:,} {amounts.unit} exclude each other.",
         )
 
 
@@ -233,8 +232,6 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
         return one_pass * steps, one_pass
     if steps > 1:
         raise wrong_value(
-            "batch_size",
-            f"={batch_size} is the total of a step and conflicts with gradient_accumulation_steps={steps}: "
-            "set only one; per_device_train_batch_size caps the micro-batches.",
+            "batch_size", f"={batch_size} is the total of a step: leave out gradient_accumulation_steps={steps}."
         )
     return batch_size, batch_size

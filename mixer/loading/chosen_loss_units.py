@@ -65,9 +65,7 @@ def new_loss_units(
     if given == "entropy":
         lacking = [name for name, own in labels.items() if own is None or not own.entropy > 0.0]
         raise wrong_value(
-            "loss_units",
-            f"='entropy' needs several classes as labels, but {lacking} have none that can be read. Use "
-            f"'initial', or give the losses of a model to compare with, by stream.",
+            "loss_units", f"='entropy' needs classes as labels, and {lacking} have none: use 'initial', or give losses."
         )
     return LossUnits(len(streams)) if has_heads else None
 

@@ -109,15 +109,11 @@ class Standalone:
         """Refuses an epoch that has too few samples for a batch to drop the rest of, or for the ranks."""
         if self._drop_last and num_samples < batch_size:
             raise wrong_value(
-                "drop_last",
-                f"=True leaves nothing of an epoch of {num_samples} samples: batch_size is {batch_size}. "
-                "Reduce it, or keep the last batch.",
+                "drop_last", f"=True leaves nothing of {num_samples} samples in batches of {batch_size}. Reduce it."
             )
         if num_samples < self.world_size:
             raise wrong_value(
-                "data",
-                f": an epoch of {num_samples} samples is fewer than the world_size={self.world_size} ranks. Start "
-                "fewer ranks, or set epoch_size.",
+                "data", f": an epoch has {num_samples} samples, fewer than {self.world_size} ranks. Set epoch_size."
             )
 
     def _check_streams(self) -> None:

@@ -43,9 +43,7 @@ def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
             raise wrong_type(name, f"must be a whole number, got {value!r}.")
     if not 0 <= rank < world_size:
         raise wrong_value(
-            "rank",
-            f"must be 0 or more and below world_size={world_size}, got {rank}; set both, or neither after "
-            "torch.distributed is initialised.",
+            "rank", f"must be 0 or more and below world_size={world_size}, got {rank}. Set both, or neither."
         )
     return rank, world_size
 
@@ -96,9 +94,7 @@ def resolve_size(batch_size: BatchSizeLike, world_size: int) -> BatchSize:
     check_schedule(schedule, None)
     if schedule.initial is None and not isinstance(schedule, Function):
         raise wrong_value(
-            "batch_size",
-            f"={schedule.name} has no initial size, and there are no training arguments to take it from: "
-            "set a number, or the schedule's initial=.",
+            "batch_size", f"={schedule.name} has no initial size: set a number, or the schedule's initial=."
         )
     return BatchSize(schedule, world_size, world_size)
 
@@ -107,17 +103,13 @@ def check_no_progress(streams: Sequence[Stream], schedule: Schedule, policy: Pol
     """Refuses what depends on the progress of a run without end."""
     for stream in streams:
         if (stream.enters_at, stream.leaves_at) != (0.0, 1.0):
-            raise InvalidValueError(
-                f"Stream {stream.name!r} enters or leaves at a share of the run: set budget, such as Budget(epochs=3).",
-                option="budget",
-                stream=stream.name,
-            )
+            text = f"Stream {stream.name!r} enters or leaves at a share of the run: set budget, as Budget(epochs=3)."
+            raise InvalidValueError(text, option="budget", stream=stream.name)
     while isinstance(policy, Wrapper):
         policy = policy.policy
     uses_progress = isinstance(schedule, AdaBatch | Ramp | CriticalBatchWarmup) and schedule.unit == "progress"
     if uses_progress or isinstance(policy, Scheduled):
-        raise InvalidValueError(
-            f"{(schedule if uses_progress else policy).name} depends on the progress of the run, which is undefined "
-            "without a budget: set budget=Budget(epochs=3) or use a schedule in another unit.",
-            option="budget",
+        name = (schedule if uses_progress else policy).name
+        raise wrong_value(
+            "budget", f"must be set, as budget=Budget(epochs=3): {name} depends on the progress of the run."
         )

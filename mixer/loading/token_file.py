@@ -69,15 +69,12 @@ class TokenFile:
             self.num_tokens = size // np.dtype(self.dtype).itemsize
         if size != self.num_tokens * np.dtype(self.dtype).itemsize:
             raise wrong_value(
-                "path",
-                f"TokenFile: {str(self.path)!r} must have {self.num_tokens} tokens of {self.dtype}, and has {size} "
-                "bytes: it is cut off, has another dtype, or its .idx is that of another file.",
+                "path", f"={str(self.path)!r} has {size} bytes, but must have {self.num_tokens} tokens of {self.dtype}."
             )
         if len(self) == 0:
             raise wrong_value(
                 "path",
-                f"TokenFile: {str(self.path)!r} has {self.num_tokens} tokens, fewer than sequence_length="
-                f"{sequence_length}: nothing to train on.",
+                f"={str(self.path)!r} has {self.num_tokens} tokens, fewer than sequence_length={sequence_length}.",
             )
 
     def __len__(self) -> int:
@@ -116,9 +113,7 @@ def _check_arguments(path: Path, index: Path | None, dtype: str | None, separate
         return
     if dtype not in ("uint16", "uint32"):
         raise wrong_value(
-            "dtype",
-            f"must be 'uint16' or 'uint32', the type of the tokens in {str(path)!r}, got {dtype!r}. "
-            f"A file of Megatron-LM needs {path.with_suffix('.idx').name!r} beside it instead.",
+            "dtype", f"must be 'uint16' or 'uint32', the type of tokens in {path.name!r} without .idx, got {dtype!r}."
         )
     if separate_documents:
         raise wrong_value("separate_documents", f"needs an .idx, and {str(path)!r} has none: leave it out.")

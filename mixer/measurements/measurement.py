@@ -142,7 +142,5 @@ def check_requests(who: str, needs: object) -> None:
     if isinstance(needs, Collection) and not isinstance(needs, str):
         wrong = [need for need in needs if not isinstance(need, Measurement)]
     if wrong:
-        raise InvalidTypeError(
-            f"{who}: needs must be a tuple of measurements, such as (Loss(), EvaluationLoss()), got {wrong[0]!r}.",
-            option="needs",
-        )
+        text = f"{who}: needs must be a tuple of measurements, such as (Loss(),), got {wrong[0]!r}."
+        raise InvalidTypeError(text, option="needs")

@@ -12,7 +12,7 @@ from typing import Any
 
 from mixer.mixture.apportion import as_fraction
 from mixer.policies.contract import no_decay
-from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
+from mixer.utils.errors import require, wrong_type, wrong_value
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
@@ -124,8 +124,7 @@ class Clock:
         if self.epoch_size < 1 or (self._drops and whole < batch_size and not self.is_step_based):
             raise wrong_value(
                 "dataloader_drop_last",
-                f"drops everything: an epoch has {epoch_size} samples, fewer than the "
-                f"{max(drop_unit, batch_size)} of a batch over all ranks. Use smaller batches or keep the last batch.",
+                f"drops the {epoch_size} samples of an epoch, fewer than the {max(drop_unit, batch_size)} of a batch.",
             )
         self._pass_size = batch_size if pass_size is None else pass_size
         self.dropped_samples = whole - self.epoch_size
@@ -361,10 +360,9 @@ class Clock:
         """Refuses a saved position beyond the epoch's end."""
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
         if by_steps if self.is_step_based else by_samples:
-            raise InvalidValueError(
-                f"the saved position is step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch, but "
-                f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples",
-                option="step_in_epoch",
+            raise wrong_value(
+                "step_in_epoch",
+                f"is {self.step_in_epoch} of {self.steps_per_epoch}, row {self.samples_in_epoch} of {self.epoch_size}",
             )
 
     # ---- Arithmetic ----

@@ -343,9 +343,7 @@ def _presence(streams: Sequence[Stream], decay_begins: Callable[[], float]) -> t
         covered = max(covered, leaves)
     if covered < 1.0:
         raise wrong_value(
-            "enters_at",
-            f"No stream is active from progress {covered} of the run on; "
-            "let one enter earlier (enters_at) or leave later (leaves_at).",
+            "enters_at", f"No stream is active from progress {covered} on: let one enter earlier or leave later."
         )
     return np.array(moments[0]), np.array(moments[1])
 

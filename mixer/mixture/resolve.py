@@ -189,15 +189,10 @@ def _check_against(streams: Sequence[Stream], unit: str, limit: int, total: int 
     for stream in streams:
         amount = getattr(stream, f"max_{unit}")
         if amount is not None and amount > limit:
-            raise InvalidValueError(
-                f"Stream {stream.name!r}: max_{unit}={amount:,} is more than the whole run, which has {limit:,} "
-                f"{unit}. Make the run longer (budget, max_steps), or the amount smaller.",
-                option=f"max_{unit}",
-                stream=stream.name,
-            )
+            text = f"Stream {stream.name!r}: max_{unit}={amount:,} is more than the {limit:,} {unit} of the run."
+            raise InvalidValueError(text, option=f"max_{unit}", stream=stream.name)
     if total is not None and total < limit:
         raise wrong_value(
             f"max_{unit}",
-            f"The streams give {total:,} {unit} together (by max_{unit} or max_epochs), but the run has {limit:,}. Set "
-            f"the budget to {total:,} {unit}, raise an amount, or leave one stream without a limit.",
+            f"The streams give {total:,} {unit} and the run has {limit:,}: change one, or leave a stream unlimited.",
         )

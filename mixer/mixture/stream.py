@@ -191,12 +191,8 @@ class Stream:
 
     def _check_dataset(self) -> None:
         if hasattr(self.dataset, "__next__"):
-            raise self._error(
-                "dataset",
-                "is an iterator, which can be read only once, neither repeated nor resumed. Use a dataset whose "
-                "__iter__ restarts, such as IterableDataset.from_generator(function).",
-                InvalidTypeError,
-            )
+            text = "is an iterator, which is read only once. Use IterableDataset.from_generator, say."
+            raise self._error("dataset", text, InvalidTypeError)
         if self.is_iterable or self.is_memory:
             return
         try:

@@ -8,7 +8,7 @@ import numpy as np
 
 import mixer.policies.contract as contract
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.errors import InvalidTypeError, InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
 from mixer.utils.saved_state import arrays_of, check_form, is_known, to_plain
 from mixer.utils.text import naming_rule
 from mixer.utils.validation import DAMAGE, finite_numbers
@@ -159,10 +159,8 @@ class MixtureWeights:
     def _decide(self, decision: contract.Decision, step: int) -> None:
         where = f"{type(self.policy).__name__} at step {step}"
         if not isinstance(decision, contract.Decision):
-            raise InvalidTypeError(
-                f"{where}: a policy decides by a Decision, such as Decision(weights), got {decision!r}.",
-                option="mixing",
-            )
+            text = f"{where} must decide by a Decision, such as Decision(weights), got {decision!r}."
+            raise wrong_type("mixing", text)
         weights, loss_weights, names = decision.weights, decision.loss_weights, self._names
         weights = contract.weights_array(weights, names, where)
         loss_weights = None if loss_weights is None else contract.weights_array(loss_weights, names, where)
@@ -176,16 +174,11 @@ class MixtureWeights:
 
     def _check_additional(self, additional: FloatArray, weights: FloatArray, where: str) -> None:
         if np.shape(additional) != (len(self._names),) or not (np.isfinite(additional) & (additional >= 0)).all():
-            raise InvalidValueError(
-                f"{where}: additional must be {len(self._names)} finite numbers of 0 or more, got {additional!r}.",
-                option="additional",
-            )
+            text = f"must be {len(self._names)} finite numbers of 0 or more, got {additional!r} from {where}."
+            raise wrong_value("additional", text)
         if (additional * weights).any():
-            raise InvalidValueError(
-                f"{where}: a stream has samples on top of the batch size (additional) or a share of it (weights), not "
-                f"both; got additional {additional.tolist()}, weights {weights.tolist()}.",
-                option="additional",
-            )
+            text = f"must be 0 for streams with a weight, got {additional} and weights {weights} from {where}."
+            raise wrong_value("additional", text)
 
 
 def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:

@@ -130,10 +130,9 @@ class HeadModule(nn.Module):
         if labels.numel() == num_expected and not (are_classes and labels.is_floating_point()):
             return
         what, shape = ("whole numbers", logits.shape[:-1]) if are_classes else ("values", logits.shape)
+        taken, given = f"{what} {list(shape)}", f"{labels.dtype} {list(labels.shape)}"
         raise wrong_value(
-            "labels",
-            f": a head of the kind {self.head.kind!r} takes {what} {list(shape)} for this micro-batch, got "
-            f"{labels.dtype} {list(labels.shape)}. Convert the labels, or name another head: Stream(..., head=...).",
+            "labels", f": a head for {self.head.kind!r} takes {taken}, got {given}. Name another head, or convert."
         )
 
 

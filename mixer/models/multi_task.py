@@ -95,9 +95,7 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         expected = cast(Any, MODEL_MAPPING).get(type(getattr(encoder, "config", None)), PreTrainedModel)
         if not isinstance(encoder, expected):
             raise wrong_type(
-                "encoder",
-                f"must be a model without a head, as from AutoModel, got {type(encoder).__name__}. Adapters "
-                "wrap the MultiTaskModel, with its heads' names as modules_to_save.",
+                "encoder", f"must be a model without a head, as from AutoModel, got {type(encoder).__name__}."
             )
         for name, head in heads.items():
             if not isinstance(head, Head):
@@ -173,9 +171,7 @@ def _check_name(name: Any) -> None:
         raise wrong_value("heads", f": the name {name!r} must not be empty or have a dot: it names a module.")
     if hasattr(nn.ModuleDict(), name):
         raise wrong_value(
-            "heads",
-            f": the name {name!r} is taken by modules of torch. Choose another name, and give it to the stream: "
-            f"Stream({name!r}, data_set, head={f'{name}_head'!r}).",
+            "heads", f": modules of torch are called {name!r}. Choose another name; name it in Stream(head=...)."
         )
 
 

@@ -75,8 +75,7 @@ class ADO(PolicyWithOptions):
         if self.num_ignored_steps > self.num_warmup_steps:
             raise wrong_value(
                 "num_ignored_steps",
-                f"must be at most num_warmup_steps={self.num_warmup_steps}, got "
-                f"{self.num_ignored_steps}; half of it leaves the first fit the other half.",
+                f"must be at most num_warmup_steps={self.num_warmup_steps}, got {self.num_ignored_steps}.",
             )
         self._history = LossHistory(self.max_points)
 

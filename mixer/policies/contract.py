@@ -287,11 +287,8 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
     if numbers.dtype.kind in "USb" or has_truth:  # numpy takes the text "1" and `True` for numbers
         raise InvalidValueError(f"{where}: weights must be numbers, got {weights!r}.", option=where, found=weights)
     if array.shape != (len(names),):
-        raise InvalidValueError(
-            f"{where}: expected {len(names)} weights, one for each of {list(names)}, got shape {list(array.shape)}: "
-            f"{reprlib.repr(weights)}.",
-            option=where,
-        )
+        text = f"{where}: one weight is needed for each of {list(names)}, got {reprlib.repr(weights)}."
+        raise InvalidValueError(text, option=where, found=list(array.shape))
     check_weights(array, names, where)
     return array
 

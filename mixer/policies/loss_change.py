@@ -59,9 +59,7 @@ class LossChange(PolicyWithOptions):
         super().__post_init__()
         if not self.fast_decay < self.slow_decay:
             raise wrong_value(
-                "fast_decay",
-                f"must be below slow_decay, got {self.fast_decay} and {self.slow_decay}; 0.9 and 0.98 "
-                "average over about 10 and 50 observations.",
+                "fast_decay", f"must be below slow_decay={self.slow_decay}, got {self.fast_decay}. Use 0.9 and 0.98."
             )
         self._dominant = DominantStream(self.name)
         if self.loss == "evaluation":

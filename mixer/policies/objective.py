@@ -64,17 +64,13 @@ class Objective:
         share = self.development_share
         if share is not None and not (isinstance(share, int | float) and 0.0 <= share < 1.0):
             raise wrong_value(
-                "objective.development_share",
-                f"must be 0 or more and below 1, got {share!r}; 0.25 leaves three of four "
-                f"test rows, 0 leaves all if development_sets gives the development rows.",
+                "objective.development_share", f"must be 0 or more and below 1, got {share!r}; 0.25 is usual."
             )
         _check_development_sets(self.development_sets)
         require(isinstance(self.metric, str), "objective.metric", "a name", self.metric)
         if self.metric == "loss" and self.greater_is_better:
             raise wrong_value(
-                "objective.greater_is_better",
-                "=True, but its metric is the loss, of which less is better; set "
-                "metric='accuracy', say, as compute_metrics names it.",
+                "objective.greater_is_better", "=True, but less is better of the metric, a loss: set another metric."
             )
         _check_bounds(self.bounds)
 
@@ -193,8 +189,7 @@ def _check_targets(targets: Any) -> None:
         _check_importance(targets)
     elif targets is not None and len(set(targets)) < len(targets):
         raise wrong_value(
-            "objective.targets",
-            f"must name each set once, got {list(targets)}; to weigh a set twice as much write {{'name': 2, ...}}.",
+            "objective.targets", f"must name each set once, got {list(targets)}. Use {{'name': 2}} for twice as much."
         )
 
 
@@ -207,17 +202,13 @@ def _check_development_sets(sets: Any) -> None:
 def _check_bounds(bounds: Any) -> None:
     if not isinstance(bounds, Mapping):
         raise wrong_value(
-            "objective.bounds",
-            f"must be a mapping of evaluation sets to multiples of their first loss, got "
-            f"{bounds!r:.100}; {{'old': 1.05}} lets the loss of 'old' rise by 5 %.",
+            "objective.bounds", f"must be multiples of first losses by evaluation set, got {bounds!r:.100}."
         )
     for name, bound in bounds.items():
         is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
         if not (is_number and _LEAST_BOUND <= bound < math.inf):
             raise wrong_value(
-                "objective.bounds",
-                f"[{name!r}] must be a multiple of the set's first loss, {_LEAST_BOUND} or more, got "
-                f"{bound!r}; 1.05 lets it rise by 5 %.",
+                "objective.bounds", f"[{name!r}] must be {_LEAST_BOUND} or more times the first loss, got {bound!r}."
             )
 
 
@@ -247,7 +238,4 @@ def as_objective(value: Any) -> Objective | None:
         return Objective(kind=value) if value in ("average", "worst") else Objective([value])  # type: ignore[arg-type]
     if isinstance(value, Mapping | Sequence):
         return Objective(value)
-    raise wrong_type(
-        "objective",
-        f"must be an Objective, 'average', 'worst', or names of evaluation sets, got a {type(value).__name__}.",
-    )
+    raise wrong_type("objective", f"must be an Objective, 'average', 'worst' or names, got a {type(value).__name__}.")

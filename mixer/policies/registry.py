@@ -58,7 +58,5 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
         function: Callable[..., Any] = mixing
         return Function(function)
     raise wrong_type(
-        "mixing",
-        "must be a policy, its name, weights by name or in order, or a function f(step, weights), "
-        f"got {type(mixing).__name__}.",
+        "mixing", f"must be a policy or its name, weights, or f(step, weights), got {type(mixing).__name__}."
     )

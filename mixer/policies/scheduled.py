@@ -137,9 +137,7 @@ def _pairs(points: Any) -> list[tuple[float | str, Any]]:
         pairs = [("decay" if at == "decay" else float(at), value) for at, value in given]
     except (TypeError, ValueError):
         raise wrong_value(
-            "points",
-            "must be a list of (progress, weights) or phases by progress, or 'decay', "
-            f"got {points!r}; such as [(0.0, first), (1.0, last)] or {{'0': first, 'decay': last}}.",
+            "points", f"must be [(0.0, first), (1.0, last)] or {{'0': first, 'decay': last}}, got {points!r}."
         ) from None
     if not pairs:
         raise wrong_value("points", "must have a progress and weights, at least once, got none.")

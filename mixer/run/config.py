@@ -158,11 +158,8 @@ class MixingOptions:
         now = options_in(args).own_options()
         for name, value in self.own_options().items():
             if now[name] != value:
-                raise wrong_value(
-                    name,
-                    f"of the training arguments was {value!r:.100} at construction and is {now[name]!r:.100} "
-                    "now; the mixture's options are fixed then, in a search too. Build a new trainer.",
-                )
+                then, text = f"of the training arguments was {value!r:.100}", f"is {now[name]!r:.100} now"
+                raise wrong_value(name, f"{then} at construction and {text}: build a new trainer.")
 
     # ---- Options that the trainer takes as objects, too ----
 
@@ -182,11 +179,8 @@ class MixingOptions:
         if given is None or own is None:
             return own if given is None else given
         if type(given) is not type(own) or given != own:
-            raise InvalidValueError(
-                f"{name}={_shown(given)} and {own_name}={_shown(own)} of the training arguments "
-                f"({type(self).__name__}) are both given, and differ: leave one of the two out.",
-                option=name,
-            )
+            both = f"{name}={_shown(given)} and {own_name}={_shown(own)} of the training arguments"
+            raise InvalidValueError(f"{both} are both given, and differ: leave one of the two out.", option=name)
         return given
 
     def chosen_budget(self, given: Budget | None) -> Budget | None:

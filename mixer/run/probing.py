@@ -99,10 +99,7 @@ def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule,
         TypeError: If the options are no `Probing`.
     """
     if options is not None and not isinstance(options, Probing):
-        raise wrong_type(
-            "probe",
-            f"must be a Probing, such as Probing(interval_steps=10), got a {type(options).__name__}: {options!r}.",
-        )
+        raise wrong_type("probe", f"must be a Probing, such as Probing(interval_steps=10), got {options!r}.")
     probing = options or Probing()
     needs = {
         f"mixing={policy.name}": _requests(policy.needs, world_size),

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from numbers import Integral
 
-from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
+from mixer.utils.errors import require, wrong_type, wrong_value
 
 # Floats represent all whole numbers up to here; no schedule may request more.
 LARGEST = 2**53
@@ -42,8 +42,7 @@ class Limits:
         if self._least > self._most:
             raise wrong_value(
                 "granularity",
-                f"There is no multiple of granularity={self.granularity} between minimum={self.minimum} and "
-                f"maximum={self.maximum}.",
+                f"={self.granularity} has no multiple from minimum={self.minimum} to maximum={self.maximum}.",
             )
 
     @property
@@ -80,10 +79,8 @@ class Limits:
         """
         check_whole(name, size)
         if not self._least <= size <= self._most or size % self.granularity:
-            raise InvalidValueError(
-                f"{name}={size} is not a batch size within the bounds: minimum={self.minimum}, "
-                f"maximum={self.maximum}, a multiple of granularity={self.granularity}.",
-                option=name,
+            raise wrong_value(
+                name, f"={size} must be within {self.minimum} and {self.maximum}, a multiple of {self.granularity}."
             )
 
     def with_least(self, num_ranks: int) -> "Limits":

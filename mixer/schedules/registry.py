@@ -40,7 +40,5 @@ def as_schedule(batch_size: Schedule | str | int | Callable[[int, int], int] | N
     if callable(batch_size):
         return Function(batch_size)
     raise wrong_type(
-        "batch_size",
-        "must be a whole number of samples over all ranks, a schedule, its name, or a function "
-        f"f(step, batch_size), got {batch_size!r}, a {type(batch_size).__name__}.",
+        "batch_size", f"must be a whole number, a schedule, its name, or f(step, batch_size), got {batch_size!r}."
     )

@@ -56,11 +56,8 @@ class HasState:
         """
         missing = [name for name in self._remembered_names() if not hasattr(self, name)]
         if missing:
-            raise InvalidTypeError(
-                f"{type(self).__name__}: remembered must be a tuple of names of attributes that start sets, but "
-                f"{missing} are none.",
-                option="remembered",
-            )
+            text = f"{type(self).__name__}: remembered must name attributes that start sets; {missing} are none."
+            raise InvalidTypeError(text, option="remembered")
 
     @classmethod
     def _remembered_names(cls) -> list[str]:
@@ -179,7 +176,5 @@ def from_plain(values: Sequence[Any], *shape: int, dtype: Any = np.float64) -> N
             raise TypeError
         return np.array(values, dtype=dtype).reshape(shape)
     except (ValueError, TypeError, OverflowError):
-        raise InvalidValueError(
-            f"the saved state must have lists of numbers of the shape {list(shape)}, got {reprlib.repr(values)}.",
-            option="state",
-        ) from None
+        text = f"the saved state must have lists of numbers of the shape {list(shape)}, got {reprlib.repr(values)}."
+        raise InvalidValueError(text, option="state") from None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_value
+from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
 from mixer.utils.text import shortened
 
 MOST_JSON_BYTES = 512 * 2**20
@@ -179,8 +179,5 @@ def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where
     try:
         signature.bind(*parameters)
     except TypeError as error:
-        raise InvalidTypeError(
-            f"{where} is called as f({', '.join(parameters)}), but this one takes {signature} ({error}). Declare all "
-            "of these parameters.",
-            option=where,
-        ) from None
+        call = f"f({', '.join(parameters)})"
+        raise wrong_type(where, f"is called as {call}, but this one takes {signature} ({error}).") from None

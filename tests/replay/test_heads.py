@@ -9,6 +9,7 @@ from mixer import MixingTrainer, Stream
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import Tokens, arguments, build_model, weights_of
 from tests.mixer.forms import assert_logged, gradient_by_hand, logged, means_by_hand, multi_task, task_streams, watched
+from tests.refusals import refused
 
 NAMES, HEADS = ["topic", "stars", "memory"], ["topic", "stars", "stars"]
 
@@ -45,7 +46,7 @@ def test_a_memory_of_samples_of_another_head_is_refused(tmp_path: Path, streams:
 def test_other_memories_beside_heads(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Stream 'memory': name the head of its samples: Stream"):
         watched(tmp_path, multi_task(), [*task_streams(["topic"]), Stream("memory", ReplayBuffer(10))])
-    with pytest.raises(ValueError, match="preprocessed samples, so preprocess must not be set"):
+    with refused("preprocess", stream="memory"):
         Stream("memory", ReplayBuffer(10), preprocess=lambda sample: sample)
     streams = [Stream(name, Tokens(8, 1, "regression"), head="stars") for name in ("a", "b")]
     streams.append(Stream("memory", ReplayBuffer(10), head="stars"))

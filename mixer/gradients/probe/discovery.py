@@ -58,11 +58,8 @@ class Covered:
         reason = _replaced(kinds)
         if not self.parameters:
             kinds_here = sorted({type(module).__name__ for module in kinds})
-            raise wrong_value(
-                "model",
-                f"None of the layers can be read: they are of kinds {kinds_here}; supported are Linear, Conv1D, "
-                f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with one stream per micro-batch.",
-            )
+            text = f"None of the layers can be read, of kinds {kinds_here}. {reason}Use homogeneous=True."
+            raise InvalidValueError(text, option="model")
         self.targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(self.parameters))
         self.captures = () if any_kind else _captures(kinds, self.parameters, desk)
         self.left_out: set[int] = set()
@@ -96,12 +93,8 @@ class Covered:
         self.left_out = set(np.flatnonzero(failures).tolist())
         self.warn((self.targets[index].name, self.parameters[index]) for index in self.left_out)
         if not self.read:
-            raise wrong_value(
-                "model",
-                "The gradient probe could read no layer: no layer's inputs have as their first axis the rows of the "
-                "batch, one for each of the stream_ids of start(), or no backward came between start() and finish(). "
-                "Give one id per row of the inputs, or use homogeneous=True, with one stream per micro-batch.",
-            )
+            text = "has no readable layer: give one of stream_ids per row of the inputs, and run a backward; or use"
+            raise wrong_value("model", f"{text} homogeneous=True.")
 
     def warn(self, missed: Iterable[tuple[str, nn.Parameter]], reason: str = "") -> None:
         """Warns once of each parameter that is left out.
@@ -151,8 +144,7 @@ def _check(
         )
     if not owners:
         raise wrong_value(
-            "model",
-            "The model has no trainable parameters, so there is no gradient to measure: set requires_grad on some.",
+            "model", "has no trainable parameters, so there is no gradient to measure: set requires_grad on some."
         )
     if not wanted:
         names = sorted({name for own in owners.values() for name, _ in own.modules})

@@ -34,9 +34,7 @@ def check_ranks(world_size: int) -> None:
     """Raises a `ValueError` for several ranks without a process group."""
     if world_size > 1 and not is_distributed():
         raise wrong_value(
-            "world_size",
-            f"={world_size} ranks need a process group, and there is none: call "
-            "torch.distributed.init_process_group first, or leave world_size out.",
+            "world_size", f"={world_size} ranks need a process group: call torch.distributed.init_process_group first."
         )
 
 
@@ -80,20 +78,15 @@ def check_rows(
     items = np.ones_like(ids) if num_items is None else _whole_numbers(num_items, "num_items")
     if not len(ids) or ids.min() < 0 or ids.max() >= num_streams:
         raise wrong_value(
-            "stream_ids",
-            f"must be a stream from 0 to {num_streams - 1} for each row, and at least one; "
-            f"got {np.unique(ids).tolist()[:8]}.",
+            "stream_ids", f"must be from 0 to {num_streams - 1}, one for each row, got {np.unique(ids).tolist()[:8]}."
         )
     if items.shape != ids.shape or items.min() < 0:
         raise wrong_value(
-            "num_items",
-            f"must be one number from 0 on for each of the {len(ids)} rows; got {len(items)}: {items.tolist()[:8]}.",
+            "num_items", f"must be a number from 0 on for each of the {len(ids)} rows, got {items.tolist()[:8]}."
         )
     if is_homogeneous and ids.min() != ids.max():
         raise wrong_value(
-            "homogeneous",
-            f"=True needs micro-batches of one stream, got stream_ids of {np.unique(ids).tolist()}: call "
-            "start() for each stream's rows, or use homogeneous=False.",
+            "homogeneous", f"=True needs rows of one stream, got stream_ids of {np.unique(ids).tolist()}."
         )
     return ids, items
 
@@ -108,8 +101,7 @@ def factors_of(loss_scale: float, loss_weights: ArrayLike | None, num_streams: i
     weights = np.ones(num_streams) if loss_weights is None else np.asarray(loss_weights, dtype=np.float64)
     if weights.shape != (num_streams,):
         raise wrong_value(
-            "loss_weights",
-            f"must be one number for each of the {num_streams} streams, got shape {list(weights.shape)}.",
+            "loss_weights", f"must be one number for each of {num_streams} streams, got shape {list(weights.shape)}."
         )
     return weights * loss_scale
 

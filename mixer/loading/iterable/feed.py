@@ -178,11 +178,8 @@ class Feed:
                 with refusing_damage(f"the position of stream {name!r} in a file rows-RANK.json of {folder}"):
                     rows.load_state_dict(saved, rank, allow_inexact)
             elif not allow_inexact:
-                raise InvalidValueError(
-                    f"{folder} has no position of stream {name!r}: a file rows-RANK.json is missing.",
-                    option="resume_from_checkpoint",
-                    stream=name,
-                )
+                text = f"{folder} has no position of stream {name!r}: a file rows-RANK.json is missing."
+                raise InvalidValueError(text, option="resume_from_checkpoint", stream=name)
 
     def stop(self) -> None:
         """Stops the workers."""

@@ -169,11 +169,8 @@ class RowSource:
             )
             consequence = "Rows are repeated or lost."
         if problem and not allow_inexact:
-            raise InvalidValueError(
-                f"Stream {self._name!r}: {problem}. To resume approximately, set allow_inexact=True.",
-                option="allow_inexact",
-                stream=self._name,
-            )
+            text = f"Stream {self._name!r}: {problem}. To resume approximately, set allow_inexact=True."
+            raise InvalidValueError(text, option="allow_inexact", stream=self._name)
         if problem:
             logger.warning("Stream %r: %s. %s", self._name, problem, consequence)
         self.stop()

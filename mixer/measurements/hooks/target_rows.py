@@ -49,9 +49,7 @@ def split_targets(trainer: Trainer, objective: Objective | None, policy: Policy)
     if not isinstance(sets, dict):
         has = "is missing" if sets is None else f"is a {type(sets).__name__}"
         raise wrong_value(
-            "objective",
-            f": its targets are evaluation sets by name, but eval_dataset {has}: pass a dict such as "
-            "{'target': dataset}.",
+            "objective", f": its targets are evaluation sets by name, but eval_dataset {has}: pass a dict."
         )
     objective = objective.of_sets(list(sets))
     rows: dict[str, Any] = dict(safe_names(objective.development_sets, "development_sets"))
@@ -85,10 +83,8 @@ def _in_words(taken: Mapping[str, int], test: Mapping[str, Any]) -> str:
 def _check_own_rows(rows: Mapping[str, Any], objective: Objective) -> None:
     unknown = [name for name in rows if name not in objective.names]
     if unknown:
-        raise InvalidValueError(
-            f"objective: development_sets: {unknown} are no targets of the objective, which has "
-            f"{list(objective.names)}.",
-            option="objective.development_sets",
+        raise wrong_value(
+            "objective.development_sets", f"must be targets, {list(objective.names)}; {unknown} are none."
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.text import safe_names
 
 SkillGraph = Mapping[str, Mapping[str, float]] | Sequence[Sequence[float]] | FloatArray
@@ -54,9 +54,6 @@ def _in_order(graph: Sequence[Sequence[float]] | FloatArray, names: Sequence[str
             "graph", f"SkillIt: the graph must be numbers in rows of equal length, got {graph!r}."
         ) from None
     if array.shape != (len(names), len(names)):
-        raise wrong_value(
-            "graph",
-            f"SkillIt: expected a graph of shape {[len(names)] * 2} for the streams {list(names)}, got "
-            f"{list(array.shape)}; {_HINT}.",
-        )
+        text = f"SkillIt: the graph must have a row and a column for each of {list(names)}; {_HINT}."
+        raise InvalidValueError(text, option="graph", found=list(array.shape))
     return array

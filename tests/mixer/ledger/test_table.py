@@ -201,10 +201,7 @@ class TestSeal:
     def test_parts_are_of_bounded_size_and_a_crash_while_one_is_written_loses_nothing(self, tmp_path: Path) -> None:
         table = flushed(tmp_path, *range(1, 24), rows_per_part=10)
         assert [pq.read_metadata(part).num_rows for part in parts_of(tmp_path)] == [10, 10, 10, 10]
-        with (
-            patch("mixer.ledger.append_table.os.fsync", side_effect=OSError("full")),
-            refused_writes(),
-        ):
+        with patch("mixer.ledger.append_table.os.fsync", side_effect=OSError("full")), refused_writes():
             table.seal()
         assert steps_of(make_table(tmp_path)) == list(range(1, 24))
         full = patch("mixer.ledger.table_files.pq.write_table", side_effect=OSError("full"))

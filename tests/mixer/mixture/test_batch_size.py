@@ -55,10 +55,7 @@ def test_by_hand_rules_until_it_is_given_back() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "error"),
-    [
-        *[(wrong, ValueError) for wrong in (0, -3)],
-        *[(wrong, TypeError) for wrong in (2.0, True, "8", np.float64(2))],
-    ],
+    [*[(wrong, ValueError) for wrong in (0, -3)], *[(wrong, TypeError) for wrong in (2.0, True, "8", np.float64(2))]],
 )
 def test_no_size_by_hand_is_refused(wrong: Any, error: type[Exception]) -> None:
     with refused("set_batch_size", kind=error):
@@ -78,9 +75,6 @@ def test_the_first_size_has_to_be_within_the_bounds_and_each_rank_needs_a_sample
     size.update(observation(4, 5))
     with refused("batch_size"):
         size.update(observation(5, 4))
-
-
-NUMBER, FACTOR = "asks for .* it must be finite and above 0", "multiplies the learning rate by"
 
 
 @pytest.mark.parametrize(
@@ -139,14 +133,7 @@ def test_a_size_by_hand_of_one_sample_and_a_small_factor_come_back() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "changes", "option"),
-    [
-        (Constant(), {}, "batch_size"),
-        (
-            LossChange(maximum=64),
-            {"state": {"size": 8.0}},
-            "LossChange",
-        ),
-    ],
+    [(Constant(), {}, "batch_size"), (LossChange(maximum=64), {"state": {"size": 8.0}}, "LossChange")],
 )
 def test_another_schedule_or_version_is_refused_or_begins(schedule, changes, option) -> None:
     size, state = BatchSize(schedule, 8), {**BatchSize(LossChange(maximum=64), 8).state_dict(), **changes}

@@ -67,7 +67,6 @@ def test_what_is_not_what_was_written_is_refused(place: tuple[Any, ...], value: 
     mixing = make_mixing(GroupDRO())
     with pytest.raises(ValueError) as info:  # noqa: PT011  # its words are compared below
         mixing.load_state_dict(changed(state, place, value))
-    assert type(info.value) is ValueError
     assert said in str(info.value)
     assert len(str(info.value)) < 1_000
 

@@ -1,11 +1,9 @@
-import doctest
 from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mixer.mixture import permutation as order
 from mixer.mixture.permutation import Permutation, PermutationBlock, mix_bits
 from mixer.utils.errors import InvalidValueError
 from tests.refusals import refused
@@ -158,11 +156,6 @@ class TestArguments:
     )
     def test_the_order_of_a_seed_never_changes(self, length: int, seed: int, start: int, expected: list[int]) -> None:
         assert Permutation(length, seed).indices(start, len(expected)).tolist() == expected
-
-    def test_the_example_of_the_documentation_holds(self) -> None:
-        results = doctest.testmod(order)
-        assert results.attempted > 0
-        assert results.failed == 0
 
 
 class Counted(Permutation):

@@ -110,10 +110,7 @@ class TestExhaustion:
 
 
 class TestPresence:
-    @pytest.mark.parametrize(
-        "spans",
-        [[(0.1, 1.0)], [(0.0, 0.3), (0.5, 1.0)], [(0.0, 0.5), (0.2, 0.9)]],
-    )
+    @pytest.mark.parametrize("spans", [[(0.1, 1.0)], [(0.0, 0.3), (0.5, 1.0)], [(0.0, 0.5), (0.2, 0.9)]])
     def test_a_part_of_the_run_without_streams_is_refused(self, spans: list[tuple[float, float]]) -> None:
         streams = [Stream(f"s{k}", [1], enters_at=enters, leaves_at=leaves) for k, (enters, leaves) in enumerate(spans)]
         for more in ([], [Stream("memory", _Growing(5))]):  # which does not stand in for them

@@ -65,10 +65,7 @@ def test_classes_are_those_of_classifiers_and_heads() -> None:
     assert num_classes_of(torch.nn.Linear(2, 2), None) is None
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [[0, None, 1], [0.0, 1.0, 2.0], ["x", "y", "x"]],
-)
+@pytest.mark.parametrize("labels", [[0, None, 1], [0.0, 1.0, 2.0], ["x", "y", "x"]])
 def test_labels_that_are_no_numbers_of_classes_are_refused(tmp_path: Path, labels: list[Any]) -> None:
     good = _table([0, 1, 2], "label")
     with refused("label"):

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 
 from mixer import DGA, Floor, LossChange, Mixture, Observation, OverfitGuard, PiKE, Safeguard
-from mixer.measurements import (
-    Alignment,
-    EvaluationLoss,
-    Gradients,
-    Loss,
-    TargetStatistics,
-    check_requests,
-)
+from mixer.measurements import Alignment, EvaluationLoss, Gradients, Loss, TargetStatistics, check_requests
 from mixer.utils.errors import InvalidTypeError
 from replay import ReplayRatio
 from tests.mixer.comparing import Watching

@@ -103,11 +103,7 @@ def test_what_does_not_fit_the_streams_is_refused_at_the_start(make: str, argume
 
 @pytest.mark.parametrize(
     ("make", "size", "memories", "option"),
-    [
-        ("Proportional", 30, (1,), "mixing"),
-        ("Temperature", 0, (), "mixing"),
-        ("UniMax", 0, (), "sizes"),
-    ],
+    [("Proportional", 30, (1,), "mixing"), ("Temperature", 0, (), "mixing"), ("UniMax", 0, (), "sizes")],
 )
 def test_rules_by_size_refuse_streams_that_have_none(make: str, size: int, memories: Any, option: str) -> None:
     own = Mixture(("a", "memory"), np.array([90, size]), np.array([0.5, 0.5]), memories=memories)

@@ -81,12 +81,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[pytest.MonkeyPa
     ("gradient_accumulation_steps", {"gradient_accumulation_steps": 2}, {"batch_size": 8}, None),
     ("average_tokens_across_devices", {"average_tokens_across_devices": False}, {}, _two_ranks),
     ("enable_jit_checkpoint", {"enable_jit_checkpoint": True}, {}, None),
-    (
-        "ignore_data_skip",
-        {"ignore_data_skip": True},
-        UNSIZED,
-        None,
-    ),
+    ("ignore_data_skip", {"ignore_data_skip": True}, UNSIZED, None),
     ("accelerator_config", {"accelerator_config": {"dispatch_batches": True}}, {}, None),
     ("accelerator_config", {"accelerator_config": {"split_batches": True}}, {}, None),
     ("parallelism_config", {}, {"kind": SHARDED}, None),

@@ -92,15 +92,7 @@ def test_bounds_that_contradict_each_other(arguments: dict[str, Any], error: typ
             make(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("initial", "error"),
-    [
-        (4, ValueError),
-        (10, ValueError),
-        (0, ValueError),
-        (16.0, TypeError),
-    ],
-)
+@pytest.mark.parametrize(("initial", "error"), [(4, ValueError), (10, ValueError), (0, ValueError), (16.0, TypeError)])
 def test_a_first_size_outside_the_bounds_is_refused(initial: Any, error: type[Exception]) -> None:
     with refused("initial", kind=error):
         Limits(8, 32, 4).check_initial(initial)

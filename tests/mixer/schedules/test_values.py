@@ -196,29 +196,25 @@ def test_options_out_of_range_are_refused_with_what_they_must_be(make: Callable[
 
 
 REFUSED: list[tuple[Callable[..., Schedule], Any, type[Exception], str]] = [
-    *[(Constant, (given,), error, "batch_size must be") for given, error in ((0, ValueError), (8.0, TypeError))],
-    (Function, (3,), TypeError, r"callable as f\(step, batch_size\), got int"),
-    (AdaBatch, {}, ValueError, "Give points or every, one of them, got points=None and every=None"),
-    (AdaBatch, {"points": []}, ValueError, "points must be epochs above 0, at least one"),
-    (AdaBatch, {"points": [0, 2]}, ValueError, "points must be epochs above 0, .*; initial= applies before the first"),
-    (AdaBatch, {"points": [0.5, 1.5], "unit": "progress"}, ValueError, r"points must be progress in \(0, 1\]"),
-    (AdaBatch, {"points": [2, 2]}, ValueError, "points must ascend"),
-    (Ramp, {"final": 66, "over": 1, "granularity": 4}, ValueError, "final=66 is not a batch size within the bounds"),
-    (CriticalBatchWarmup, ({},), ValueError, "points must be tokens above 0, at least one"),
-    (CriticalBatchWarmup, ([(2, 16), (1, 32)],), ValueError, "points must ascend"),
-    (CriticalBatchWarmup, ({1: 16, 2: 16},), ValueError, r"sizes must grow from point to point, got \[16, 16\]"),
-    (CriticalBatchWarmup, {"sizes": {1: 8}, "initial": 8}, ValueError, r"got \[8, 8\]; initial=8 is the first one"),
-    (CriticalBatchWarmup, ({1e9: 16.0},), TypeError, r"size at 1e\+09 tokens must be a whole number .* got 16.0"),
-    (CriticalBatchWarmup, {"sizes": {1: 128}, "maximum": 64}, ValueError, "size at 1 tokens=128 is not a batch size"),
-    *[(make, {}, TypeError, "maximum") for make in (LossChange, SmoothedLossChange, Seesaw)],
-    (by_epochs, {"shrink": 0.0}, ValueError, "0 < shrink <= 1 <= growth must hold, got 0.0 and 1.1"),
-    (smoothed, {"otherwise": 0.0}, ValueError, "factor must be 1 or more and otherwise above 0, got 2.0 and 0.0"),
+    *[(Constant, (given,), error, "batch_size") for given, error in ((0, ValueError), (8.0, TypeError))],
+    (Function, (3,), TypeError, "function"),
+    (AdaBatch, {}, ValueError, "points"),
+    *[(AdaBatch, {"points": points}, ValueError, "points") for points in ([], [0, 2], [2, 2])],
+    (AdaBatch, {"points": [0.5, 1.5], "unit": "progress"}, ValueError, "points"),
+    (Ramp, {"final": 66, "over": 1, "granularity": 4}, ValueError, "final"),
+    *[(CriticalBatchWarmup, (sizes,), ValueError, "points") for sizes in ({}, [(2, 16), (1, 32)])],
+    (CriticalBatchWarmup, ({1: 16, 2: 16},), ValueError, "sizes"),
+    (CriticalBatchWarmup, {"sizes": {1: 8}, "initial": 8}, ValueError, "sizes"),
+    (CriticalBatchWarmup, ({1e9: 16.0},), TypeError, "size at 1e+09 tokens"),
+    (CriticalBatchWarmup, {"sizes": {1: 128}, "maximum": 64}, ValueError, "size at 1 tokens"),
+    (by_epochs, {"shrink": 0.0}, ValueError, "shrink"),
+    (smoothed, {"otherwise": 0.0}, ValueError, "factor"),
 ]
 
 
-@pytest.mark.parametrize(("make", "given", "error", "message"), REFUSED)
-def test_arguments_that_cannot_be_are_refused(make, given, error, message) -> None:
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(("make", "given", "error", "option"), REFUSED)
+def test_arguments_that_cannot_be_are_refused(make, given, error, option) -> None:
+    with refused(option, kind=error):
         make(**given) if isinstance(given, dict) else make(*given)
 
 
