@@ -56,8 +56,7 @@ class Budget:
                 raise wrong_type(f"budget.{name}", f"must be a number, got {value!r}.", found=value)
             if name != "epochs" and not isinstance(value, Integral):
                 raise wrong_type(f"budget.{name}", f"must be a whole number, got {value!r}.", found=value)
-            if not 0 < float(value) < math.inf:
-                raise wrong_value(f"budget.{name}", f"must be above 0 and finite, got {value}.", found=value)
+            require(0 < float(value) < math.inf, f"budget.{name}", "above 0 and finite", value)
 
     @property
     def limits(self) -> dict[str, Any]:

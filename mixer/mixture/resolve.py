@@ -11,7 +11,7 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import total_samples
 from mixer.policies.contract import UNITS, Mixture, Policy, Unit
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,7 @@ def check_micro_batch(max_samples: int | None, max_tokens: int | None) -> None:
         name = f"max_{unit}s_per_micro_batch"
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
             raise wrong_type(name, f"must be a whole number of {unit}s, got {limit!r}.")
-        if limit is not None and limit < 1:
-            raise wrong_value(name, f"must be at least 1 {unit}, got {limit}.")
+        require(limit is None or limit >= 1, name, f"at least 1 {unit}", limit)
     if max_samples is not None and max_tokens is not None:
         raise ValueError(
             f"max_samples_per_micro_batch={max_samples} and max_tokens_per_micro_batch={max_tokens}: set one of them."

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.labels import IGNORED
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import require, wrong_value
 
 HeadKind = Literal["classification", "multi_label", "regression", "token_classification"]
 Pooling = Literal["mean", "first", "last"]
@@ -45,18 +45,15 @@ class Head:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.kind not in _PROBLEM_TYPES:
-            raise wrong_value("kind", f"must be one of {list(_PROBLEM_TYPES)}, got {self.kind!r}.", found=self.kind)
-        if self.pooling not in get_args(Pooling):
-            raise wrong_value("pooling", f"must be one of {list(get_args(Pooling))}, got {self.pooling!r}.")
+        require(self.kind in _PROBLEM_TYPES, "kind", f"one of {list(_PROBLEM_TYPES)}", self.kind)
+        require(self.pooling in get_args(Pooling), "pooling", f"one of {list(get_args(Pooling))}", self.pooling)
         is_whole = isinstance(self.num_labels, int) and not isinstance(self.num_labels, bool)
         least = 1 if self.kind in ("multi_label", "regression") else 2
         if not is_whole or self.num_labels < least:
             raise wrong_value(
                 "num_labels", f"for {self.kind} must be a whole number of at least {least}, got {self.num_labels!r}."
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise wrong_value("dropout", f"must be at least 0 and below 1, got {self.dropout}.", found=self.dropout)
+        require(0.0 <= self.dropout < 1.0, "dropout", "at least 0 and below 1", self.dropout)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain data."""

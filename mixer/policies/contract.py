@@ -11,7 +11,7 @@ import numpy as np
 from mixer.measurements.measurement import Measurement, Needs, Observed, at_interval
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.options import check_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
@@ -185,8 +185,7 @@ class Policy(KeepsArguments, HasState, ABC):
     compares_losses: bool = False
 
     def __init__(self, *, unit: Unit = "samples"):
-        if unit not in UNITS:
-            raise wrong_value("unit", f"must be one of {list(UNITS)}, got {unit!r}.")
+        require(unit in UNITS, "unit", f"one of {list(UNITS)}", unit)
         self.unit: Unit = unit
 
     @property

@@ -134,5 +134,4 @@ def check_above(name: str, value: float, least: float) -> None:
     Raises:
         ValueError: If it is.
     """
-    if not least < value < math.inf:
-        raise wrong_value(name, f"must be above {least}, got {value}.")
+    require(least < value < math.inf, name, f"above {least}", value)

@@ -104,7 +104,7 @@ TWENTY = [{"max_samples": 20}] * 2
         ([{"max_tokens": True}, {}], {}, {}, "max_tokens"),
         (TWENTY, {"max_steps": 10}, {}, "max_samples"),
         ([{"max_tokens": 20}] * 2, {}, {"budget": Budget(tokens=1_000)}, "max_tokens"),
-        ([{"max_samples": 200}, {}], {"max_steps": 10}, {}, "Stream 'a'"),
+        ([{"max_samples": 200}, {}], {"max_steps": 10}, {}, "max_samples"),
         (TWENTY, {"num_train_epochs": 2}, {}, "num_train_epochs"),
     ],
 )

@@ -52,7 +52,7 @@ def changed(state: Any, place: tuple[Any, ...], value: Any) -> Any:
         (("clock", "step"), 2.0, "step must be a whole number"),
         (("clock", "warmup_share"), float("inf"), "warmup_share must be a number"),
         *[(("clock", "batch_size"), value, "batch_size must be a whole number") for value in (0, 2**31)],
-        (("clock", "step_in_epoch"), 10**9, "of an epoch, but an epoch has"),
+        (("clock", "step_in_epoch"), 10**9, "step_in_epoch is"),
         *[(("batch_size", "scheduled"), value, "the batch size must be a whole number") for value in (0, 2**31)],
         (("batch_size", "manual"), 7.5, "the batch size set by hand must be a whole number"),
         *[(("num_tokens", 0), value, "the tokens of a stream must be a whole number") for value in (-1, "1")],
@@ -131,7 +131,7 @@ def test_a_schedules_state_of_another_form_is_refused() -> None:
     names = [name for name, value in state["state"].items() if isinstance(value, int | float | list)]
     assert names
     for name in names:
-        with refused("LossChange"):
+        with refused(f"LossChange: {name}"):
             size.load_state_dict({**state, "state": {**state["state"], name: "text"}})
 
 

@@ -114,7 +114,7 @@ class TestAsStreams:
             ({}, ValueError, "train_dataset"),
             ([], ValueError, "dataset"),
             ({"first": [1], "second": []}, ValueError, "dataset"),
-            ([FIRST, [1, 2]], TypeError, "train_dataset[1]"),
+            ([FIRST, [1, 2]], TypeError, "train_dataset"),
             ({"train": [1], "validation": [1], "test": [1]}, ValueError, "name"),
             ({"validation": [1], "dev": [1]}, ValueError, "name"),
             ({"train": [1], "test": [1], "unsupervised": [1]}, ValueError, "name"),
