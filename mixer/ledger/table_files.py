@@ -131,10 +131,12 @@ def naming(path: Path) -> Iterator[None]:
                 f"{path} was written by another version of adaptive-mixer ({reason}): read it with that version, which "
                 "ledger.json names, or move it away to read the rest of the ledger.",
                 option=path.name,
+                found=reason,
             ) from None
         raise InvalidValueError(
             f"{path} is damaged ({reason}): its rows are lost. Move the file away to read the rest of the ledger.",
             option=path.name,
+            found=reason,
         ) from None
 
 

@@ -159,8 +159,9 @@ class MixtureWeights:
     def _decide(self, decision: contract.Decision, step: int) -> None:
         where = f"{type(self.policy).__name__} at step {step}"
         if not isinstance(decision, contract.Decision):
-            text = f"{where} must decide by a Decision, such as Decision(weights), got {decision!r}."
-            raise wrong_type("mixing", text)
+            raise wrong_type(
+                "mixing", f"{where} must decide by a Decision, such as Decision(weights), got {decision!r}."
+            )
         weights, loss_weights, names = decision.weights, decision.loss_weights, self._names
         weights = contract.weights_array(weights, names, where)
         loss_weights = None if loss_weights is None else contract.weights_array(loss_weights, names, where)
