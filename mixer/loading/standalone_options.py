@@ -76,10 +76,8 @@ def resolve_streams(data: Any, supported: Collection[str] = ()) -> list[Stream]:
             )
         unsupported = [name for name in _TRAINED_BY if name not in supported and getattr(stream, name) is not None]
         if unsupported:
-            raise ValueError(
-                f"Stream {stream.name!r}: {unsupported} configure how a trainer treats samples, which your own loop "
-                "decides here. Remove them; stream_ids holds the stream of each sample."
-            )
+            text = f"Stream {stream.name!r}: {unsupported} are for a trainer. Remove them; stream_ids holds streams."
+            raise InvalidValueError(text, option="stream", stream=stream.name)
     return streams
 
 

@@ -76,9 +76,8 @@ def check_epochs(schedule: Schedule, has_epochs: bool) -> None:
         ValueError: With the alternatives.
     """
     if schedule.unit == "epochs" and not has_epochs:
-        raise ValueError(
-            f"batch_size={schedule.name} counts epochs, but the length of an iterable stream is unknown, so the whole "
-            "run is one epoch: set epoch_size, or give the schedule another unit."
+        raise wrong_value(
+            "batch_size", f"={schedule.name} counts epochs, and an iterable stream has none: set epoch_size."
         )
 
 

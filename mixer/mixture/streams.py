@@ -43,9 +43,8 @@ def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream
     elif isinstance(train_dataset, Sequence) and train_dataset and isinstance(train_dataset[0], Stream):
         streams = list(train_dataset)
     elif isinstance(train_dataset, (list, tuple)) and train_dataset and is_dataset(train_dataset[0]):
-        raise TypeError(
-            f"{called} is a list of {len(train_dataset)} datasets without names: use a dict, such as "
-            '{"math": math, "code": code}, or a list of Stream.'
+        raise wrong_type(
+            called, "has data sets without names: use a dict, such as {'math': math, 'code': code}, or Streams."
         )
     else:
         streams = [Stream("train", train_dataset)]

@@ -150,18 +150,14 @@ class MixtureWeights:
         if self.policy.is_static and not np.array_equal(decision.weights, own):
             if allow_inexact:
                 return
-            raise ValueError(
-                f"the weights were {decision.weights.tolist()} and are {own.tolist()} now (to change a mixture on the "
-                "way, call trainer.mixing.set_weights before train)"
-            )
+            was, now = decision.weights.tolist(), own.tolist()
+            raise wrong_value("weights", f"were {was} and are {now} now; call trainer.mixing.set_weights before train.")
         self._decide(decision, step)
 
     def _decide(self, decision: contract.Decision, step: int) -> None:
         where = f"{type(self.policy).__name__} at step {step}"
         if not isinstance(decision, contract.Decision):
-            raise wrong_type(
-                "mixing", f"{where} must decide by a Decision, such as Decision(weights), got {decision!r}."
-            )
+            raise wrong_type("mixing", f"{where} must decide by a Decision(weights), got {decision!r}.")
         weights, loss_weights, names = decision.weights, decision.loss_weights, self._names
         weights = contract.weights_array(weights, names, where)
         loss_weights = None if loss_weights is None else contract.weights_array(loss_weights, names, where)

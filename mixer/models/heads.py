@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.labels import IGNORED
-from mixer.utils.errors import require, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 
 HeadKind = Literal["classification", "multi_label", "regression", "token_classification"]
 Pooling = Literal["mean", "first", "last"]
@@ -159,17 +159,15 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
     named = [stream.name for stream in streams if stream.head is not None]
     if not takes_task(model):
         if named:
-            raise ValueError(
-                f"The streams {named} name a head, but {type(inner_model(model)).__name__}.forward has no parameter "
-                "'task' for it. Leave head out, or train a MultiTaskModel or another model that takes a task."
+            model_name = type(inner_model(model)).__name__
+            raise wrong_value(
+                "head", f"of the streams {named} needs a parameter task of {model_name}.forward: leave head out."
             )
         return (None,) * len(streams)
     for stream in streams:
         if stream.is_memory and stream.head is None:
-            raise ValueError(
-                f"Stream {stream.name!r}: name the head of its samples: Stream({stream.name!r}, buffer, head=...), one "
-                "buffer per head."
-            )
+            text = f"Stream {stream.name!r}: name the head of its samples: Stream(..., head=...), one buffer per head."
+            raise InvalidValueError(text, option="head", stream=stream.name)
     tasks = {stream.name: stream.head or stream.name for stream in streams}
     heads = heads_of(model)
     without = {name: task for name, task in tasks.items() if heads is not None and task not in heads}

@@ -29,7 +29,7 @@ class Function(Policy):
         super().__init__(unit=unit)
         if not callable(function):
             raise wrong_type("function", f"must be callable as f(step, weights), got {type(function).__name__}.")
-        check_takes(function, ("step", "weights"), "mixing: a function")
+        check_takes(function, ("step", "weights"), "mixing")
         self.function = function
 
     def start(self, mixture: Mixture) -> Decision:

@@ -40,7 +40,7 @@ class Function(ScheduleWithOptions):
             raise wrong_type(
                 "function", f"must be callable as f(step, batch_size), got {type(self.function).__name__}."
             )
-        check_takes(self.function, ("step", "batch_size"), "batch_size: a function")
+        check_takes(self.function, ("step", "batch_size"), "batch_size")
         self._first: tuple[int, BatchDecision] | None = None
 
     def start(self, initial: int) -> BatchDecision:

@@ -158,16 +158,16 @@ def finite_numbers(values: Any, name: str, length: int | None = None) -> FloatAr
 
 
 def _refuse_constant(text: str) -> Any:
-    raise wrong_value(text, "is not a JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
-def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where: str) -> None:
+def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], option: str) -> None:
     """Refuses a function that does not accept its positional arguments.
 
     Args:
         function: The function. Functions without a signature, such as built-in ones, are not checked.
         parameters: Names of the arguments.
-        where: Name of the function for errors.
+        option: Name of the option that takes the function.
 
     Raises:
         TypeError: If its signature does not match.
@@ -180,4 +180,6 @@ def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where
         signature.bind(*parameters)
     except TypeError as error:
         call = f"f({', '.join(parameters)})"
-        raise wrong_type(where, f"is called as {call}, but this one takes {signature} ({error}).") from None
+        raise wrong_type(
+            option, f": a function is called as {call}, but this one takes {signature} ({error})."
+        ) from None

@@ -150,9 +150,8 @@ def _check(
         names = sorted({name for own in owners.values() for name, _ in own.modules})
         raise wrong_value("layers", f"={layers} matches no trainable parameter; layers are named like {names[:5]}.")
     if any_kind and any(isinstance(one, DTensor) for one in wanted):
-        raise ValueError(
-            "homogeneous=True reads each rank's own gradients, and FSDP2 shards them. Use homogeneous=False with "
-            "mode='sketch', or DDP."
+        raise wrong_value(
+            "homogeneous", "=True reads each rank's own gradients, and FSDP2 shards them. Use mode='sketch'."
         )
 
 

@@ -134,9 +134,9 @@ class TargetRows:
         trainer, plan = passes.trainer, passes.plan
         names, seed = [stream.name for stream in plan.streams], data_seed(trainer.args)
         if name not in names and plan.have_losses:
-            raise ValueError(
-                f"objective: the streams have losses or heads of their own, so the target {name!r} must be named like "
-                f"the one that it is evaluated with; the streams are {names}."
+            raise wrong_value(
+                "objective",
+                f": its target {name!r} must be named like the stream that it is evaluated with, of {names}.",
             )
         stream = plan.streams[names.index(name)] if name in names else None
         self._stream_id, self._seed = 0 if stream is None else names.index(name), seed

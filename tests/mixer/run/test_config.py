@@ -125,8 +125,8 @@ def test_what_is_no_argument_of_the_trainer_any_more_says_where_it_is(tmp_path: 
     [
         (ValueError, {"nonfinite": "ignore"}, "nonfinite"),
         (ValueError, {"mixing": '{"a": '}, "mixing"),
-        (TypeError, {"mixing": Uniform()}, "MixingConfig"),
-        (TypeError, {"epoch_size": object()}, "MixingConfig"),
+        (TypeError, {"mixing": Uniform()}, "mixing"),
+        (TypeError, {"epoch_size": object()}, "epoch_size"),
         (TypeError, {"handle_signals": "no"}, "handle_signals"),
     ],
 )
