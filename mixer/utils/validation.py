@@ -180,6 +180,4 @@ def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], optio
         signature.bind(*parameters)
     except TypeError as error:
         call = f"f({', '.join(parameters)})"
-        raise wrong_type(
-            option, f": a function is called as {call}, but this one takes {signature} ({error})."
-        ) from None
+        raise wrong_type(option, f": a function is called as {call}, this one takes {signature} ({error}).") from None
