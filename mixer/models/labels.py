@@ -190,7 +190,9 @@ def _check(name: str, least: int | None, greatest: int | None, num_classes: int,
     if least is None or greatest is None or 0 <= least <= greatest < num_classes:
         return
     wrong = greatest if greatest >= num_classes else least
-    text = f"Stream {name!r}: its label {wrong} is none of the {num_classes} classes of {head}, 0 to {num_classes - 1}."
+    text = (
+        f"Stream {name!r}: it has the label {wrong}, but {head} has the {num_classes} classes 0 to {num_classes - 1}."
+    )
     raise InvalidValueError(f"{text} Labels of -100 are left out.", option="labels", stream=name, found=wrong)
 
 
