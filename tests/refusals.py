@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mixer.utils.errors import ErrorFacts, InvalidValueError
+from mixer.utils.errors import InvalidValueError
 
 
 @contextlib.contextmanager
-def refused(option: str | None = None, kind: type[ErrorFacts] = InvalidValueError, **facts: Any) -> Iterator[Any]:
+def refused(option: str | None = None, kind: Any = InvalidValueError, **facts: Any) -> Iterator[Any]:
     """Expects an error of a kind about an option, with the facts that are given; yields what `pytest.raises` does."""
     with pytest.raises(kind) as caught:
         yield caught

@@ -18,6 +18,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 
 from mixer.run.hf_compat import without_ignored_weights
 from mixer.utils.attributes import attributes_held
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import shortened
 
 _MOST_CHARACTERS = 300  # of the names in an error
@@ -88,9 +89,10 @@ def _refuse(model: nn.Module, left: Any, checkpoint: Path | str, allow_inexact: 
         for what, names in lists.items()
         if names
     )
-    raise ValueError(
+    raise InvalidValueError(
         f"{checkpoint}: its weights do not fit {type(model).__name__}: {found}. Build the model as in the run that "
-        f"saved them. With allow_inexact=True missing weights stay as the script has built them."
+        f"saved them. With allow_inexact=True missing weights stay as the script has built them.",
+        option="resume_from_checkpoint",
     )
 
 

@@ -13,6 +13,7 @@ from mixer.ledger.description import describe_run
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
 from mixer.run.plan import RunPlan
+from mixer.utils.errors import wrong_value
 from mixer.utils.nested import flat
 from mixer.utils.text import shortened
 
@@ -142,9 +143,10 @@ def same_optimizer(trainer: Trainer, checkpoint: str, saved: str | None) -> Iter
     now = optimizer_name(trainer)
     hint = f"Resume with the optimizer of the checkpoint, or start a new run from the weights in {checkpoint}."
     if saved is not None and now != saved:
-        raise ValueError(
+        raise wrong_value(
+            "optim",
             f"Cannot resume: the optimizer was {saved} when {checkpoint} was saved and is {now} now "
-            f"(optim={trainer.args.optim}, or your own). {hint}"
+            f"(optim={trainer.args.optim}, or your own). {hint}",
         )
     try:
         yield
@@ -157,6 +159,6 @@ def same_optimizer(trainer: Trainer, checkpoint: str, saved: str | None) -> Iter
         name for group in optimizer.param_groups for name in getattr(optimizer, "defaults", {}) if name not in group
     }
     if missing:
-        raise ValueError(
-            f"Cannot resume: {now} needs {sorted(missing)}, which the optimizer of {checkpoint} lacks. {hint}"
+        raise wrong_value(
+            "optim", f"Cannot resume: {now} needs {sorted(missing)}, which the optimizer of {checkpoint} lacks. {hint}"
         )

@@ -17,6 +17,7 @@ from mixer.loading.same_data import check_same_rows, data_of_ranks
 from mixer.run.hf_compat import output_folder
 from mixer.run.state import Basis
 from mixer.utils.attributes import attributes_held
+from mixer.utils.errors import InvalidValueError
 
 logger = logging.get_logger(__name__)
 
@@ -189,7 +190,9 @@ class StartingPoint:
         made = {rank: Choice(**fields) for rank, fields in enumerate(gathered) if fields is not None}
         for rank, other in made.items():
             if other.error is not None:
-                raise ValueError(other.error if rank == 0 else f"Rank {rank}: {other.error}")
+                raise InvalidValueError(
+                    other.error if rank == 0 else f"Rank {rank}: {other.error}", option="resume_from_checkpoint"
+                )
         steps = {
             rank: other.checkpoint and checkpoint_files.step_of(Path(other.checkpoint)) for rank, other in made.items()
         }

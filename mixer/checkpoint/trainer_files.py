@@ -11,6 +11,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_pt_utils import safe_globals
 
 from mixer.checkpoint.checkpoint_files import STATE_FILE, has_weights, read_state
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import printable, shortened
 from mixer.utils.validation import (
     DAMAGE,
@@ -87,7 +88,8 @@ def _read(path: Path) -> None:
         json.loads(path.read_text(encoding="utf-8"))
 
 
-def _unreadable(path: Path, error: Exception) -> ValueError:
+def _unreadable(path: Path, error: Exception) -> InvalidValueError:
     # Only the first sentence: torch's message goes on with advice to load the file anyway.
     reason = shortened(printable(f"{type(error).__name__}: {str(error).partition('. ')[0]}"))
-    return ValueError(f"Cannot resume: {path} cannot be read ({reason}). Use an earlier checkpoint.")
+    text = f"Cannot resume: {path} cannot be read ({reason}). Use an earlier checkpoint."
+    return InvalidValueError(text, option=path.name)

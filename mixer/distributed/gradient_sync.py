@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mixer.distributed.collectives import RankSync
+from mixer.utils.errors import wrong_value
 
 _BUCKET_BYTES = 25 * 2**20
 
@@ -61,7 +62,7 @@ def averaged_parameters(model: nn.Module) -> tuple[list[nn.Parameter], bool]:
     """
     ddp = _ddp(model)
     if ddp is None:
-        raise ValueError("The model is sharded, or not wrapped in DDP: no rank has a complete gradient.")
+        raise wrong_value("model", "The model is sharded, or not wrapped in DDP: no rank has a complete gradient.")
     return _averaged(ddp), bool(ddp.find_unused_parameters)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mixer.policies.contract import weights_array
 from mixer.policies.objective import Objective
+from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
 
 # The Trainer's own evaluation metrics, beside those of `compute_metrics`.
 _OWN = frozenset(
@@ -32,11 +33,11 @@ def check_eval_weights(weights: Mapping[str, float] | None, eval_dataset: Any) -
     if weights is None:
         return
     if not isinstance(weights, Mapping):
-        raise TypeError(f"eval_weights must be a mapping of evaluation sets to numbers, got {weights!r}.")
+        raise wrong_type("eval_weights", f"must be a mapping of evaluation sets to numbers, got {weights!r}.")
     sets = list(eval_dataset) if isinstance(eval_dataset, Mapping) else None
     if sets is None or weights.keys() != set(sets):
         state = "is not a dict" if sets is None else f"has the sets {sets}"
-        raise ValueError(f"eval_weights names {list(weights)}, but eval_dataset {state}: set one weight per set.")
+        raise wrong_value("eval_weights", f"names {list(weights)}, but eval_dataset {state}: set one weight per set.")
     weights_array(weights, sets, "eval_weights")
 
 
@@ -119,7 +120,8 @@ def recorded_weights(folder: Path, note: Mapping[str, Any]) -> dict[str, float] 
         isinstance(value, int | float) and 0 <= value < math.inf for value in weights.values()
     )
     if not is_valid:
-        raise ValueError(f"{folder / 'ledger' / 'ledger.json'} is damaged: its eval_weights are {weights!r:.100}.")
+        text = f"{folder / 'ledger' / 'ledger.json'} is damaged: its eval_weights are {weights!r:.100}."
+        raise InvalidValueError(text, option="eval_weights")
     return {name: float(value) for name, value in weights.items()}
 
 
@@ -139,8 +141,8 @@ def recorded_objective(folder: Path, note: Mapping[str, Any]) -> Objective | Non
     try:
         return Objective(**content)
     except (TypeError, ValueError):
-        raise ValueError(
-            f"{folder / 'ledger' / 'ledger.json'} is damaged: its objective is {content!r:.100}."
+        raise InvalidValueError(
+            f"{folder / 'ledger' / 'ledger.json'} is damaged: its objective is {content!r:.100}.", option="objective"
         ) from None
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mixer.ledger.ledger import FORMAT_VERSION, Ledger
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import other_version
 from mixer.utils.validation import load_json, whole_number
 
@@ -22,10 +23,12 @@ def open_ledger(folder: str | Path) -> Ledger:
     note = read_note(path)
     version = note.get("format")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise ValueError(f"{other_version(f'The ledger of {path}', version, FORMAT_VERSION)}.")
+        raise wrong_value("format", f"{other_version(f'The ledger of {path}', version, FORMAT_VERSION)}.")
     ledger = Ledger(path / "ledger", interval_steps=interval_in(note, path))
     if not ledger.has_steps():
-        raise ValueError(f"The ledger of {path} has no steps yet: if the run is in progress, try again later.")
+        raise wrong_value(
+            "ledger", f"The ledger of {path} has no steps yet. If the run is in progress, try again later."
+        )
     return ledger
 
 
@@ -89,12 +92,16 @@ def read_note(folder: Path) -> dict[str, Any]:
         ValueError: If there is no such run, or the file is damaged.
     """
     if not folder.is_dir():
-        raise ValueError(f"Folder {folder} does not exist: pass the output folder of a run (training.output_dir).")
+        raise wrong_value(
+            "folder", f"Folder {folder} does not exist: pass the output folder of a run (training.output_dir)."
+        )
     path = folder / "ledger" / "ledger.json"
     if not path.is_file():
         runs = ", ".join(map(str, _runs_within(folder)))
         choice = f"one of the runs in it: {runs}." if runs else "the output folder of a run (training.output_dir)."
-        raise ValueError(f"{folder} is not the folder of a run: it has no ledger/ledger.json. Pass {choice}")
+        raise InvalidValueError(
+            f"{folder} is not the folder of a run: it has no ledger/ledger.json. Pass {choice}", option="folder"
+        )
     try:
         note = load_json(path)
         reason = "it is not a JSON object"
@@ -102,5 +109,5 @@ def read_note(folder: Path) -> dict[str, Any]:
         note, reason = None, str(error)
     if not isinstance(note, dict):
         hint = f'replace its content by {{"format": {FORMAT_VERSION}}} to read the tables of the run'
-        raise ValueError(f"{path} is damaged ({reason}): {hint}.")
+        raise InvalidValueError(f"{path} is damaged ({reason}): {hint}.", option=path.name, found=reason, hint=hint)
     return note

@@ -19,6 +19,7 @@ from mixer.ledger.append_table import Table
 from mixer.ledger.intervals import IntervalRows, default_interval
 from mixer.ledger.schemas import METRICS, SCHEMAS
 from mixer.measurements.gradients import GradientStatistics
+from mixer.utils.errors import wrong_value
 from mixer.utils.files import WriteError, at_once, make_folder, read_json, write_json, writing
 
 FORMAT_VERSION = 2  # 1 where every row of a stream is one step
@@ -51,8 +52,8 @@ class Ledger:
 
     def __init__(self, folder: str | Path, is_writer: bool | None = None, interval_steps: int | None = None):
         if interval_steps is not None and not (type(interval_steps) is int and interval_steps >= 1):
-            raise ValueError(
-                f"ledger_interval_steps must be a whole number of steps from 1 on, or None, got {interval_steps!r}."
+            raise wrong_value(
+                "ledger_interval_steps", f"must be a whole number of steps from 1 on, or None, got {interval_steps!r}."
             )
         self.folder = _found(Path(folder)) if is_writer is None else Path(folder)
         self.is_writer = bool(is_writer)
@@ -414,4 +415,4 @@ def _found(folder: Path) -> Path:
             return path
     runs = sorted(note.parents[1] for note in folder.glob("*/ledger/ledger.json"))
     there = f"runs are in it: {', '.join(map(str, runs))}" if runs else "pass the output folder of a run that has begun"
-    raise ValueError(f"Ledger: {folder} {'is no ledger' if folder.is_dir() else 'does not exist'}; {there}.")
+    raise wrong_value("folder", f"Ledger: {folder} {'is no ledger' if folder.is_dir() else 'does not exist'}; {there}.")

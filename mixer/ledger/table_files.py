@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import new_file, sync_descriptor
 from mixer.utils.validation import check_plain, read_bytes
 
@@ -126,12 +127,16 @@ def naming(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
         reason = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
         if isinstance(error, OtherVersionError):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{path} was written by another version of adaptive-mixer ({reason}): read it with that version, which "
-                "ledger.json names, or move it away to read the rest of the ledger."
+                "ledger.json names, or move it away to read the rest of the ledger.",
+                option=path.name,
+                found=reason,
             ) from None
-        raise ValueError(
-            f"{path} is damaged ({reason}): the rows in it are lost. Move the file away to read the rest of the ledger."
+        raise InvalidValueError(
+            f"{path} is damaged ({reason}): its rows are lost. Move the file away to read the rest of the ledger.",
+            option=path.name,
+            found=reason,
         ) from None
 
 

@@ -11,6 +11,7 @@ import mixer.measurements as measurements
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_type, wrong_value
 from mixer.utils.text import safe_names
 
 # By name, in order, or one number for a single stream.
@@ -51,11 +52,13 @@ def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
     if issubclass(kind, measurements.ByStream):
         return as_numbers(kind.__name__, result, names)
     if kind is measurements.Gradients and not isinstance(result, measurements.GradientStatistics):
-        raise TypeError(
-            f"observe: gradients must be the result of GradientProbe.finish(), got a {type(result).__name__}."
+        raise wrong_type(
+            "observe", f": gradients must be the result of GradientProbe.finish(), got a {type(result).__name__}."
         )
     if kind is measurements.Gradients and len(result.counts) != len(names):
-        raise ValueError(f"observe: gradients must cover the streams {list(names)}, got {len(result.counts)} streams.")
+        raise wrong_value(
+            "observe", f": gradients must cover the streams {list(names)}, got {len(result.counts)} streams."
+        )
     return as_number(result) if isinstance(result, torch.Tensor) else result
 
 
@@ -79,13 +82,15 @@ def as_numbers(argument: str, values: StreamValues | None, names: Sequence[str])
         by_name = safe_names(values or {}, argument)
         unknown = sorted(set(by_name) - set(names))
         if unknown:
-            raise ValueError(f"observe: {argument} has {unknown}, but the streams are {list(names)}.")
+            raise wrong_value("observe", f": {argument} has {unknown}, but the streams are {list(names)}.")
         values = [by_name.get(name, missing) for name in names]
     numbers = (
         [as_number(value) for value in values] if isinstance(values, Sequence | np.ndarray) else [as_number(values)]
     )
     if len(numbers) != len(names):
-        raise ValueError(f"observe: {argument} must have one number for each of {list(names)}, got {len(numbers)}.")
+        raise wrong_value(
+            "observe", f": {argument} must have one number for each of {list(names)}, got {len(numbers)}."
+        )
     result = np.array(numbers)
     result[~np.isfinite(result)] = math.nan
     return result

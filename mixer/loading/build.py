@@ -27,6 +27,7 @@ from mixer.policies.objective import Objective
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy
 from mixer.schedules.base import Schedule
+from mixer.utils.errors import wrong_value
 from mixer.utils.random_state import drawn_places, seeded
 
 _MOST_READ = 16  # samples of a stream
@@ -178,9 +179,9 @@ def resolve_budget(args: TrainingArguments, budget: Budget | None, streams: Sequ
 def _check_epochs(args: TrainingArguments, amounts: Amounts) -> None:
     default = next(option.default for option in fields(args) if option.name == "num_train_epochs")
     if args.num_train_epochs != default:
-        raise ValueError(
-            f"num_train_epochs={args.num_train_epochs:g} and the amounts of the streams, {amounts.total:,} "
-            f"{amounts.unit} together, both say how long the run is. Leave one of them out."
+        raise wrong_value(
+            "num_train_epochs",
+            f"={args.num_train_epochs:g} and the streams' {amounts.total:,} {amounts.unit} exclude each other.",
         )
 
 
@@ -230,8 +231,7 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
         one_pass = args.train_batch_size * args.world_size
         return one_pass * steps, one_pass
     if steps > 1:
-        raise ValueError(
-            f"batch_size={batch_size} is the total of a step and conflicts with gradient_accumulation_steps={steps}: "
-            "set only one; per_device_train_batch_size caps the micro-batches."
+        raise wrong_value(
+            "batch_size", f"={batch_size} is the total of a step: leave out gradient_accumulation_steps={steps}."
         )
     return batch_size, batch_size

@@ -12,6 +12,7 @@ from mixer.mixture.loss_units import LossUnits, check_loss_units
 from mixer.mixture.stream import Stream
 from mixer.models.labels import LABEL_COLUMNS
 from mixer.policies.contract import Policy, in_order
+from mixer.utils.errors import wrong_value
 from mixer.utils.random_state import drawn_places, seeded
 
 logger = logging.get_logger(__name__)
@@ -63,9 +64,8 @@ def new_loss_units(
         return LossUnits(len(streams), np.array([own.entropy for own in known])) if is_wanted else None
     if given == "entropy":
         lacking = [name for name, own in labels.items() if own is None or not own.entropy > 0.0]
-        raise ValueError(
-            f"loss_units='entropy' needs several classes as labels, but {lacking} have none that can be read. Use "
-            f"'initial', or give the losses of a model to compare with, by stream."
+        raise wrong_value(
+            "loss_units", f"='entropy' needs classes as labels, and {lacking} have none: use 'initial', or give losses."
         )
     return LossUnits(len(streams)) if has_heads else None
 

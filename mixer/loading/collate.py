@@ -21,6 +21,7 @@ from transformers.trainer_utils import RemoveColumnsCollator
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.models.inputs import TASK
 from mixer.models.labels import LABEL_COLUMNS
+from mixer.utils.errors import wrong_type, wrong_value
 from mixer.utils.random_state import seeded
 
 Collator = Callable[[list[Any]], Any]
@@ -262,7 +263,9 @@ def collates_without_randomness(collator: Any) -> bool:
 def batch_mapping(inputs: Any) -> Mapping[str, Any]:
     """Returns the collated micro-batch if it is a mapping of model inputs, else raises a `TypeError`."""
     if not isinstance(inputs, Mapping):
-        raise TypeError(f"The data_collator must return a mapping of model inputs, got {type(inputs).__name__}.")
+        raise wrong_type(
+            "data_collator", f"The data_collator must return a mapping of model inputs, got {type(inputs).__name__}."
+        )
     return inputs
 
 
@@ -279,7 +282,7 @@ def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) ->
     columns = columns if taken is None else {own & taken for own in columns}
     if len(columns) > 1:
         differing = sorted(set.union(*map(set, columns)) - set.intersection(*map(set, columns)), key=str)
-        raise ValueError(f"Samples have different columns: only some have {differing}.")
+        raise wrong_value("columns", f"Samples have different columns: only some have {differing}.", found=differing)
 
 
 def _is_whole(selection: Selection, columns: Columns) -> bool:

@@ -12,6 +12,7 @@ from mixer.loading.collate import Loaded
 from mixer.mixture.bad_samples import BrokenSample
 from mixer.mixture.step_plan import StreamShare
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import wrong_value
 from mixer.utils.random_state import seeded
 
 _UNREAD = -1
@@ -108,9 +109,10 @@ class Lengths:
         if self._input_name in columns:
             return len(columns[self._input_name])
         description = f"has {list(sample)}" if isinstance(sample, Mapping) else f"is a {type(sample).__name__}"
-        raise ValueError(
+        raise wrong_value(
+            "length_column_name",
             f"Micro-batches by length need samples with {self._input_name!r} or a column {self._length_column!r} "
-            f"(length_column_name), but a sample {description}."
+            f"(length_column_name), but a sample {description}.",
         )
 
 

@@ -227,10 +227,8 @@ class StreamReader:
         except Exception as error:  # any error of a user's dataset is passed on with its sample
             raise self._error(stream_id, f"sample {index}", error) from error
         if sample is None:
-            raise SampleError(
-                f"Stream {self._names[stream_id]!r}: sample {index} is None. Remove it from the dataset, or skip such "
-                "samples with on_sample_error='skip'."
-            )
+            name = self._names[stream_id]
+            raise SampleError(f"Stream {name!r}: sample {index} is None. Remove it, or set on_sample_error='skip'.")
         return sample
 
     def _error(self, stream_id: int, which: str, error: Exception) -> SampleError:

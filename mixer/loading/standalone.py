@@ -22,6 +22,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.streams import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
 
 logger = logging.get_logger(__name__)
 _ENDLESS = Budget(epochs=1e12)
@@ -90,7 +91,7 @@ class Standalone:
     def _new_clock(self, size: BatchSize, policy: Policy, budget: Budget | None, epoch_size: int | None) -> Clock:
         """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time."""
         if budget is not None and not isinstance(budget, Budget):
-            raise TypeError(f"budget must be a Budget, such as Budget(epochs=3), got {budget!r}.")
+            raise wrong_type("budget", f"must be a Budget, such as Budget(epochs=3), got {budget!r}.")
         max_samples, amounts = total_samples(self.streams), amounts_of(self.streams)
         if budget is None and amounts is not None:
             budget = amounts.budget
@@ -107,14 +108,12 @@ class Standalone:
     def _check_epoch(self, num_samples: int, batch_size: int) -> None:
         """Refuses an epoch that has too few samples for a batch to drop the rest of, or for the ranks."""
         if self._drop_last and num_samples < batch_size:
-            raise ValueError(
-                f"drop_last=True leaves nothing of an epoch of {num_samples} samples: batch_size is {batch_size}. "
-                "Reduce it, or keep the last batch."
+            raise wrong_value(
+                "drop_last", f"=True leaves nothing of {num_samples} samples in batches of {batch_size}. Reduce it."
             )
         if num_samples < self.world_size:
-            raise ValueError(
-                f"data: an epoch of {num_samples} samples is fewer than the world_size={self.world_size} ranks. Start "
-                "fewer ranks, or set epoch_size."
+            raise wrong_value(
+                "data", f": an epoch has {num_samples} samples, fewer than {self.world_size} ranks. Set epoch_size."
             )
 
     def _check_streams(self) -> None:
@@ -233,7 +232,7 @@ class Standalone:
         except (KeyError, TypeError) as error:
             raise ValueError(f"load_state_dict: the state lacks {error}.") from None
         except ValueError as error:
-            raise ValueError(f"load_state_dict: {error}.") from None
+            raise wrong_value("load_state_dict", f": {error}.") from None
 
     # ---- Batches ----
 
@@ -263,9 +262,9 @@ class Standalone:
         mixing = self.mixing
         try:
             check_counted(mixing, plan, tokens, labels=labels)
-        except ValueError as error:
-            raise ValueError(
-                f"{error} Report them after each batch: observe(tokens=...), observe(labels=...)."
+        except InvalidValueError as error:
+            raise InvalidValueError(
+                f"{error} Report them after each batch: observe(tokens=...), observe(labels=...).", option=error.option
             ) from None
         missing = find_missing(report, plan.step, mixing.policy, mixing.schedule)
         if missing and not self._has_warned:

@@ -19,6 +19,7 @@ from mixer.schedules.function import Function
 from mixer.schedules.limits import check_whole
 from mixer.schedules.ramp import Ramp
 from mixer.schedules.registry import as_schedule
+from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_type, wrong_value
 
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
 MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]
@@ -39,11 +40,10 @@ def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         rank = torch.distributed.get_rank() if has_ranks else 0
     for name, value in (("rank", rank), ("world_size", world_size)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number, got {value!r}.")
+            raise wrong_type(name, f"must be a whole number, got {value!r}.")
     if not 0 <= rank < world_size:
-        raise ValueError(
-            f"rank must be 0 or more and below world_size={world_size}, got {rank}; set both, or neither after "
-            "torch.distributed is initialised."
+        raise wrong_value(
+            "rank", f"must be 0 or more and below world_size={world_size}, got {rank}. Set both, or neither."
         )
     return rank, world_size
 
@@ -68,16 +68,16 @@ def resolve_streams(data: Any, supported: Collection[str] = ()) -> list[Stream]:
     streams = as_streams(data, "data")
     for stream in streams:
         if stream.is_iterable:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"Stream {stream.name!r}: an iterable dataset cannot be indexed, and to share out its rows ranks "
-                "communicate at every step, as in MixingTrainer. Use that, or a dataset with __len__ and __getitem__."
+                "communicate at every step, as in MixingTrainer. Use that, or a dataset with __len__ and __getitem__.",
+                option="dataset",
+                stream=stream.name,
             )
         unsupported = [name for name in _TRAINED_BY if name not in supported and getattr(stream, name) is not None]
         if unsupported:
-            raise ValueError(
-                f"Stream {stream.name!r}: {unsupported} configure how a trainer treats samples, which your own loop "
-                "decides here. Remove them; stream_ids holds the stream of each sample."
-            )
+            text = f"Stream {stream.name!r}: {unsupported} are for a trainer. Remove them; stream_ids holds streams."
+            raise InvalidValueError(text, option="stream", stream=stream.name)
     return streams
 
 
@@ -91,9 +91,8 @@ def resolve_size(batch_size: BatchSizeLike, world_size: int) -> BatchSize:
     schedule = as_schedule(batch_size)
     check_schedule(schedule, None)
     if schedule.initial is None and not isinstance(schedule, Function):
-        raise ValueError(
-            f"batch_size={schedule.name} has no initial size, and there are no training arguments to take it from: "
-            "set a number, or the schedule's initial=."
+        raise wrong_value(
+            "batch_size", f"={schedule.name} has no initial size: set a number, or the schedule's initial=."
         )
     return BatchSize(schedule, world_size, world_size)
 
@@ -102,14 +101,13 @@ def check_no_progress(streams: Sequence[Stream], schedule: Schedule, policy: Pol
     """Refuses what depends on the progress of a run without end."""
     for stream in streams:
         if (stream.enters_at, stream.leaves_at) != (0.0, 1.0):
-            raise ValueError(
-                f"Stream {stream.name!r} enters or leaves at a share of the run: set budget, such as Budget(epochs=3)."
-            )
+            text = f"Stream {stream.name!r} enters or leaves at a share of the run: set budget, as Budget(epochs=3)."
+            raise InvalidValueError(text, option="budget", stream=stream.name)
     while isinstance(policy, Wrapper):
         policy = policy.policy
     uses_progress = isinstance(schedule, AdaBatch | Ramp | CriticalBatchWarmup) and schedule.unit == "progress"
     if uses_progress or isinstance(policy, Scheduled):
-        raise ValueError(
-            f"{(schedule if uses_progress else policy).name} depends on the progress of the run, which is undefined "
-            "without a budget: set budget=Budget(epochs=3) or use a schedule in another unit."
+        name = (schedule if uses_progress else policy).name
+        raise wrong_value(
+            "budget", f"must be set, as budget=Budget(epochs=3): {name} depends on the progress of the run."
         )

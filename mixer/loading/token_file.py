@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mixer.models.labels import IGNORED
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import wrong_value
 from mixer.utils.ranges import check_count
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -67,14 +68,13 @@ class TokenFile:
             self.dtype = str(dtype)
             self.num_tokens = size // np.dtype(self.dtype).itemsize
         if size != self.num_tokens * np.dtype(self.dtype).itemsize:
-            raise ValueError(
-                f"TokenFile: {str(self.path)!r} must have {self.num_tokens} tokens of {self.dtype}, and has {size} "
-                "bytes: it is cut off, has another dtype, or its .idx is that of another file."
+            raise wrong_value(
+                "path", f"={str(self.path)!r} has {size} bytes, but must have {self.num_tokens} tokens of {self.dtype}."
             )
         if len(self) == 0:
-            raise ValueError(
-                f"TokenFile: {str(self.path)!r} has {self.num_tokens} tokens, fewer than sequence_length="
-                f"{sequence_length}: nothing to train on."
+            raise wrong_value(
+                "path",
+                f"={str(self.path)!r} has {self.num_tokens} tokens, fewer than sequence_length={sequence_length}.",
             )
 
     def __len__(self) -> int:
@@ -109,15 +109,14 @@ class TokenFile:
 def _check_arguments(path: Path, index: Path | None, dtype: str | None, separate_documents: bool) -> None:
     if index is not None:
         if dtype is not None:
-            raise ValueError(f"TokenFile: dtype={dtype!r} is for flat files, and {index.name!r} has it: leave it out.")
+            raise wrong_value("dtype", f"={dtype!r} is for flat files, and {index.name!r} has it: leave it out.")
         return
     if dtype not in ("uint16", "uint32"):
-        raise ValueError(
-            f"TokenFile: dtype must be 'uint16' or 'uint32', the type of the tokens in {str(path)!r}, got {dtype!r}. "
-            f"A file of Megatron-LM needs {path.with_suffix('.idx').name!r} beside it instead."
+        raise wrong_value(
+            "dtype", f"must be 'uint16' or 'uint32', the type of tokens in {path.name!r} without .idx, got {dtype!r}."
         )
     if separate_documents:
-        raise ValueError(f"TokenFile: separate_documents needs an .idx, and {str(path)!r} has none: leave it out.")
+        raise wrong_value("separate_documents", f"needs an .idx, and {str(path)!r} has none: leave it out.")
 
 
 def _read_index(path: Path) -> tuple[str, int, Int64Array]:
@@ -140,5 +139,7 @@ def _read_index(path: Path) -> tuple[str, int, Int64Array]:
             raise ValueError("its sequences do not follow one another in the file")
         starts = np.unique(positions[ends])
     except (ValueError, KeyError, IndexError) as error:
-        raise ValueError(f"TokenFile: {str(path)!r} is no index of Megatron-LM, or damaged ({error}).") from None
+        raise wrong_value(
+            "path", f"TokenFile: {str(path)!r} is no index of Megatron-LM, or damaged ({error})."
+        ) from None
     return dtype, int(positions[-1]), starts[starts < positions[-1]]

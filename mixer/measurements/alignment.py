@@ -9,6 +9,7 @@ import numpy as np
 
 from mixer.measurements.measurement import Measurement
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_value
 
 _MOST_VARIANCE = 1e6  # more, or what is not finite, counts as this
 
@@ -106,7 +107,7 @@ class Alignment(Measurement[TargetStatistics]):
         """
         first = requests[0]
         if any(request.metric != first.metric for request in requests):
-            raise ValueError(f"needs: alignment is measured in one metric, but {list(requests)} ask for two.")
+            raise wrong_value("needs", f": alignment is measured in one metric, but {list(requests)} ask for two.")
         intervals = [request.interval_steps for request in requests if request.interval_steps]
         joined, test_losses = (
             all(request.joined for request in requests),

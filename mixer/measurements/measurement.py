@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidTypeError, wrong_type
 
 Result = TypeVar("Result")
 Asked = TypeVar("Asked", bound="Measurement[Any]")
@@ -87,7 +88,9 @@ class Observed:
         """The result of a request; `None` where nothing was measured in this step."""
         result: Result | None = self.measured.get(kind)
         if result is None and not (isinstance(kind, type) and issubclass(kind, Measurement)):
-            raise TypeError(f"An observation has results by the class of a measurement, such as Loss, not by {kind!r}.")
+            raise wrong_type(
+                "measured", f"An observation has results by the class of a measurement, such as Loss, not by {kind!r}."
+            )
         return result
 
     def number(self, kind: type[Measurement[float]]) -> float:
@@ -139,6 +142,5 @@ def check_requests(who: str, needs: object) -> None:
     if isinstance(needs, Collection) and not isinstance(needs, str):
         wrong = [need for need in needs if not isinstance(need, Measurement)]
     if wrong:
-        raise TypeError(
-            f"{who}: needs must be a tuple of measurements, such as (Loss(), EvaluationLoss()), got {wrong[0]!r}."
-        )
+        text = f"{who}: needs must be a tuple of measurements, such as (Loss(),), got {wrong[0]!r}."
+        raise InvalidTypeError(text, option="needs")

@@ -8,6 +8,7 @@ import numpy as np
 
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
+from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
 from mixer.utils.saved_state import check_form, is_known
 from mixer.utils.text import naming_rule
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, finite_number, whole_number
@@ -37,7 +38,7 @@ class BatchSize:
             self._limits.check_initial(self.initial)
         except ValueError as error:
             source = "the schedule" if schedule.initial is not None else "the training arguments"
-            raise ValueError(f"batch_size={schedule.name}: the first size comes from {source}. {error}") from None
+            raise wrong_value("batch_size", f"={schedule.name}: the first size comes from {source}. {error}") from None
         self._check_ranks(self.initial, "batch_size")
         self.manual: int | None = None
         self.start()
@@ -115,7 +116,9 @@ class BatchSize:
         if state["name"] != self.schedule.name:
             if allow_inexact:
                 return
-            raise ValueError(f"the batch-size schedule was {state['name']} and is {self.schedule.name} now")
+            raise wrong_value(
+                "batch_size", f"was {state['name']} when the run was saved and is {self.schedule.name} now"
+            )
         if is_known(self.schedule):
             saved, own = state["state"], self.schedule.state_dict()
             if allow_inexact and isinstance(saved, Mapping) and saved.keys() != own.keys():
@@ -130,26 +133,28 @@ class BatchSize:
         self._own_factor = None if factor is None else finite_number(factor, "the learning rate's factor", 0.0)
 
     def _take(self, decision: BatchDecision, step: int, previous: int) -> None:
-        where = f"batch_size: {self.schedule.name} at step {step}"
+        where = f"{self.schedule.name} at step {step}"
         if not isinstance(decision, BatchDecision) or not _is_number(decision.batch_size):
-            raise TypeError(f"{where}: a schedule decides by a BatchDecision of a number of samples, got {decision!r}.")
+            text = f"{where} must decide by a BatchDecision of a number of samples, got {decision!r}."
+            raise wrong_type("batch_size", text)
         asked, factor = decision.batch_size, decision.learning_rate_factor
         if self.schedule.is_exact and asked > MAX_SAMPLES_PER_STEP and self._limits.maximum is None:
             # No list of samples is longer; a function of the user's that asks for more has gone astray.
-            raise ValueError(f"{where} asks for {asked:.3g} samples; a step has at most {MAX_SAMPLES_PER_STEP}.")
+            text = f"{where} asks for {asked:.3g} samples; a step has at most {MAX_SAMPLES_PER_STEP}."
+            raise wrong_value("batch_size", text)
         if not 0 < asked < math.inf:
-            raise ValueError(f"{where} asks for {asked} samples; it must be finite and above 0.")
+            raise wrong_value("batch_size", f"{where} asks for {asked} samples; it must be finite and above 0.")
         if factor is not None and not 0 <= factor < math.inf:
-            raise ValueError(f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more.")
+            text = f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more."
+            raise wrong_value("batch_size", text)
         scheduled = int(self._limits.apply(asked, previous))
         self._check_ranks(scheduled, where)
         self.scheduled, self._own_factor = scheduled, factor
 
     def _check_ranks(self, batch_size: int, where: str) -> None:
         if batch_size < self._world_size:
-            raise ValueError(
-                f"{where}: {batch_size} samples in all are fewer than the {self._world_size} ranks; each needs one."
-            )
+            text = f"{where}: {batch_size} samples in all are fewer than the {self._world_size} ranks; each needs one."
+            raise InvalidValueError(text, option="batch_size")
 
 
 def _is_number(value: object) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mixer.mixture.apportion import as_fraction
 from mixer.policies.contract import no_decay
+from mixer.utils.errors import require, wrong_type, wrong_value
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, MOST_COUNT, finite_number, whole_number
 
@@ -49,14 +50,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not self.limits:
-            raise ValueError("budget must be set in epochs, samples, tokens, labels or steps, got none of them.")
+            raise wrong_value("budget", "must be set in epochs, samples, tokens, labels or steps, got none of them.")
         for name, value in self.limits.items():
             if isinstance(value, bool) or not isinstance(value, Real):
-                raise TypeError(f"budget: {name} must be a number, got {value!r}.")
+                raise wrong_type(f"budget.{name}", f"must be a number, got {value!r}.", found=value)
             if name != "epochs" and not isinstance(value, Integral):
-                raise TypeError(f"budget: {name} must be a whole number, got {value!r}.")
-            if not 0 < float(value) < math.inf:
-                raise ValueError(f"budget: {name} must be above 0 and finite, got {value}.")
+                raise wrong_type(f"budget.{name}", f"must be a whole number, got {value!r}.", found=value)
+            require(0 < float(value) < math.inf, f"budget.{name}", "above 0 and finite", value)
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -113,8 +113,7 @@ class Clock:
         decay_step: Callable[[int], int] | None = None,
         has_passes: bool = False,
     ):
-        if epoch_size is not None and epoch_size < 1:
-            raise ValueError(f"epoch_size must be at least 1 sample, got {epoch_size}.")
+        require(epoch_size is None or epoch_size >= 1, "epoch_size", "at least 1 sample", epoch_size)
         self.budget, self.batch_size, self.initial = budget, batch_size, batch_size
         self._drops, self.has_length = drop_unit > 0 and epoch_size is not None, epoch_size is not None
         self.has_passes = has_passes
@@ -122,9 +121,9 @@ class Clock:
         whole = _NO_END if epoch_size is None else epoch_size
         self.epoch_size = whole - (whole % drop_unit if self._drops and self.is_step_based else 0)
         if self.epoch_size < 1 or (self._drops and whole < batch_size and not self.is_step_based):
-            raise ValueError(
-                f"dataloader_drop_last drops everything: an epoch has {epoch_size} samples, fewer than the "
-                f"{max(drop_unit, batch_size)} of a batch over all ranks. Reduce the batch size or keep the last batch."
+            raise wrong_value(
+                "dataloader_drop_last",
+                f"drops the {epoch_size} samples of an epoch, fewer than the {max(drop_unit, batch_size)} of a batch.",
             )
         self._pass_size = batch_size if pass_size is None else pass_size
         self.dropped_samples = whole - self.epoch_size
@@ -336,8 +335,8 @@ class Clock:
         if changed and not allow_inexact:
             field = changed[0]
             name, whole = field.removeprefix("initial_"), "the whole run"
-            raise ValueError(
-                f"{name} was {state[field] or whole} when the run was saved and is {own[field] or whole} now"
+            raise wrong_value(
+                name, f"was {state[field] or whole} when the run was saved and is {own[field] or whole} now"
             )
         for name in _COUNTS:
             setattr(self, name, whole_number(state[name], name, most=MOST_COUNT))
@@ -360,9 +359,9 @@ class Clock:
         """Refuses a saved position beyond the epoch's end."""
         by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
         if by_steps if self.is_step_based else by_samples:
-            raise ValueError(
-                f"the saved position is step {self.step_in_epoch} and sample {self.samples_in_epoch} of an epoch, but "
-                f"an epoch has {self.steps_per_epoch} steps and {self.epoch_size} samples"
+            raise wrong_value(
+                "step_in_epoch",
+                f"is {self.step_in_epoch} of {self.steps_per_epoch}, row {self.samples_in_epoch} of {self.epoch_size}",
             )
 
     # ---- Arithmetic ----

@@ -21,6 +21,7 @@ from mixer.policies.objective import Objective
 from mixer.schedules.base import BatchObservation, Schedule
 from mixer.schedules.constant import Constant
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import other_version
 from mixer.utils.validation import MOST_COUNT, refusing_damage, whole_number
 
@@ -90,7 +91,7 @@ class Mixing:
         self.num_tokens, self.num_labels, self.skipped = self._loaded
         self.clock.resize(self.size.value)
         if self.is_exhausted:
-            raise ValueError("No stream that is active at the start of the run has a positive weight.")
+            raise wrong_value("weights", "No stream that is active at the start of the run has a positive weight.")
 
     # ---- Progress ----
 
@@ -461,7 +462,7 @@ class Mixing:
         weights, streams = state["weights"], list(state["planner"]["streams"])
         policy = weights["policy"]["name"]
         if policy != self.policy.name and not (allow_inexact or new_policy):
-            raise ValueError(f"the policy was {policy} and is {self.policy.name} now")
+            raise wrong_value("mixing", f"was {policy} when the run was saved and is {self.policy.name} now")
         self.planner.load_state_dict(state["planner"], allow_inexact)
         self.clock.load_state_dict(state["clock"], allow_inexact)
         if state["clock"]["initial_batch_size"] == self.clock.initial:  # else start with the size configured now
@@ -487,4 +488,4 @@ def check_format(state: Mapping[str, Any]) -> None:
     """Raises a `ValueError` if the state has an unsupported format version."""
     version = state.get("format")
     if version != FORMAT_VERSION:
-        raise ValueError(other_version("it", version, FORMAT_VERSION))
+        raise InvalidValueError(other_version("it", version, FORMAT_VERSION), option="format", found=version)

@@ -9,6 +9,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import wrong_value
 
 _MOST_UNLABELLED = 32  # samples of a stream of which none has a label
 logger = logging.getLogger(__name__)
@@ -59,9 +60,10 @@ def check_counted(
         return
     names = [mixing.names[at] for at in np.flatnonzero(are_without)]
     if (mixing.seen[are_without] >= _MOST_UNLABELLED).any() or labels is None:
-        raise ValueError(
-            f"{option} needs labels, but no sample of {names} so far has one that the loss learns (all are -100, or "
-            "none were counted). Check the chat template and max_length, or count in tokens."
+        raise wrong_value(
+            option,
+            f"needs labels, but no sample of {names} so far has one that the loss learns (all are -100, or none "
+            "were counted). Check the chat template and max_length, or count in tokens.",
         )
     if not mixing.has_warned_of_labels:
         mixing.has_warned_of_labels = True
@@ -74,4 +76,6 @@ def _refuse_without_tokens(mixing: Mixing, lacking: list[Stream]) -> None:
         option, lacking = "max_tokens", [stream for stream in lacking if stream.max_tokens is not None]
     if option is not None:
         names = [stream.name for stream in lacking]
-        raise ValueError(f"{option} needs token counts, but samples of {names} have no tokens and no mask.")
+        raise wrong_value(
+            option, f"needs token counts, but samples of {names} have no tokens and no mask.", found=names
+        )

@@ -10,7 +10,7 @@ from mixer.mixture.length_order import LengthOrder, ReadLengths
 from mixer.mixture.permutation import Permutation, PermutationBlock
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.validation import MOST_COUNT, whole_number
 
 _STATE = ("position", "passes", "pass_start", "longest_pass", "left", "undelivered")  # of an iterable stream
@@ -101,7 +101,7 @@ class IterableCursor:
         if "passes" not in state:
             if allow_inexact:
                 return
-            raise ValueError("the dataset had a length when the run was saved and is iterable now")
+            raise wrong_value("dataset", "had a length when the run was saved and is iterable now")
         for name in _STATE:
             is_unknown = name == "left" and state[name] is None
             setattr(self, name, None if is_unknown else whole_number(state[name], name, most=MOST_COUNT))
@@ -188,7 +188,7 @@ class ShuffledCursor:
         for field in fields:
             if state.get(field) != own[field]:
                 if not allow_inexact:
-                    raise ValueError(f"{field} was {state.get(field)} when the run was saved and is {own[field]} now")
+                    raise wrong_value(field, f"was {state.get(field)} when the run was saved and is {own[field]} now")
                 length = whole_number(state.get("length", self.length), "length", least=1)
                 position = int(state["position"]) * self.length // length
         self._positions[self._number] = position

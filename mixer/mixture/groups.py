@@ -8,6 +8,7 @@ import numpy as np
 from mixer.mixture.apportion import as_fraction
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.recorded_arguments import names_arguments
 
 _MAX_SWEEPS = 200
@@ -38,15 +39,15 @@ class Grouping:
 
     def __post_init__(self) -> None:
         if self.weights and not (min(self.weights.values()) >= 0.0 and 0.0 < sum(self.weights.values()) < np.inf):
-            raise self.error(f"weights must be 0 or more and not all 0, got {dict(self.weights)}.")
+            raise self.error("weights", f"must be 0 or more and not all 0, got {dict(self.weights)}.")
         if any(not 0.0 < share <= 1.0 for share in self.max_shares.values()):
-            raise self.error(f"max_shares must be in (0, 1], got {dict(self.max_shares)}.")
+            raise self.error("max_shares", f"must be in (0, 1], got {dict(self.max_shares)}.")
         if any(not 0.0 < epochs < np.inf for epochs in self.max_epochs.values()):
-            raise self.error(f"max_epochs must be above 0, got {dict(self.max_epochs)}.")
+            raise self.error("max_epochs", f"must be above 0, got {dict(self.max_epochs)}.")
 
-    def error(self, message: str) -> ValueError:
-        """Returns an error that names the grouping."""
-        return ValueError(f"Grouping {self.name!r}: {message}")
+    def error(self, option: str, text: str) -> InvalidValueError:
+        """Returns an error about an option of the grouping."""
+        return InvalidValueError(f"Grouping {self.name!r}: {option} {text}", option=option)
 
 
 class Groups:
@@ -112,23 +113,23 @@ class _GroupTable:
     def __init__(self, streams: Sequence[Stream], grouping: Grouping):
         without = [stream.name for stream in streams if grouping.name not in stream.groups]
         if without:
-            raise grouping.error(f"these streams have no group in it: {without}.")
+            raise grouping.error("groups", f"lacks these streams: {without}.")
         member_of = [stream.groups[grouping.name] for stream in streams]
         names = sorted(set(member_of))
         for option in ("weights", "max_shares", "max_epochs"):
             unknown = sorted(set(getattr(grouping, option)) - set(names))
             if unknown:
-                raise grouping.error(f"{option} names groups without a stream: {unknown}.")
+                raise grouping.error(option, f"names groups without a stream: {unknown}.")
         missing = sorted(set(names) - set(grouping.weights))
         if grouping.weights and missing:
-            raise grouping.error(f"set a weight for every group or none; missing: {missing}.")
+            raise grouping.error("weights", f"must be set for every group or none; missing: {missing}.")
         self.ids = np.array([names.index(group) for group in member_of])
         self._num_groups = len(names)
         self._weights = np.array([grouping.weights[name] for name in names]) if grouping.weights else None
         self._caps = np.array([grouping.max_shares.get(name, 1.0) for name in names])
         endless = [s.name for s in streams if s.is_iterable and s.groups[grouping.name] in grouping.max_epochs]
         if endless:
-            raise grouping.error(f"max_epochs needs sizes, but these streams are iterable: {endless}.")
+            raise grouping.error("max_epochs", f"needs sizes, but these streams are iterable: {endless}.")
         sizes = np.bincount(self.ids, weights=[stream.num_samples for stream in streams])
         passes = {name: as_fraction(number) for name, number in grouping.max_epochs.items()}
         limits = zip(names, sizes.tolist(), strict=True)

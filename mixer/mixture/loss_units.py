@@ -8,6 +8,7 @@ import numpy as np
 from mixer.measurements import Results
 from mixer.policies.contract import in_order
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import require, wrong_type, wrong_value
 from mixer.utils.saved_state import check_form, to_plain
 from mixer.utils.validation import finite_numbers
 
@@ -85,12 +86,11 @@ def check_loss_units(given: Any, names: Sequence[str]) -> None:
     """
     if given is None or (isinstance(given, str) and given in KINDS):
         return
-    if isinstance(given, str):
-        raise ValueError(f"loss_units must be 'initial', 'entropy', 'none' or losses by stream, got {given!r}.")
+    require(not isinstance(given, str), "loss_units", "'initial', 'entropy', 'none' or losses by stream", given)
     if not isinstance(given, Mapping):
-        raise TypeError(
-            f"loss_units must be 'initial', 'entropy', 'none' or losses by stream, got a {type(given).__name__}."
+        raise wrong_type(
+            "loss_units", f"must be 'initial', 'entropy', 'none' or losses by stream, got a {type(given).__name__}."
         )
     for name, value in zip(names, in_order(given, names, "loss_units"), strict=True):
         if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST < value < np.inf:
-            raise ValueError(f"loss_units: the unit of {name!r} must be a loss above 0, got {value!r}.")
+            raise wrong_value("loss_units", f": the unit of {name!r} must be a loss above 0, got {value!r}.")

@@ -57,7 +57,9 @@ class Permutation:
         lengths = np.atleast_1d(np.asarray(length, dtype=np.int64))
         seeds = np.atleast_1d(np.asarray(seed)).astype(np.int64, casting="unsafe").view(np.uint64)
         if lengths.shape != seeds.shape:
-            raise ValueError(f"length and seed must have one entry per stream, got {len(lengths)} and {len(seeds)}.")
+            raise InvalidValueError(
+                f"length and seed must have one entry per stream, got {len(lengths)} and {len(seeds)}.", option="length"
+            )
         self._lengths = lengths
         self._keys = mix_bits(seeds + _GOLDEN)
         self._rows = np.array([isqrt(int(n) - 1) + 1 for n in lengths], dtype=np.uint64)  # rounded up

@@ -14,6 +14,7 @@ from mixer.mixture.step_plan import RankLookup, StepPlan, StreamShare
 from mixer.mixture.stream import Cursor, Stream
 from mixer.policies.contract import UNITS, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.options import check_choice
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
@@ -297,16 +298,18 @@ class Planner:
         saved, names = state["streams"], [stream.name for stream in self.streams]
         is_same = list(saved) == names
         if not (is_same or allow_inexact):
-            raise ValueError(f"the streams were {list(saved)} when the run was saved and are {names} now")
+            raise wrong_value("streams", f"were {list(saved)} when the run was saved and are {names} now")
         if state["seed"] != self.seed and not allow_inexact:
-            raise ValueError(f"the data seed was {state['seed']} when the run was saved and is {self.seed} now")
+            raise wrong_value("data_seed", f"was {state['seed']} when the run was saved and is {self.seed} now")
         seen = np.zeros(len(names), dtype=np.int64)
         for number, (name, cursor) in enumerate(zip(names, self.cursors, strict=True)):
             if name in saved:
                 try:
                     cursor.load_state_dict(saved[name], allow_inexact)
                 except ValueError as error:
-                    raise ValueError(f"stream {name!r}: {error}") from None
+                    raise InvalidValueError(
+                        f"stream {name!r}: {error}", option=getattr(error, "option", None), stream=name
+                    ) from None
                 seen[number] = whole_number(saved[name]["seen"], f"the samples seen of {name!r}", most=MOST_COUNT)
         self.seen = seen
         if is_same:
@@ -339,9 +342,8 @@ def _presence(streams: Sequence[Stream], decay_begins: Callable[[], float]) -> t
             break
         covered = max(covered, leaves)
     if covered < 1.0:
-        raise ValueError(
-            f"No stream is active from progress {covered} of the run on; "
-            "let one enter earlier (enters_at) or leave later (leaves_at)."
+        raise wrong_value(
+            "enters_at", f"No stream is active from progress {covered} on: let one enter earlier or leave later."
         )
     return np.array(moments[0]), np.array(moments[1])
 
@@ -353,4 +355,4 @@ def _progress(stream: Stream, name: str, decay_begins: Callable[[], float]) -> f
     try:
         return decay_begins()
     except ValueError as error:
-        raise ValueError(f"Stream {stream.name!r}: {name}: {error}") from None
+        raise InvalidValueError(f"Stream {stream.name!r}: {name}: {error}", option=name, stream=stream.name) from None

@@ -11,6 +11,7 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import total_samples
 from mixer.policies.contract import UNITS, Mixture, Policy, Unit
 from mixer.schedules.base import Schedule
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +21,8 @@ def check_micro_batch(max_samples: int | None, max_tokens: int | None) -> None:
     for unit, limit in (("sample", max_samples), ("token", max_tokens)):
         name = f"max_{unit}s_per_micro_batch"
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-            raise TypeError(f"{name} must be a whole number of {unit}s, got {limit!r}.")
-        if limit is not None and limit < 1:
-            raise ValueError(f"{name} must be at least 1 {unit}, got {limit}.")
+            raise wrong_type(name, f"must be a whole number of {unit}s, got {limit!r}.")
+        require(limit is None or limit >= 1, name, f"at least 1 {unit}", limit)
     if max_samples is not None and max_tokens is not None:
         raise ValueError(
             f"max_samples_per_micro_batch={max_samples} and max_tokens_per_micro_batch={max_tokens}: set one of them."
@@ -76,9 +76,8 @@ def check_epochs(schedule: Schedule, has_epochs: bool) -> None:
         ValueError: With the alternatives.
     """
     if schedule.unit == "epochs" and not has_epochs:
-        raise ValueError(
-            f"batch_size={schedule.name} counts epochs, but the length of an iterable stream is unknown, so the whole "
-            "run is one epoch: set epoch_size, or give the schedule another unit."
+        raise wrong_value(
+            "batch_size", f"={schedule.name} counts epochs, and an iterable stream has none: set epoch_size."
         )
 
 
@@ -188,12 +187,10 @@ def _check_against(streams: Sequence[Stream], unit: str, limit: int, total: int 
     for stream in streams:
         amount = getattr(stream, f"max_{unit}")
         if amount is not None and amount > limit:
-            raise ValueError(
-                f"Stream {stream.name!r}: max_{unit}={amount:,} is more than the whole run, which has {limit:,} "
-                f"{unit}. Make the run longer (budget, max_steps), or the amount smaller."
-            )
+            text = f"Stream {stream.name!r}: max_{unit}={amount:,} is more than the {limit:,} {unit} of the run."
+            raise InvalidValueError(text, option=f"max_{unit}", stream=stream.name)
     if total is not None and total < limit:
-        raise ValueError(
-            f"The streams give {total:,} {unit} together (by max_{unit} or max_epochs), but the run has {limit:,}. Set "
-            f"the budget to {total:,} {unit}, raise an amount, or leave one stream without a limit."
+        raise wrong_value(
+            f"max_{unit}",
+            f"The streams give {total:,} {unit} and the run has {limit:,}: change one, or leave a stream unlimited.",
         )

@@ -15,6 +15,7 @@ from mixer.mixture.apportion import as_fraction
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import ErrorFacts, InvalidTypeError, InvalidValueError, wrong_value
 from mixer.utils.options import check_choice
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import safe_name
@@ -178,34 +179,30 @@ class Stream:
         self._check_amounts()
         self._check_epochs()
 
-    def _error(self, message: str, kind: type[Exception] = ValueError) -> Exception:
-        return kind(f"Stream {self.name!r}: {message}")
+    def _error(self, option: str, text: str, kind: type[ErrorFacts] = InvalidValueError) -> ErrorFacts:
+        return kind(f"Stream {self.name!r}: {option} {text}", option=option, stream=self.name)
 
     def _check_name(self) -> None:
         object.__setattr__(self, "name", safe_name(self.name))
         if not isinstance(self.name, str) or not self.name.strip():
-            raise ValueError(f"Stream name must be a non-empty string, got {self.name!r}.")
+            raise wrong_value("name", f"Stream name must be a non-empty string, got {self.name!r}.")
         if not self.name.isprintable():
-            raise ValueError(f"Stream name {self.name!r} must contain printable characters only.")
+            raise wrong_value("name", f"Stream name {self.name!r} must contain printable characters only.")
 
     def _check_dataset(self) -> None:
         if hasattr(self.dataset, "__next__"):
-            raise self._error(
-                "an iterator can be read only once, neither repeated nor resumed. Use a dataset whose __iter__ "
-                "restarts, such as IterableDataset.from_generator(function).",
-                TypeError,
-            )
+            text = "is an iterator, which is read only once. Use IterableDataset.from_generator, say."
+            raise self._error("dataset", text, InvalidTypeError)
         if self.is_iterable or self.is_memory:
             return
         try:
             length = len(self.dataset)
             self.dataset.__getitem__  # noqa: B018
         except (TypeError, AttributeError):
-            kind = type(self.dataset).__name__
-            text = f"a dataset needs __len__ and __getitem__, or __iter__ alone; {kind} has neither."
-            raise self._error(text, TypeError) from None
+            text = f"needs __len__ and __getitem__, or __iter__ alone; {type(self.dataset).__name__} has neither."
+            raise self._error("dataset", text, InvalidTypeError) from None
         if length == 0:
-            raise self._error("the dataset is empty.")
+            raise self._error("dataset", "is empty.")
 
     def _check_types(self) -> None:
         for name in ("weight", "max_epochs", "enters_at", "leaves_at", "loss_weight", "seed", *_AMOUNTS):
@@ -213,28 +210,28 @@ class Stream:
             if value is None or (value == "decay" and name in ("enters_at", "leaves_at")):
                 continue
             if isinstance(value, bool) or not isinstance(value, _WHOLE if is_whole else (*_WHOLE, float, np.number)):
-                raise self._error(f"{name} must be a {'whole ' * is_whole}number, got {value!r}.", TypeError)
+                raise self._error(name, f"must be a {'whole ' * is_whole}number, got {value!r}.", InvalidTypeError)
         for name in ("preprocess", "data_collator", "compute_loss_func"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise self._error(f"{name} must be a function or None, got {value!r}.", TypeError)
+                raise self._error(name, f"must be a function or None, got {value!r}.", InvalidTypeError)
         names = self.label_names
         is_list = isinstance(names, Sequence) and not isinstance(names, str)
         if names is not None and not (is_list and all(isinstance(name, str) for name in names)):
-            raise self._error(f"label_names must be a list of column names or None, got {names!r}.", TypeError)
+            raise self._error("label_names", f"must be a list of columns or None, got {names!r}.", InvalidTypeError)
         if self.head is not None and not (isinstance(self.head, str) and self.head):
-            raise self._error(f"head must be the name of a head or None, got {self.head!r}.", TypeError)
+            raise self._error("head", f"must be the name of a head or None, got {self.head!r}.", InvalidTypeError)
 
     def _check_values(self) -> None:
         for name, value in (("loss_weight", self.loss_weight), ("weight", 0 if self.weight is None else self.weight)):
             if value is None or not (math.isfinite(value) and value >= 0):
-                raise self._error(f"{name} must be a finite number of 0 or more, got {value}.")
+                raise self._error(name, f"must be a finite number of 0 or more, got {value}.")
         if self.is_memory and self.preprocess is not None:
-            raise self._error("a memory holds preprocessed samples, so preprocess must not be set.")
+            raise self._error("preprocess", "must not be set: a memory holds preprocessed samples.")
         at = [share for share in (self.enters_at, self.leaves_at) if not isinstance(share, str)]
         if not (all(0.0 <= share <= 1.0 for share in at) and self.enters_at != self.leaves_at and at == sorted(at)):
             raise self._error(
-                f"0 <= enters_at < leaves_at <= 1 (or 'decay') must hold, got {self.enters_at} and {self.leaves_at}."
+                "enters_at", f"must be 0 or more and below leaves_at, got {self.enters_at} and {self.leaves_at}."
             )
 
     def _check_amounts(self) -> None:
@@ -242,10 +239,10 @@ class Stream:
             value = getattr(self, name)
             if value is not None and self.is_memory:
                 raise self._error(
-                    f"{name}={value} is not for a memory: the policy sets the amount of replay, as ReplayRatio(0.1)."
+                    name, "must not be set: the policy sets how much of a memory is replayed, as ReplayRatio(0.1)."
                 )
             if value is not None and value < 1 and name in _AMOUNTS:
-                raise self._error(f"{name} must be 1 or more, got {value}. Use None for no limit.")
+                raise self._error(name, f"must be 1 or more, got {value}. Use None for no limit.")
 
     def _check_epochs(self) -> None:
         epochs = self.max_epochs
@@ -258,7 +255,7 @@ class Stream:
             needs = f"must leave at least one of its {self.num_samples} samples"
             is_valid = math.isfinite(epochs) and bool(self.end)
         if not is_valid:
-            raise self._error(f"max_epochs {needs}, got {epochs}. Use None to repeat it without end.")
+            raise self._error("max_epochs", f"{needs}, got {epochs}. Use None to repeat it without end.")
 
     @cached_property
     def is_iterable(self) -> bool:

@@ -11,6 +11,7 @@ from mixer.mixture.bad_samples import OnSampleError, Skipping
 from mixer.mixture.split_names import find_held_out
 from mixer.mixture.stream import LIBRARIES, Stream, is_of
 from mixer.policies.contract import Mixture
+from mixer.utils.errors import wrong_type, wrong_value
 from mixer.utils.options import check_choice
 from mixer.utils.text import safe_name, safe_names
 
@@ -42,9 +43,8 @@ def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream
     elif isinstance(train_dataset, Sequence) and train_dataset and isinstance(train_dataset[0], Stream):
         streams = list(train_dataset)
     elif isinstance(train_dataset, (list, tuple)) and train_dataset and is_dataset(train_dataset[0]):
-        raise TypeError(
-            f"{called} is a list of {len(train_dataset)} datasets without names: use a dict, such as "
-            '{"math": math, "code": code}, or a list of Stream.'
+        raise wrong_type(
+            called, "has data sets without names: use a dict, such as {'math': math, 'code': code}, or Streams."
         )
     else:
         streams = [Stream("train", train_dataset)]
@@ -164,27 +164,32 @@ def is_dataset(value: Any) -> bool:
 
 def _check_streams(streams: Sequence[Stream], called: str) -> None:
     if not streams:
-        raise ValueError(f"{called} has no streams; at least one dataset is required.")
+        raise wrong_value(called, "has no streams; at least one dataset is required.")
     for position, stream in enumerate(streams):
         if not isinstance(stream, Stream):
-            raise TypeError(f"{called}[{position}] must be a Stream like the first entry, got {type(stream).__name__}.")
+            raise wrong_type(
+                called, f"[{position}] must be a Stream like the first entry, got {type(stream).__name__}."
+            )
     names = [stream.name for stream in streams]
     if "other" in names:
-        raise ValueError("The stream name 'other' is reserved for the log entry loss/other; rename the stream.")
+        raise wrong_value(
+            "name", "The stream name 'other' is reserved for the log entry loss/other; rename the stream."
+        )
     if held_out := find_held_out(names):
-        raise ValueError(
+        raise wrong_value(
+            "name",
             f"The streams {names} look like the splits of one dataset; mixing them would train on held-out data: "
-            f"{held_out}. Pass the training splits only, or rename the streams if they are sources of their own."
+            f"{held_out}. Pass the training splits only, or rename the streams if they are sources of their own.",
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"Stream names must be unique, but {twice} occur more than once.")
+        raise wrong_value("name", f"Stream names must be unique, but {twice} occur more than once.", found=twice)
     without = [stream.name for stream in streams if stream.weight is None]
     if without and len(without) < len(streams):
-        raise ValueError(f"Set a weight for every stream or for none; these have none: {without}.")
+        raise wrong_value("weight", f"Set a weight for every stream or for none; these have none: {without}.")
     if all(stream.is_memory for stream in streams):
         raise ValueError(
             f"{called}: the streams {names} are replay buffers, which hold samples of other streams; add those."
         )
     if not without and not sum(stream.weight or 0.0 for stream in streams):
-        raise ValueError("The weights of all streams are 0; at least one must be positive.")
+        raise wrong_value("weight", "The weights of all streams are 0; at least one must be positive.")

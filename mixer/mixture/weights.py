@@ -8,6 +8,7 @@ import numpy as np
 
 import mixer.policies.contract as contract
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
 from mixer.utils.saved_state import arrays_of, check_form, is_known, to_plain
 from mixer.utils.text import naming_rule
 from mixer.utils.validation import DAMAGE, finite_numbers
@@ -135,8 +136,8 @@ class MixtureWeights:
                 raise ValueError(f"{self.policy.name} remembers {len(self._names)} streams, and others were saved")
         except (ValueError, *DAMAGE) as error:
             if not allow_inexact:
-                raise ValueError(
-                    f"the saved state of policy {self.policy.name} cannot be taken up ({error})"
+                raise InvalidValueError(
+                    f"the saved state of policy {self.policy.name} cannot be taken up ({error})", option="mixing"
                 ) from error
             self.start()  # of the same name, but it remembers other things: it starts anew
             self.num_observed = step
@@ -149,16 +150,14 @@ class MixtureWeights:
         if self.policy.is_static and not np.array_equal(decision.weights, own):
             if allow_inexact:
                 return
-            raise ValueError(
-                f"the weights were {decision.weights.tolist()} and are {own.tolist()} now (to change a mixture on the "
-                "way, call trainer.mixing.set_weights before train)"
-            )
+            was, now = decision.weights.tolist(), own.tolist()
+            raise wrong_value("weights", f"were {was} and are {now} now; call trainer.mixing.set_weights before train.")
         self._decide(decision, step)
 
     def _decide(self, decision: contract.Decision, step: int) -> None:
         where = f"{type(self.policy).__name__} at step {step}"
         if not isinstance(decision, contract.Decision):
-            raise TypeError(f"{where}: a policy decides by a Decision, such as Decision(weights), got {decision!r}.")
+            raise wrong_type("mixing", f"{where} must decide by a Decision(weights), got {decision!r}.")
         weights, loss_weights, names = decision.weights, decision.loss_weights, self._names
         weights = contract.weights_array(weights, names, where)
         loss_weights = None if loss_weights is None else contract.weights_array(loss_weights, names, where)
@@ -172,14 +171,11 @@ class MixtureWeights:
 
     def _check_additional(self, additional: FloatArray, weights: FloatArray, where: str) -> None:
         if np.shape(additional) != (len(self._names),) or not (np.isfinite(additional) & (additional >= 0)).all():
-            raise ValueError(
-                f"{where}: additional must be {len(self._names)} finite numbers of 0 or more, got {additional!r}."
-            )
+            text = f"must be {len(self._names)} finite numbers of 0 or more, got {additional!r} from {where}."
+            raise wrong_value("additional", text)
         if (additional * weights).any():
-            raise ValueError(
-                f"{where}: a stream has samples on top of the batch size (additional) or a share of it (weights), not "
-                f"both; got additional {additional.tolist()}, weights {weights.tolist()}."
-            )
+            text = f"must be 0 for streams with a weight, got {additional} and weights {weights} from {where}."
+            raise wrong_value("additional", text)
 
 
 def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:

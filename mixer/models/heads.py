@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.labels import IGNORED
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 
 HeadKind = Literal["classification", "multi_label", "regression", "token_classification"]
 Pooling = Literal["mean", "first", "last"]
@@ -44,19 +45,15 @@ class Head:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.kind not in _PROBLEM_TYPES:
-            raise ValueError(f"kind of a head must be one of {list(_PROBLEM_TYPES)}, got {self.kind!r}.")
-        if self.pooling not in get_args(Pooling):
-            raise ValueError(f"pooling of a head must be one of {list(get_args(Pooling))}, got {self.pooling!r}.")
+        require(self.kind in _PROBLEM_TYPES, "kind", f"one of {list(_PROBLEM_TYPES)}", self.kind)
+        require(self.pooling in get_args(Pooling), "pooling", f"one of {list(get_args(Pooling))}", self.pooling)
         is_whole = isinstance(self.num_labels, int) and not isinstance(self.num_labels, bool)
         least = 1 if self.kind in ("multi_label", "regression") else 2
         if not is_whole or self.num_labels < least:
-            raise ValueError(
-                f"num_labels of a head for {self.kind} must be a whole number of at least {least}, got "
-                f"{self.num_labels!r}."
+            raise wrong_value(
+                "num_labels", f"for {self.kind} must be a whole number of at least {least}, got {self.num_labels!r}."
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout of a head must be at least 0 and below 1, got {self.dropout}.")
+        require(0.0 <= self.dropout < 1.0, "dropout", "at least 0 and below 1", self.dropout)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain data."""
@@ -130,9 +127,9 @@ class HeadModule(nn.Module):
         if labels.numel() == num_expected and not (are_classes and labels.is_floating_point()):
             return
         what, shape = ("whole numbers", logits.shape[:-1]) if are_classes else ("values", logits.shape)
-        raise ValueError(
-            f"labels: a head of the kind {self.head.kind!r} takes {what} {list(shape)} for this micro-batch, got "
-            f"{labels.dtype} {list(labels.shape)}. Convert the labels, or name another head: Stream(..., head=...)."
+        taken, given = f"{what} {list(shape)}", f"{labels.dtype} {list(labels.shape)}"
+        raise wrong_value(
+            "labels", f": a head for {self.head.kind!r} takes {taken}, got {given}. Name another head, or convert."
         )
 
 
@@ -162,17 +159,15 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
     named = [stream.name for stream in streams if stream.head is not None]
     if not takes_task(model):
         if named:
-            raise ValueError(
-                f"The streams {named} name a head, but {type(inner_model(model)).__name__}.forward has no parameter "
-                "'task' for it. Leave head out, or train a MultiTaskModel or another model that takes a task."
+            model_name = type(inner_model(model)).__name__
+            raise wrong_value(
+                "head", f"of the streams {named} needs a parameter task of {model_name}.forward: leave head out."
             )
         return (None,) * len(streams)
     for stream in streams:
         if stream.is_memory and stream.head is None:
-            raise ValueError(
-                f"Stream {stream.name!r}: name the head of its samples: Stream({stream.name!r}, buffer, head=...), one "
-                "buffer per head."
-            )
+            text = f"Stream {stream.name!r}: name the head of its samples: Stream(..., head=...), one buffer per head."
+            raise InvalidValueError(text, option="head", stream=stream.name)
     tasks = {stream.name: stream.head or stream.name for stream in streams}
     heads = heads_of(model)
     without = {name: task for name, task in tasks.items() if heads is not None and task not in heads}

@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils.generic import can_return_loss, find_labels
 
 from mixer.models.inputs import heads_of, inner_model
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.user_code import library_of
 
 IGNORED = -100  # the label of a token or row without a loss
@@ -82,17 +83,19 @@ def check_label_values(called: str, dataset: Any, num_classes: int | None, head:
         return
     kind, called = dataset.features.arrow_schema.field(column).type, f"{called}: its column {column!r}"
     if num_classes is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise ValueError(
-            f"{called} has text where {head} takes numbers: dataset.class_encode_column({column!r}) makes them."
-        )
+        text = f"{called} has text where {head} takes numbers: dataset.class_encode_column({column!r}) makes them."
+        raise InvalidValueError(text, option=column)
     if num_classes is not None and pa.types.is_floating(kind):
-        raise ValueError(f"{called} has fractions ({kind}). {_of_classes(num_classes, head, column)}")
+        raise InvalidValueError(
+            f"{called} has fractions ({kind}). {_of_classes(num_classes, head, column)}", option=column
+        )
     values = _values(dataset, column)
     if values.null_count:
-        raise ValueError(
+        raise InvalidValueError(
             f"{called} has {values.null_count} rows without a label (None), the first of them row "
             f"{pc.index(pc.is_null(values), True).as_py()}. Leave them out, as in dataset.filter(lambda row: "
-            f"row[{column!r}] is not None), or set labels that are to be ignored to -100."
+            f"row[{column!r}] is not None), or set labels that are to be ignored to -100.",
+            option=column,
         )
 
 
@@ -120,7 +123,8 @@ def check_whole_numbers(name: str, labels: Any, num_classes: int, head: str) -> 
     """
     if isinstance(labels, Tensor) and labels.is_floating_point() and labels.shape[1:] != (num_classes,):
         kind = str(labels.dtype).removeprefix("torch.")
-        raise ValueError(f"Stream {name!r}: its labels are fractions ({kind}). {_of_classes(num_classes, head)}")
+        text = f"Stream {name!r}: its labels are fractions ({kind}). {_of_classes(num_classes, head)}"
+        raise InvalidValueError(text, option="labels", stream=name)
 
 
 def _of_classes(num_classes: int, head: str, column: str = "label") -> str:
@@ -186,10 +190,10 @@ def _check(name: str, least: int | None, greatest: int | None, num_classes: int,
     if least is None or greatest is None or 0 <= least <= greatest < num_classes:
         return
     wrong = greatest if greatest >= num_classes else least
-    raise ValueError(
-        f"Stream {name!r}: it has the label {wrong}, but {head} has the {num_classes} classes 0 to {num_classes - 1}. "
-        "Number the labels from 0, or give the head as many classes (num_labels); labels of -100 are left out."
+    text = (
+        f"Stream {name!r}: it has the label {wrong}, but {head} has the {num_classes} classes 0 to {num_classes - 1}."
     )
+    raise InvalidValueError(f"{text} Labels of -100 are left out.", option="labels", stream=name, found=wrong)
 
 
 def shifts_labels(model: Any, by_name: bool) -> bool:

@@ -9,6 +9,7 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig,
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from mixer.models.heads import Head, HeadModule
+from mixer.utils.errors import wrong_type, wrong_value
 
 
 class MultiTaskConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
@@ -73,7 +74,7 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         super().__init__(config)
         self.loss_type = "ForSequenceClassification"  # no label is another token's
         if not config.heads:
-            raise ValueError('heads: a MultiTaskModel needs at least one, such as {"topic": Head(num_labels=6)}.')
+            raise wrong_value("heads", ': a MultiTaskModel needs at least one, such as {"topic": Head(num_labels=6)}.')
         self.encoder = _new_encoder(config.encoder) if encoder is None else encoder
         size = self.encoder.config.get_text_config().hidden_size
         self.heads = nn.ModuleDict({name: HeadModule(Head(**head), size) for name, head in config.heads.items()})
@@ -93,13 +94,12 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         """
         expected = cast(Any, MODEL_MAPPING).get(type(getattr(encoder, "config", None)), PreTrainedModel)
         if not isinstance(encoder, expected):
-            raise TypeError(
-                f"encoder must be a model without a head, as from AutoModel, got {type(encoder).__name__}. Adapters "
-                "wrap the MultiTaskModel, with its heads' names as modules_to_save."
+            raise wrong_type(
+                "encoder", f"must be a model without a head, as from AutoModel, got {type(encoder).__name__}."
             )
         for name, head in heads.items():
             if not isinstance(head, Head):
-                raise TypeError(f"heads[{name!r}] must be a Head, such as Head(num_labels=6), got {head!r}.")
+                raise wrong_type("heads", f"[{name!r}] must be a Head, such as Head(num_labels=6), got {head!r}.")
             _check_name(name)
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = None  # no head uses it
@@ -149,7 +149,7 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
             ValueError: If there is no such head.
         """
         if task not in self.heads:
-            raise ValueError(f"task={task!r}: the model has the heads {list(self.heads)}.")
+            raise wrong_value("task", f"={task!r}: the model has the heads {list(self.heads)}.")
         inputs = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -166,13 +166,12 @@ class MultiTaskModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"heads: names must be texts, those of streams or of their head, got {name!r}.")
+        raise wrong_type("heads", f": names must be texts, those of streams or of their head, got {name!r}.")
     if not name or "." in name:
-        raise ValueError(f"heads: the name {name!r} must not be empty or have a dot: it names a module.")
+        raise wrong_value("heads", f": the name {name!r} must not be empty or have a dot: it names a module.")
     if hasattr(nn.ModuleDict(), name):
-        raise ValueError(
-            f"heads: the name {name!r} is taken by modules of torch. Choose another name, and give it to the stream: "
-            f"Stream({name!r}, data_set, head={f'{name}_head'!r})."
+        raise wrong_value(
+            "heads", f": modules of torch are called {name!r}. Choose another name; name it in Stream(head=...)."
         )
 
 

@@ -12,6 +12,7 @@ from mixer.policies.shared.loss_history import LossHistory
 from mixer.policies.shared.scaling_law import MIN_POINTS, ScalingLaw, fit_scaling_law
 from mixer.policies.shared.shares import at_least, resolve_least, share_out, softmax
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.errors import wrong_value
 from mixer.utils.ranges import check_count, check_range
 
 _USUAL_FLOOR = 0.01
@@ -72,9 +73,9 @@ class ADO(PolicyWithOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_ignored_steps > self.num_warmup_steps:
-            raise ValueError(
-                f"num_ignored_steps must be at most num_warmup_steps={self.num_warmup_steps}, got "
-                f"{self.num_ignored_steps}; half of it leaves the first fit the other half."
+            raise wrong_value(
+                "num_ignored_steps",
+                f"must be at most num_warmup_steps={self.num_warmup_steps}, got {self.num_ignored_steps}.",
             )
         self._history = LossHistory(self.max_points)
 

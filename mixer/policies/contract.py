@@ -11,7 +11,7 @@ import numpy as np
 from mixer.measurements.measurement import Measurement, Needs, Observed, at_interval
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.options import check_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
@@ -30,7 +30,9 @@ def no_decay() -> float:
     Raises:
         ValueError: Always.
     """
-    raise ValueError("'decay' is a moment of the Trainer's learning-rate schedule; elsewhere, give a share of the run.")
+    raise wrong_value(
+        "decay", "'decay' is a moment of the Trainer's learning-rate schedule; elsewhere, give a share of the run."
+    )
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,7 @@ class Policy(KeepsArguments, HasState, ABC):
     compares_losses: bool = False
 
     def __init__(self, *, unit: Unit = "samples"):
-        if unit not in UNITS:
-            raise ValueError(f"unit must be one of {list(UNITS)}, got {unit!r}.")
+        require(unit in UNITS, "unit", f"one of {list(UNITS)}", unit)
         self.unit: Unit = unit
 
     @property
@@ -283,12 +284,10 @@ def weights_array(weights: Weights, names: Sequence[str], where: str) -> FloatAr
         numbers = np.array("")
     has_truth = isinstance(weights, list | tuple) and any(isinstance(weight, bool) for weight in weights)
     if numbers.dtype.kind in "USb" or has_truth:  # numpy takes the text "1" and `True` for numbers
-        raise ValueError(f"{where}: weights must be numbers, got {weights!r}.")
+        raise InvalidValueError(f"{where}: weights must be numbers, got {weights!r}.", option=where, found=weights)
     if array.shape != (len(names),):
-        raise ValueError(
-            f"{where}: expected {len(names)} weights, one for each of {list(names)}, got shape {list(array.shape)}: "
-            f"{reprlib.repr(weights)}."
-        )
+        text = f"{where}: one weight is needed for each of {list(names)}, got {reprlib.repr(weights)}."
+        raise InvalidValueError(text, option=where, found=list(array.shape))
     check_weights(array, names, where)
     return array
 
@@ -336,8 +335,12 @@ def check_weights(weights: FloatArray, names: Sequence[str], where: str) -> None
         return
     for name, weight in zip(names, weights, strict=True):
         if not (np.isfinite(weight) and weight >= 0):
-            raise ValueError(f"{where}: weights must be finite and 0 or more, but {name!r} has {weight}.")
-    raise ValueError(f"{where}: the weights of all streams are 0 (or overflow); at least one must be positive.")
+            raise InvalidValueError(
+                f"{where}: weights must be finite and 0 or more, but {name!r} has {weight}.", option=where, stream=name
+            )
+    raise InvalidValueError(
+        f"{where}: the weights of all streams are 0 (or overflow); at least one must be positive.", option=where
+    )
 
 
 def terms_of(state: Mapping[str, Any]) -> dict[str, FloatArray | float]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Unit, Weights, weights_array
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_type
 from mixer.utils.validation import check_takes
 
 WeightFunction = Callable[[int, FloatArray], Weights]
@@ -27,8 +28,8 @@ class Function(Policy):
     def __init__(self, function: WeightFunction, *, unit: Unit = "samples"):
         super().__init__(unit=unit)
         if not callable(function):
-            raise TypeError(f"function must be callable as f(step, weights), got {type(function).__name__}.")
-        check_takes(function, ("step", "weights"), "mixing: a function")
+            raise wrong_type("function", f"must be callable as f(step, weights), got {type(function).__name__}.")
+        check_takes(function, ("step", "weights"), "mixing")
         self.function = function
 
     def start(self, mixture: Mixture) -> Decision:

@@ -10,6 +10,7 @@ from mixer.policies.contract import Decision, Mixture, Observation, PolicyWithOp
 from mixer.policies.shared.dominant import DominantStream
 from mixer.policies.shared.shares import resolve_least, softmax
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_value
 from mixer.utils.ranges import check_count, check_decay, check_range, check_temperature
 
 _USUAL_FLOOR = 0.05
@@ -57,9 +58,8 @@ class LossChange(PolicyWithOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.fast_decay < self.slow_decay:
-            raise ValueError(
-                f"fast_decay must be below slow_decay, got {self.fast_decay} and {self.slow_decay}; 0.9 and 0.98 "
-                "average over about 10 and 50 observations."
+            raise wrong_value(
+                "fast_decay", f"must be below slow_decay={self.slow_decay}, got {self.fast_decay}. Use 0.9 and 0.98."
             )
         self._dominant = DominantStream(self.name)
         if self.loss == "evaluation":

@@ -9,6 +9,7 @@ import numpy as np
 
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import did_you_mean, first_of, listed, safe_names
 
@@ -56,24 +57,20 @@ class Objective:
     development_sets: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in ("average", "worst"):
-            raise ValueError(f"objective: kind must be 'average' or 'worst', got {self.kind!r}.")
+        require(self.kind in ("average", "worst"), "objective.kind", "'average' or 'worst'", self.kind)
         for name in ("targets", "bounds", "development_sets"):
             object.__setattr__(self, name, safe_names(getattr(self, name), f"objective: {name}"))
         _check_targets(self.targets)
         share = self.development_share
         if share is not None and not (isinstance(share, int | float) and 0.0 <= share < 1.0):
-            raise ValueError(
-                f"objective: development_share must be 0 or more and below 1, got {share!r}; 0.25 leaves three of four "
-                f"test rows, 0 leaves all if development_sets gives the development rows."
+            raise wrong_value(
+                "objective.development_share", f"must be 0 or more and below 1, got {share!r}; 0.25 is usual."
             )
         _check_development_sets(self.development_sets)
-        if not isinstance(self.metric, str):
-            raise ValueError(f"objective: metric must be a name, got {self.metric!r}.")
+        require(isinstance(self.metric, str), "objective.metric", "a name", self.metric)
         if self.metric == "loss" and self.greater_is_better:
-            raise ValueError(
-                "objective: greater_is_better=True, but its metric is the loss, of which less is better; set "
-                "metric='accuracy', say, as compute_metrics names it."
+            raise wrong_value(
+                "objective.greater_is_better", "=True, but less is better of the metric, a loss: set another metric."
             )
         _check_bounds(self.bounds)
 
@@ -102,9 +99,10 @@ class Objective:
         found = replace(self, targets=list(sets)) if self.targets is None else self
         unknown = [name for name in found.names if name not in sets]
         if unknown:
-            raise ValueError(
+            raise InvalidValueError(
                 f"objective: targets and bounds must name evaluation sets; {unknown} are none of {list(sets)}."
-                f"{did_you_mean(unknown[0], sets)} Name one of these, or add them to eval_dataset, data sets by name."
+                f"{did_you_mean(unknown[0], sets)} Name one of these, or add them to eval_dataset, data sets by name.",
+                option="objective.targets",
             )
         return replace(found, targets=found.importance)
 
@@ -180,19 +178,18 @@ class Objective:
 
 def _check_targets(targets: Any) -> None:
     if isinstance(targets, str):
-        raise ValueError(f"objective: targets must be a list of names, got a text: write [{targets!r}].")
+        raise wrong_value("objective.targets", f"must be a list of names, got a text: write [{targets!r}].")
     if targets is not None and not (
         isinstance(targets, Sequence | Mapping) and all(isinstance(t, str) for t in targets)
     ):
-        raise ValueError(f"objective: targets must be names of evaluation sets, got {targets!r:.100}.")
+        raise wrong_value("objective.targets", f"must be names of evaluation sets, got {targets!r:.100}.")
     if targets is not None and not targets:
-        raise ValueError("objective: targets must name at least one evaluation set; None is for all sets.")
+        raise wrong_value("objective.targets", "must name at least one evaluation set; None is for all sets.")
     if isinstance(targets, Mapping):
         _check_importance(targets)
     elif targets is not None and len(set(targets)) < len(targets):
-        raise ValueError(
-            f"objective: targets must name each set once, got {list(targets)}; to weigh a set twice as much write "
-            "{'name': 2, ...}."
+        raise wrong_value(
+            "objective.targets", f"must name each set once, got {list(targets)}. Use {{'name': 2}} for twice as much."
         )
 
 
@@ -204,16 +201,14 @@ def _check_development_sets(sets: Any) -> None:
 
 def _check_bounds(bounds: Any) -> None:
     if not isinstance(bounds, Mapping):
-        raise ValueError(
-            f"objective: bounds must be a mapping of evaluation sets to multiples of their first loss, got "
-            f"{bounds!r:.100}; {{'old': 1.05}} lets the loss of 'old' rise by 5 %."
+        raise wrong_value(
+            "objective.bounds", f"must be multiples of first losses by evaluation set, got {bounds!r:.100}."
         )
     for name, bound in bounds.items():
         is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
         if not (is_number and _LEAST_BOUND <= bound < math.inf):
-            raise ValueError(
-                f"objective: bounds[{name!r}] must be a multiple of the set's first loss, {_LEAST_BOUND} or more, got "
-                f"{bound!r}; 1.05 lets it rise by 5 %."
+            raise wrong_value(
+                "objective.bounds", f"[{name!r}] must be {_LEAST_BOUND} or more times the first loss, got {bound!r}."
             )
 
 
@@ -221,9 +216,9 @@ def _check_importance(targets: Mapping[str, float]) -> None:
     for name, value in targets.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (is_number and value >= 0.0 and math.isfinite(value)):
-            raise ValueError(f"objective: the importance of {name!r} must be a number, 0 or more, got {value!r}.")
+            raise wrong_value("objective", f": the importance of {name!r} must be a number, 0 or more, got {value!r}.")
     if not sum(targets.values()) > 0.0:
-        raise ValueError("objective: the importance of all targets is 0; at least one must be positive.")
+        raise wrong_value("objective", ": the importance of all targets is 0; at least one must be positive.")
 
 
 def as_objective(value: Any) -> Objective | None:
@@ -243,7 +238,4 @@ def as_objective(value: Any) -> Objective | None:
         return Objective(kind=value) if value in ("average", "worst") else Objective([value])  # type: ignore[arg-type]
     if isinstance(value, Mapping | Sequence):
         return Objective(value)
-    raise TypeError(
-        "objective must be an Objective, 'average', 'worst', or names of evaluation sets, got a "
-        f"{type(value).__name__}."
-    )
+    raise wrong_type("objective", f"must be an Objective, 'average', 'worst' or names, got a {type(value).__name__}.")

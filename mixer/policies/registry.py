@@ -12,6 +12,7 @@ from mixer.policies.function import Function
 from mixer.policies.marginal_value import MarginalValue
 from mixer.policies.wrappers.safeguard import Safeguard
 from mixer.schedules.base import Schedule
+from mixer.utils.errors import wrong_type
 from mixer.utils.known_rules import built_in_rules, known_rules
 from mixer.utils.registry import choose, refuse_class
 
@@ -56,7 +57,6 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
     if callable(mixing):
         function: Callable[..., Any] = mixing
         return Function(function)
-    raise TypeError(
-        "mixing must be a policy, its name, weights by name or in order, or a function f(step, weights), "
-        f"got {type(mixing).__name__}."
+    raise wrong_type(
+        "mixing", f"must be a policy or its name, weights, or f(step, weights), got {type(mixing).__name__}."
     )

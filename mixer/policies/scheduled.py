@@ -20,6 +20,7 @@ from mixer.policies.contract import (
 from mixer.policies.fixed import Fixed
 from mixer.policies.registry import as_policy
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.errors import wrong_value
 from mixer.utils.validation import whole_number
 
 
@@ -60,7 +61,9 @@ class Scheduled(PolicyWithOptions):
         are_phases = isinstance(self.points, Mapping) or has_policies
         self._is_linear = (self.interpolation or ("step" if are_phases else "linear")) == "linear"
         if self._is_linear and has_policies:
-            raise ValueError("interpolation='linear' needs weights at all points, and points has a policy: use 'step'.")
+            raise wrong_value(
+                "interpolation", "='linear' needs weights at all points, and points has a policy: use 'step'."
+            )
         self._policies = [] if self._is_linear else [self._policy(value) for value in self._values]
         self.needs = tuple(dict.fromkeys(need for policy in self._policies for need in policy.needs))
         self.min_samples = max((policy.min_samples for policy in self._policies), default=0)
@@ -70,7 +73,9 @@ class Scheduled(PolicyWithOptions):
     def _policy(self, value: Any) -> Policy:
         policy = Fixed(value, unit=self.unit) if _are_weights(value) else as_policy(value)
         if policy.unit != self.unit:
-            raise ValueError(f"unit must be that of all phases: {self.unit!r} here, {policy.unit!r} of {policy.name}.")
+            raise wrong_value(
+                "unit", f"must be that of all phases: {self.unit!r} here, {policy.unit!r} of {policy.name}."
+            )
         return policy
 
     def start(self, mixture: Mixture) -> Decision:
@@ -131,16 +136,15 @@ def _pairs(points: Any) -> list[tuple[float | str, Any]]:
         given = points.items() if isinstance(points, Mapping) else points
         pairs = [("decay" if at == "decay" else float(at), value) for at, value in given]
     except (TypeError, ValueError):
-        raise ValueError(
-            "points must be a list of (progress, weights) or phases by progress, or 'decay', "
-            f"got {points!r}; such as [(0.0, first), (1.0, last)] or {{'0': first, 'decay': last}}."
+        raise wrong_value(
+            "points", f"must be [(0.0, first), (1.0, last)] or {{'0': first, 'decay': last}}, got {points!r}."
         ) from None
     if not pairs:
-        raise ValueError("points must have a progress and weights, at least once, got none.")
+        raise wrong_value("points", "must have a progress and weights, at least once, got none.")
     _check_ascending([at for at, _ in pairs if not isinstance(at, str)])
     return pairs
 
 
 def _check_ascending(progresses: Sequence[float]) -> None:
     if progresses != sorted(set(progresses)) or not all(0.0 <= at <= 1.0 for at in progresses):
-        raise ValueError(f"points must have ascending progresses in [0, 1], got {progresses}.")
+        raise wrong_value("points", f"must have ascending progresses in [0, 1], got {progresses}.")

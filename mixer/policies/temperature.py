@@ -3,6 +3,7 @@
 from mixer.policies.contract import Mixture, Unit
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_value
 from mixer.utils.ranges import check_temperature
 
 
@@ -34,15 +35,14 @@ class Temperature(StaticPolicy):
         if (memories or unknown) and len(mixture.names) == 1:
             return mixture.weights
         if memories:
-            raise ValueError(
-                f"{type(self).__name__} needs constant stream sizes, but {memories} are replay buffers. Set their "
-                f"share: mixing=ReplayRatio(0.1, policy={type(self).__name__}()), or give the {len(mixture.names)} "
-                "streams weights in order, as in mixing=[3, 1]."
+            share = f"ReplayRatio(0.1, policy={type(self).__name__}())"
+            raise wrong_value(
+                "mixing", f"={type(self).__name__} needs stream sizes; {memories} are replay buffers. Use {share}."
             )
         if unknown:
-            raise ValueError(
-                f"{type(self).__name__} needs stream sizes, but {unknown} are iterable and of unknown size. Give "
-                'weights (mixing={"math": 2, ...}), or mix with Uniform.'
+            raise wrong_value(
+                "mixing",
+                f"={type(self).__name__} needs stream sizes; {unknown} are iterable. Give weights, or use Uniform.",
             )
         sizes = (mixture.num_samples / mixture.num_samples.max()) ** (1.0 / self.temperature)
         weights: FloatArray = sizes / sizes.sum()

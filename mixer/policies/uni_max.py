@@ -7,6 +7,7 @@ import numpy as np
 from mixer.policies.contract import Mixture, Unit, Weights, weights_array
 from mixer.policies.shared.static import StaticPolicy
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_value
 from mixer.utils.ranges import check_range
 
 
@@ -47,10 +48,9 @@ class UniMax(StaticPolicy):
             return mixture.weights
         caps = self.max_epochs * self._sizes_of(mixture)
         if self.budget > caps.sum() * (1.0 + 1e-12):
-            raise ValueError(
-                f"UniMax: a budget of {self.budget:g} {self.unit} is more than {self.max_epochs:g} passes over all "
-                f"streams, which have {caps.sum() / self.max_epochs:g}; give max_epochs of "
-                f"{self.budget * self.max_epochs / caps.sum():.4g} or more, or mix by Proportional."
+            least = self.budget * self.max_epochs / caps.sum()
+            raise wrong_value(
+                "budget", f"={self.budget:g} needs more passes: set max_epochs={least:.4g}, or mix by Proportional."
             )
         shares = _share_out_evenly(caps, self.budget)
         weights: FloatArray = shares / shares.sum()
@@ -60,15 +60,10 @@ class UniMax(StaticPolicy):
         if self.sizes is not None:
             return weights_array(self.sizes, mixture.names, "UniMax sizes")
         if (unit := self.unit) != "samples":
-            raise ValueError(
-                f"UniMax in {unit} needs sizes in {unit}: give sizes={{name: {unit}, ...}}, or count in samples."
-            )
+            raise wrong_value("sizes", f"must be given in {unit}, as {{name: {unit}, ...}}; or count in samples.")
         unknown = [name for name, size in zip(mixture.names, mixture.num_samples, strict=True) if size == 0]
         if unknown:
-            raise ValueError(
-                f"UniMax needs stream sizes, but {unknown} are iterable and of unknown size. Give "
-                "sizes={name: samples, ...}."
-            )
+            raise wrong_value("sizes", f"must be given by name: {unknown} are iterable and of unknown size.")
         return mixture.num_samples.astype(np.float64)
 
 

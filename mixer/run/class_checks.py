@@ -15,6 +15,7 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.stream import Stream
 from mixer.run.argument_support import REFUSED
 from mixer.schedules.base import Schedule
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.nested import flat
 from mixer.utils.user_code import library_of
 
@@ -115,10 +116,11 @@ def check_arguments(
     check_finite(args)
     _check_ranks(args)
     if args.n_gpu > 1:
-        raise ValueError(
+        raise wrong_value(
+            "n_gpu",
             f"One process drives {args.n_gpu} GPUs (DataParallel), which splits each batch without regard to streams. "
             f"Start one process per GPU: torchrun --nproc_per_node {args.n_gpu} -m mixer train RECIPE.yaml (or your "
-            f"script), or accelerate launch."
+            f"script), or accelerate launch.",
         )
     total, _ = resolve_batch_size(args, schedule.initial)
     may_split_first = max_tokens is not None or total > cap * args.world_size
@@ -140,7 +142,7 @@ def check_arguments(
         "ddp_static_graph": args.world_size > 1 and args.ddp_static_graph and may_split_first and not syncs_each,
     }
     for name in (name for name, applies in is_refused.items() if applies):
-        raise ValueError(REFUSED[name])
+        raise InvalidValueError(REFUSED[name], option=name)
     _check_workers(args)
 
 
@@ -149,21 +151,20 @@ def _check_ranks(args: TrainingArguments) -> None:
     launched = os.environ.get("WORLD_SIZE", "1")
     if args.world_size > 1 or not launched.isdecimal() or int(launched) <= 1:
         return
-    raise ValueError(
+    raise wrong_value(
+        "WORLD_SIZE",
         f"WORLD_SIZE={launched}, but the training arguments see one rank: each process would train the whole run, into "
         f"the same folder. On a machine without a GPU set use_cpu=True (training.use_cpu in a recipe); for a run of "
-        f"one process unset WORLD_SIZE, or start it without torchrun."
+        f"one process unset WORLD_SIZE, or start it without torchrun.",
     )
 
 
 def _check_workers(args: TrainingArguments) -> None:
     workers, prefetch = args.dataloader_num_workers, args.dataloader_prefetch_factor
-    if workers < 0:
-        raise ValueError(f"dataloader_num_workers must be 0 or more, got {workers}; 0 loads in the training process.")
-    if prefetch is not None and prefetch < 1:
-        raise ValueError(f"dataloader_prefetch_factor must be 1 or more, or None for 2, got {prefetch}.")
+    require(workers >= 0, "dataloader_num_workers", "0 or more", workers, hint="0 loads in the training process.")
+    require(prefetch is None or prefetch >= 1, "dataloader_prefetch_factor", "1 or more, or None for 2", prefetch)
     if args.dataloader_persistent_workers and not workers:
-        raise ValueError("dataloader_persistent_workers=True needs workers: set dataloader_num_workers above 0.")
+        raise wrong_value("dataloader_persistent_workers", "=True needs workers: set dataloader_num_workers above 0.")
 
 
 def check_output_folder(args: TrainingArguments | None) -> None:

@@ -19,6 +19,7 @@ from mixer.mixture.planner import Drawing
 from mixer.mixture.resolve import check_micro_batch
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.registry import as_schedule
+from mixer.utils.errors import ErrorFacts, InvalidTypeError, InvalidValueError, wrong_type, wrong_value
 from mixer.utils.options import check_choice
 from mixer.utils.text import safe_names
 
@@ -145,10 +146,12 @@ class MixingOptions:
             if get_origin(kinds[name]) is Literal:
                 check_choice(name, value, get_args(kinds[name]))
             elif kinds[name] is bool and not isinstance(value, bool):
-                raise TypeError(f"{name} must be True or False, got {value!r:.100}.")
+                raise wrong_type(name, f"must be True or False, got {value!r:.100}.")
             elif not isinstance(value, bool | int | float | str | list | dict | None):
                 hint = f" Pass objects to the trainer: {name}=..." if name in OF_TRAINER else ""
-                raise TypeError(f"{type(self).__name__}: {name} must be plain data, got {value!r:.100}.{hint}")
+                raise InvalidTypeError(
+                    f"{type(self).__name__}: {name} must be plain data, got {value!r:.100}.{hint}", option=name
+                )
         if self.loss_reduction is not None:
             check_choice("loss_reduction", self.loss_reduction, LOSS_REDUCTIONS)
         check_micro_batch(self.max_samples_per_micro_batch, self.max_tokens_per_micro_batch)
@@ -162,10 +165,8 @@ class MixingOptions:
         now = options_in(args).own_options()
         for name, value in self.own_options().items():
             if now[name] != value:
-                raise ValueError(
-                    f"{name} of the training arguments was {value!r:.100} at construction and is {now[name]!r:.100} "
-                    "now; the mixture's options are fixed then, in a search too. Build a new trainer."
-                )
+                then, text = f"of the training arguments was {value!r:.100}", f"is {now[name]!r:.100} now"
+                raise wrong_value(name, f"{then} at construction and {text}: build a new trainer.")
 
     # ---- Options that the trainer takes as objects, too ----
 
@@ -185,10 +186,8 @@ class MixingOptions:
         if given is None or own is None:
             return own if given is None else given
         if type(given) is not type(own) or given != own:
-            raise ValueError(
-                f"{name}={_shown(given)} and {own_name}={_shown(own)} of the training arguments "
-                f"({type(self).__name__}) are both given, and differ: leave one of the two out."
-            )
+            both = f"{name}={_shown(given)} and {own_name}={_shown(own)} of the training arguments"
+            raise InvalidValueError(f"{both} are both given, and differ: leave one of the two out.", option=name)
         return given
 
     def chosen_budget(self, given: Budget | None) -> Budget | None:
@@ -196,8 +195,9 @@ class MixingOptions:
         limits = self.budget_samples, self.budget_tokens
         try:
             own = None if limits == (None, None) else Budget(samples=limits[0], tokens=limits[1])
-        except (ValueError, TypeError) as error:
-            raise type(error)(str(error).replace("budget: ", "budget_", 1)) from None  # the option's name
+        except ErrorFacts as error:
+            name = str(error.option).replace(".", "_")
+            raise type(error)(str(error).replace(str(error.option), name, 1), option=name) from None
         budget: Budget | None = self._one_of("budget", given, "budget_samples or budget_tokens", own)
         return budget
 
@@ -208,8 +208,8 @@ class MixingOptions:
         if self.development_share is None:
             return objective
         if objective is None:
-            raise ValueError(
-                f"development_share={self.development_share} sets no rows aside without objective: set it too."
+            raise wrong_value(
+                "development_share", f"={self.development_share} sets no rows aside without objective: set it too."
             )
         share = self._one_of(
             "Objective.development_share", objective.development_share, "development_share", self.development_share
@@ -280,4 +280,4 @@ def _from_text(name: str, value: Any) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"{name}: {value!r:.100} cannot be read as JSON: {error}.") from None
+        raise InvalidValueError(f"{name}: {value!r:.100} cannot be read as JSON: {error}.", option=name) from None

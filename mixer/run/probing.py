@@ -8,6 +8,7 @@ from transformers.utils import logging
 from mixer.measurements import GradientNoise, Gradients, Needs, asked
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
+from mixer.utils.errors import require, wrong_type, wrong_value
 from mixer.utils.recorded_arguments import names_arguments
 
 logger = logging.get_logger(__name__)
@@ -44,19 +45,17 @@ class Probing:
 
     def __post_init__(self) -> None:
         if self.interval_steps is not None and not _is_count(self.interval_steps):
-            raise ValueError(
-                f"probe.interval_steps must be a whole number of at least 1, or None, got {self.interval_steps!r}."
+            raise wrong_value(
+                "probe.interval_steps", f"must be a whole number of at least 1, or None, got {self.interval_steps!r}."
             )
-        if self.mode not in ("auto", "exact", "sketch"):
-            raise ValueError(f"probe.mode must be 'auto', 'exact' or 'sketch', got {self.mode!r}.")
-        if not _is_count(self.sketch_size):
-            raise ValueError(f"probe.sketch_size must be a whole number of at least 1, got {self.sketch_size!r}.")
+        require(self.mode in ("auto", "exact", "sketch"), "probe.mode", "'auto', 'exact' or 'sketch'", self.mode)
+        require(_is_count(self.sketch_size), "probe.sketch_size", "a whole number of at least 1", self.sketch_size)
         if isinstance(self.layers, str):
-            raise ValueError(
-                f"probe.layers must be a list of patterns, got the text {self.layers!r}: write [{self.layers!r}]."
+            raise wrong_value(
+                "probe.layers", f"must be a list of patterns, got the text {self.layers!r}: write [{self.layers!r}]."
             )
         if self.layers is not None and not self.layers:
-            raise ValueError("probe.layers must be a list of patterns, got an empty one; None for all layers.")
+            raise wrong_value("probe.layers", "must be a list of patterns, got an empty one; None for all layers.")
 
     @property
     def needs_one_micro_batch(self) -> bool:
@@ -82,14 +81,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def exact_refusal(reason: str) -> ValueError:
-    """Makes the error of an exact probe whose gradient would be computed in parts, for a reason."""
-    return ValueError(
-        f"probe.mode='exact' measures the gradient of one micro-batch on one rank, but {reason}. Use 'auto' or "
-        f"'sketch', or exact_accumulate=True, which needs memory for one copy of the parameters per stream."
-    )
-
-
 def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule, world_size: int) -> ProbedSteps | None:
     """Determines whether a run measures gradients, and how often.
 
@@ -108,9 +99,7 @@ def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule,
         TypeError: If the options are no `Probing`.
     """
     if options is not None and not isinstance(options, Probing):
-        raise TypeError(
-            f"probe must be a Probing, such as Probing(interval_steps=10), got a {type(options).__name__}: {options!r}."
-        )
+        raise wrong_type("probe", f"must be a Probing, such as Probing(interval_steps=10), got {options!r}.")
     probing = options or Probing()
     needs = {
         f"mixing={policy.name}": _requests(policy.needs, world_size),
@@ -129,7 +118,7 @@ def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule,
         return None
     who = [name for name, own in needs.items() if any(request.variance for request in own)]
     if who and probing.variance is False:
-        raise ValueError(f"probe.variance=False, but {who[0]} needs the variance: leave it at None.")
+        raise wrong_value("probe.variance", f"=False, but {who[0]} needs the variance: leave it at None.")
     variance = bool(who) or not requests if probing.variance is None else probing.variance
     return ProbedSteps(probing, tuple(sorted(intervals)), variance)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
 from mixer.schedules.limits import LARGEST, check_above
 from mixer.schedules.shared.position import Unit, check_points, position
+from mixer.utils.errors import wrong_value
 
 
 @dataclass(eq=False, repr=False)
@@ -46,9 +47,11 @@ class AdaBatch(ScheduleWithOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.points is None) == (self.every is None):
-            raise ValueError(f"Give points or every, one of them, got points={self.points} and every={self.every}.")
+            raise wrong_value(
+                "points", f"Give points or every, one of them, got points={self.points} and every={self.every}."
+            )
         if self.every is not None and not 0.0 < self.every < math.inf:
-            raise ValueError(f"every must be a number of {self.unit} above 0, got {self.every}.")
+            raise wrong_value("every", f"must be a number of {self.unit} above 0, got {self.every}.")
         self._points = [] if self.points is None else check_points(self.points, self.unit)
 
     def update(self, observation: BatchObservation) -> BatchDecision:

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from mixer.schedules.base import BatchDecision, BatchObservation, LearningRateRule, ScheduleWithOptions
 from mixer.schedules.shared.position import Unit, check_points, position
+from mixer.utils.errors import wrong_value
 
 
 @dataclass(eq=False, repr=False)
@@ -57,4 +58,6 @@ class CriticalBatchWarmup(ScheduleWithOptions):
     def _check_growth(self, initial: int | None) -> None:
         sizes = self._sizes if initial is None else [initial, *self._sizes]
         if sizes != sorted(set(sizes)):
-            raise ValueError(f"sizes must grow from point to point, got {sizes}; initial={initial} is the first one.")
+            raise wrong_value(
+                "sizes", f"must grow from point to point, got {sizes}; initial={initial} is the first one."
+            )

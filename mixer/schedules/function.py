@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
+from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_type
 from mixer.utils.validation import check_takes
 
 SizeFunction = Callable[[int, int], int]
@@ -36,8 +37,10 @@ class Function(ScheduleWithOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.function):
-            raise TypeError(f"function must be callable as f(step, batch_size), got {type(self.function).__name__}.")
-        check_takes(self.function, ("step", "batch_size"), "batch_size: a function")
+            raise wrong_type(
+                "function", f"must be callable as f(step, batch_size), got {type(self.function).__name__}."
+            )
+        check_takes(self.function, ("step", "batch_size"), "batch_size")
         self._first: tuple[int, BatchDecision] | None = None
 
     def start(self, initial: int) -> BatchDecision:
@@ -67,7 +70,7 @@ class Function(ScheduleWithOptions):
 def _whole(size: object, step: int) -> int:
     expected = f"batch-size function at step {step}: expected a whole number of samples, 1 or more"
     if isinstance(size, bool) or not isinstance(size, int | float | np.integer | np.floating):
-        raise TypeError(f"{expected}, got {size!r}, a {type(size).__name__}.")
+        raise InvalidTypeError(f"{expected}, got {size!r}, a {type(size).__name__}.", option="batch_size", found=size)
     if not math.isfinite(size) or size != math.floor(size) or size < 1:
-        raise ValueError(f"{expected}, got {size!r}; round it with max(1, round(...)).")
+        raise InvalidValueError(f"{expected}, got {size!r}; round it with max(1, round(...)).", option="batch_size")
     return int(size)

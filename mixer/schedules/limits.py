@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from numbers import Integral
 
+from mixer.utils.errors import require, wrong_type, wrong_value
+
 # Floats represent all whole numbers up to here; no schedule may request more.
 LARGEST = 2**53
 
@@ -34,13 +36,13 @@ class Limits:
             if value is not None:
                 check_whole(name, value)
         if self.max_growth is not None and not 1.0 < self.max_growth < math.inf:
-            raise ValueError(f"max_growth must be a factor above 1, or None for no limit, got {self.max_growth}.")
+            raise wrong_value("max_growth", f"must be a factor above 1, or None for no limit, got {self.max_growth}.")
         if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
-            raise ValueError(f"minimum={self.minimum} is above maximum={self.maximum}: no batch size is left.")
+            raise wrong_value("minimum", f"={self.minimum} is above maximum={self.maximum}: no batch size is left.")
         if self._least > self._most:
-            raise ValueError(
-                f"There is no multiple of granularity={self.granularity} between minimum={self.minimum} and "
-                f"maximum={self.maximum}."
+            raise wrong_value(
+                "granularity",
+                f"={self.granularity} has no multiple from minimum={self.minimum} to maximum={self.maximum}.",
             )
 
     @property
@@ -77,9 +79,8 @@ class Limits:
         """
         check_whole(name, size)
         if not self._least <= size <= self._most or size % self.granularity:
-            raise ValueError(
-                f"{name}={size} is not a batch size within the bounds: minimum={self.minimum}, "
-                f"maximum={self.maximum}, a multiple of granularity={self.granularity}."
+            raise wrong_value(
+                name, f"={size} must be within {self.minimum} and {self.maximum}, a multiple of {self.granularity}."
             )
 
     def with_least(self, num_ranks: int) -> "Limits":
@@ -123,9 +124,8 @@ def check_whole(name: str, value: object) -> None:
         ValueError: If it is below 1.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be a whole number of samples, got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1 sample, got {value}.")
+        raise wrong_type(name, f"must be a whole number of samples, got {value!r}.")
+    require(int(value) >= 1, name, "at least 1 sample", value)
 
 
 def check_above(name: str, value: float, least: float) -> None:
@@ -134,5 +134,4 @@ def check_above(name: str, value: float, least: float) -> None:
     Raises:
         ValueError: If it is.
     """
-    if not least < value < math.inf:
-        raise ValueError(f"{name} must be above {least}, got {value}.")
+    require(least < value < math.inf, name, f"above {least}", value)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from mixer.measurements import MeanLoss
 from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
+from mixer.utils.errors import InvalidValueError, require, wrong_type
 
 
 @dataclass(eq=False, repr=False)
@@ -59,13 +60,13 @@ class LossChange(MultipliedSchedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.window, bool) or not isinstance(self.window, int):
-            raise TypeError(f"window must be a whole number of losses, got {self.window!r}.")
-        if self.window < 2:
-            raise ValueError(f"window must be at least 2 losses to compute a change, got {self.window}.")
-        if not 0.0 <= self.threshold < math.inf:
-            raise ValueError(f"threshold must be a change of 0 or more, got {self.threshold}.")
+            raise wrong_type("window", f"must be a whole number of losses, got {self.window!r}.")
+        require(self.window >= 2, "window", "at least 2 losses to compute a change", self.window)
+        require(0.0 <= self.threshold < math.inf, "threshold", "a change of 0 or more", self.threshold)
         if not 0.0 < self.shrink <= 1.0 <= self.growth < math.inf:
-            raise ValueError(f"0 < shrink <= 1 <= growth must hold, got {self.shrink} and {self.growth}.")
+            raise InvalidValueError(
+                f"0 < shrink <= 1 <= growth must hold, got {self.shrink} and {self.growth}.", option="shrink"
+            )
 
     def start(self, initial: int) -> BatchDecision:
         """Discards all losses; see `Schedule.start`."""

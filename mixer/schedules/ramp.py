@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
 from mixer.schedules.shared.position import Unit, position
+from mixer.utils.errors import require
 
 
 @dataclass(eq=False, repr=False)
@@ -38,8 +39,7 @@ class Ramp(ScheduleWithOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.limits.check_size("final", self.final)
-        if not 0.0 < self.over < math.inf:
-            raise ValueError(f"over must be a number of {self.unit} above 0, got {self.over}.")
+        require(0.0 < self.over < math.inf, "over", f"a number of {self.unit} above 0", self.over)
 
     def update(self, observation: BatchObservation) -> BatchDecision:
         """Returns the size at the present position; see `Schedule.update`."""

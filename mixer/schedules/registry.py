@@ -7,6 +7,7 @@ import numpy as np
 from mixer.schedules.base import Schedule
 from mixer.schedules.constant import Constant
 from mixer.schedules.function import Function
+from mixer.utils.errors import wrong_type
 from mixer.utils.known_rules import known_rules
 from mixer.utils.registry import choose, refuse_class
 
@@ -38,7 +39,6 @@ def as_schedule(batch_size: Schedule | str | int | Callable[[int, int], int] | N
     refuse_class(batch_size, Schedule, "batch_size")
     if callable(batch_size):
         return Function(batch_size)
-    raise TypeError(
-        "batch_size must be a whole number of samples over all ranks, a schedule, its name, or a function "
-        f"f(step, batch_size), got {batch_size!r}, a {type(batch_size).__name__}."
+    raise wrong_type(
+        "batch_size", f"must be a whole number, a schedule, its name, or f(step, batch_size), got {batch_size!r}."
     )

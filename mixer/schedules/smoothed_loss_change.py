@@ -8,6 +8,7 @@ from mixer.measurements import GradientNorm, LearningRate, MeanLoss, Needs, Rate
 from mixer.schedules.base import BatchDecision, BatchObservation
 from mixer.schedules.shared.average import Trend
 from mixer.schedules.shared.multiplied import DecisionUnit, MultipliedSchedule
+from mixer.utils.errors import wrong_value
 
 _KINDS = {"gradient_norm": GradientNorm, "loss": MeanLoss}  # what is smoothed
 
@@ -62,7 +63,9 @@ class SmoothedLossChange(MultipliedSchedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (1.0 <= self.factor < math.inf and 0.0 < self.otherwise < math.inf):
-            raise ValueError(f"factor must be 1 or more and otherwise above 0, got {self.factor} and {self.otherwise}.")
+            raise wrong_value(
+                "factor", f"must be 1 or more and otherwise above 0, got {self.factor} and {self.otherwise}."
+            )
         self.needs += (GradientNorm(),) * self.gradient_norm + (LearningRate(),) * self.after_warmup
         self.plateau_factor = self.factor if self.on_plateau == "grow" else 1.0 / self.factor
         self._forget()

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import TypeVar
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.hidden_names import check_found
 
 _PlugIn = TypeVar("_PlugIn")
@@ -61,7 +62,7 @@ def load_plug_in(group: str, kind: str, name: str, expected: type[_PlugIn]) -> _
         check_found(entry.module)  # before the file that hides it is run
         return made_by(entry, (), kind, expected)[1]
     except Exception as error:
-        raise ValueError(_failure(entry, kind, "cannot be loaded", error)) from error
+        raise InvalidValueError(_failure(entry, kind, "cannot be loaded", error), option=kind) from error
 
 
 def plug_in_names(group: str) -> list[str]:
@@ -120,7 +121,7 @@ def summarised(entry: EntryPoint, taken: Collection[str], kind: str) -> tuple[st
 
 def _check_name(entry: EntryPoint, taken: Collection[str], kind: str) -> None:
     if entry.name in taken:
-        raise ValueError(f"a {kind} {entry.name} exists already; rename it")
+        raise InvalidValueError(f"a {kind} {entry.name} exists already; rename it", option=kind, found=entry.name)
 
 
 def _failure(entry: EntryPoint, kind: str, outcome: str, error: Exception) -> str:

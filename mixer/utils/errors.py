@@ -45,7 +45,8 @@ class ErrorFacts(Exception):  # noqa: N818  # what errors have in common
 
         Args:
             option: Name of the option.
-            text: The rest: a predicate (`must be positive, got 0.`), or a sentence of its own.
+            text: The rest: a predicate (`must be positive, got 0.`), what follows a name directly (`=3 is too large.`,
+                `['a'] is missing.`, `: one of them is enough.`), or a sentence of its own.
             **facts: The other facts.
 
         Example:
@@ -54,7 +55,8 @@ class ErrorFacts(Exception):  # noqa: N818  # what errors have in common
             >>> str(InvalidValueError.about("weight", "It must be positive, but 0 was given."))
             'weight: It must be positive, but 0 was given.'
         """
-        return cls(f"{option} {text}" if text[:1].islower() else f"{option}: {text}", option=option, **facts)
+        between = "" if text[:1] in tuple("=[:") else " " if text[:1].islower() else ": "
+        return cls(f"{option}{between}{text}", option=option, **facts)
 
 
 class InvalidValueError(ErrorFacts, ValueError):
@@ -63,3 +65,27 @@ class InvalidValueError(ErrorFacts, ValueError):
 
 class InvalidTypeError(ErrorFacts, TypeError):
     """A value of another type than expected."""
+
+
+wrong_value = InvalidValueError.about
+wrong_type = InvalidTypeError.about
+
+
+def require(holds: bool, option: str, expected: str, found: Any, hint: str | None = None) -> None:
+    """Refuses the value of an option unless a condition holds.
+
+    Args:
+        holds: The condition.
+        option: Name of the option.
+        expected: What it must be, as a phrase after "must be".
+        found: Its value.
+        hint: What to do, as a whole sentence.
+
+    Example:
+        >>> require(2 >= 1, "window", "at least 1 loss", 2)
+        >>> require(0 >= 1, "window", "at least 1 loss", 0)
+        Traceback (most recent call last):
+        mixer.utils.errors.InvalidValueError: window must be at least 1 loss, got 0.
+    """
+    if not holds:
+        raise InvalidValueError(option=option, expected=expected, found=found, hint=hint)

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.validation import load_json
 
 _DIGEST_ENTRY = "crc32"
@@ -73,9 +74,11 @@ def read_json(path: Path) -> dict[str, Any]:
         content = load_json(path)
     except (OSError, ValueError) as error:
         state = "torn" if path.is_file() else "missing"
-        raise ValueError(f"{path} is {state} ({error}). Resume from an earlier checkpoint.") from None
+        raise InvalidValueError(
+            f"{path} is {state} ({error}). Resume from an earlier checkpoint.", option=path.name
+        ) from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a JSON object. Resume from an earlier checkpoint.")
+        raise InvalidValueError(f"{path} is not a JSON object. Resume from an earlier checkpoint.", option=path.name)
     digest = content.pop(_DIGEST_ENTRY, None)
     if digest is not None and digest != zlib.crc32(json.dumps(content).encode()):
         raise ValueError(f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint.")

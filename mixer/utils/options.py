@@ -3,6 +3,8 @@
 from dataclasses import fields
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from mixer.utils.errors import wrong_value
+
 
 def check_options(rule: Any) -> None:
     """Checks the options of an object; `None` passes if it is the default.
@@ -31,4 +33,4 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """
     if value not in choices:
         *most, last = map(repr, choices)
-        raise ValueError(f"{name} must be {', '.join(most)} or {last}, got {value!r}.")
+        raise wrong_value(name, f"must be {', '.join(most)} or {last}, got {value!r}.")

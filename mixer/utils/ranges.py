@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from mixer.utils.errors import wrong_value
+
 
 def check_range(name: str, value: float, least: float, most: float, hint: str) -> None:
     """Refuses a value outside its range.
@@ -21,7 +23,7 @@ def check_range(name: str, value: float, least: float, most: float, hint: str) -
     """
     if not (_is_number(value) and least <= value <= most and math.isfinite(value)):
         bounds = f"{least} or more" if most == math.inf else f"in [{least}, {most}]"
-        raise ValueError(f"{name} must be {bounds}, got {_shown(value)}; {hint}.")
+        raise wrong_value(name, f"must be {bounds}, got {_shown(value)}; {hint}.")
 
 
 def check_decay(name: str, value: float, hint: str) -> None:
@@ -31,7 +33,7 @@ def check_decay(name: str, value: float, hint: str) -> None:
         ValueError: If the value is outside [0, 1), NaN or no number.
     """
     if not (_is_number(value) and 0.0 <= value < 1.0):
-        raise ValueError(f"{name} must be in [0, 1), got {_shown(value)}; {hint}.")
+        raise wrong_value(name, f"must be in [0, 1), got {_shown(value)}; {hint}.")
 
 
 def check_temperature(name: str, value: float, hint: str) -> None:
@@ -41,7 +43,7 @@ def check_temperature(name: str, value: float, hint: str) -> None:
         ValueError: If it is not above 0, NaN or no number.
     """
     if not (_is_number(value) and value > 0.0):
-        raise ValueError(f"{name} must be above 0, got {_shown(value)}; {hint}.")
+        raise wrong_value(name, f"must be above 0, got {_shown(value)}; {hint}.")
 
 
 def check_count(name: str, value: int, least: int, hint: str) -> None:
@@ -51,7 +53,7 @@ def check_count(name: str, value: int, least: int, hint: str) -> None:
         ValueError: If it is.
     """
     if not (isinstance(value, (int, np.integer)) and _is_number(value)) or value < least:
-        raise ValueError(f"{name} must be a whole number, {least} or more, got {_shown(value)}; {hint}.")
+        raise wrong_value(name, f"must be a whole number, {least} or more, got {_shown(value)}; {hint}.")
 
 
 IntervalSteps = Annotated[int, check_count, 1, "1 decides after every step"]

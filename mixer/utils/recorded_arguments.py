@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from mixer.utils.errors import wrong_type
 from mixer.utils.text import did_you_mean
 from mixer.utils.user_code import library_of
 
@@ -42,7 +43,7 @@ def check_keywords(names: Iterable[str], known: Sequence[str], owner: str) -> No
         renamed = (name.replace(word, own) for word, own in _SYNONYMS.items() if word in name)
         hint = next((f" Did you mean {one!r}?" for one in renamed if one in known), did_you_mean(name, known))
         there_are = f" There are {', '.join(known)}."
-        raise TypeError(f"{owner} has no argument {name!r}.{hint or there_are}")
+        raise wrong_type(owner, f"has no argument {name!r}.{hint or there_are}")
 
 
 def names_arguments(kind: type[T]) -> type[T]:

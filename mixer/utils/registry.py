@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from mixer.utils.errors import InvalidValueError, wrong_type
+
 Rule = TypeVar("Rule")
 
 
@@ -28,7 +30,9 @@ def choose(name: str, classes: Mapping[str, type[Rule]], option: str, kind: str)
     if key not in by_key:
         near = difflib.get_close_matches(key, by_key, n=1)
         hint = f" Did you mean {by_key[near[0]].__name__!r}?" if near else ""
-        raise ValueError(f"{option}: no {kind} is called {name!r}.{hint} There are {', '.join(classes)}.")
+        raise InvalidValueError(
+            f"{option}: no {kind} is called {name!r}.{hint} There are {', '.join(classes)}.", option=option
+        )
     rule = by_key[key]
     required = [
         parameter.name
@@ -36,7 +40,9 @@ def choose(name: str, classes: Mapping[str, type[Rule]], option: str, kind: str)
         if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
     ]
     if required:
-        raise ValueError(f"{option}: {rule.__name__} needs {required}; give an instance: {rule.__name__}(...).")
+        raise InvalidValueError(
+            f"{option}: {rule.__name__} needs {required}; give an instance: {rule.__name__}(...).", option=option
+        )
     return rule()
 
 
@@ -74,4 +80,4 @@ def refuse_class(value: object, base: type, option: str) -> None:
         TypeError: If the value is a subclass of `base`.
     """
     if inspect.isclass(value) and issubclass(value, base):
-        raise TypeError(f"{option} is the class {value.__name__}; give an instance: {option}={value.__name__}(...).")
+        raise wrong_type(option, f"is the class {value.__name__}; give an instance: {option}={value.__name__}(...).")

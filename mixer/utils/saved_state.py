@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_value
 from mixer.utils.text import shortened
 from mixer.utils.user_code import library_of
 
@@ -41,7 +42,9 @@ class HasState:
         """
         own, kind = sorted(self.state_dict()), self._state_name
         if sorted(state) != own:
-            raise ValueError(f"{type(self).__name__} remembers {own}, but the saved {kind} has {sorted(state)}.")
+            raise InvalidValueError(
+                f"{type(self).__name__} remembers {own}, but the saved {kind} has {sorted(state)}.", option="state"
+            )
         for name in self._remembered_names():
             setattr(self, name, _loaded(getattr(self, name), state[name.lstrip("_")]))
 
@@ -53,10 +56,8 @@ class HasState:
         """
         missing = [name for name in self._remembered_names() if not hasattr(self, name)]
         if missing:
-            raise TypeError(
-                f"{type(self).__name__}: remembered must be a tuple of names of attributes that start sets, but "
-                f"{missing} are none."
-            )
+            text = f"{type(self).__name__}: remembered must name attributes that start sets; {missing} are none."
+            raise InvalidTypeError(text, option="remembered")
 
     @classmethod
     def _remembered_names(cls) -> list[str]:
@@ -117,20 +118,20 @@ def check_form(saved: Any, own: Any, name: str) -> None:
         _check_mapping(saved, own, name)
     elif isinstance(own, list | tuple):
         if not isinstance(saved, list | tuple):
-            raise ValueError(f"{name} must be a list, but {_kind(saved)} was saved")
+            raise wrong_value(name, f"must be a list, but {_kind(saved)} was saved")
         for place, part in enumerate(saved):
             check_form(part, own[0] if own else None, f"{name}[{place}]")
     elif isinstance(own, bool | str):
         if type(saved) is not type(own):
-            raise ValueError(f"{name} must be {_kind(own)}, but {_kind(saved)} was saved")
+            raise wrong_value(name, f"must be {_kind(own)}, but {_kind(saved)} was saved")
     elif isinstance(own, int | float) and (isinstance(saved, bool) or not isinstance(saved, int | float)):
-        raise ValueError(f"{name} must be a number, but {_kind(saved)} was saved")
+        raise wrong_value(name, f"must be a number, but {_kind(saved)} was saved")
 
 
 def _check_mapping(saved: Any, own: Mapping[str, Any], name: str) -> None:
     if not isinstance(saved, Mapping) or sorted(saved) != sorted(own):
         description = sorted(saved) if isinstance(saved, Mapping) else _kind(saved)
-        raise ValueError(f"{name} has the state {sorted(own)}, but the saved state has {description}")
+        raise wrong_value(name, f"has the state {sorted(own)}, but the saved state has {description}")
     for key, part in own.items():
         check_form(saved[key], part, f"{name}: {key}")
 
@@ -175,6 +176,5 @@ def from_plain(values: Sequence[Any], *shape: int, dtype: Any = np.float64) -> N
             raise TypeError
         return np.array(values, dtype=dtype).reshape(shape)
     except (ValueError, TypeError, OverflowError):
-        raise ValueError(
-            f"the saved state must have lists of numbers of the shape {list(shape)}, got {reprlib.repr(values)}."
-        ) from None
+        text = f"the saved state must have lists of numbers of the shape {list(shape)}, got {reprlib.repr(values)}."
+        raise InvalidValueError(text, option="state") from None

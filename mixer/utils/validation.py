@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
 from mixer.utils.text import shortened
 
 MOST_JSON_BYTES = 512 * 2**20
@@ -98,7 +99,7 @@ def refusing_damage(what: str) -> Iterator[None]:
         text = f"{what} is damaged ({shortened(reason, _LONGEST_REASON)})"
         if isinstance(error, KeyError):  # an entry is missing
             text += ", or another version of adaptive-mixer wrote it: use that version, or start anew from the weights"
-        raise ValueError(text) from error
+        raise InvalidValueError(text, option=what, found=reason) from error
 
 
 def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
@@ -115,7 +116,7 @@ def whole_number(value: Any, name: str, least: int = 0, most: int = 2**63 - 1) -
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         saved = shortened(repr(value), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, but {saved} was saved")
+        raise wrong_value(name, f"must be a whole number from {least} to {most}, but {saved} was saved")
     return value
 
 
@@ -134,7 +135,7 @@ def finite_number(value: Any, name: str, least: float = -math.inf, most: float =
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not -MOST_FLOAT <= value <= MOST_FLOAT or not least <= value <= most:
         saved = shortened(repr(value), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a number from {least} to {most}, but {saved} was saved")
+        raise wrong_value(name, f"must be a number from {least} to {most}, but {saved} was saved")
     return float(value)
 
 
@@ -152,7 +153,7 @@ def finite_numbers(values: Any, name: str, length: int | None = None) -> FloatAr
     if not isinstance(values, list | tuple) or (length is not None and len(values) != length):
         number = "" if length is None else f"{length} "
         saved = shortened(repr(values), _LONGEST_REASON)
-        raise ValueError(f"{name} must be a list of {number}numbers, but {saved} was saved")
+        raise wrong_value(name, f"must be a list of {number}numbers, but {saved} was saved")
     return np.array([finite_number(value, name) for value in values], dtype=np.float64)
 
 
@@ -160,13 +161,13 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where: str) -> None:
+def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], option: str) -> None:
     """Refuses a function that does not accept its positional arguments.
 
     Args:
         function: The function. Functions without a signature, such as built-in ones, are not checked.
         parameters: Names of the arguments.
-        where: Name of the function for errors.
+        option: Name of the option that takes the function.
 
     Raises:
         TypeError: If its signature does not match.
@@ -178,7 +179,5 @@ def check_takes(function: Callable[..., Any], parameters: tuple[str, ...], where
     try:
         signature.bind(*parameters)
     except TypeError as error:
-        raise TypeError(
-            f"{where} is called as f({', '.join(parameters)}), but this one takes {signature} ({error}). Declare all "
-            "of these parameters."
-        ) from None
+        call = f"f({', '.join(parameters)})"
+        raise wrong_type(option, f": a function is called as {call}, this one takes {signature} ({error}).") from None

@@ -69,7 +69,7 @@ def test_a_run_reports_to_ray_and_goes_on_after_a_failure_from_the_checkpoint_th
         (tmp_path / "failed").mkdir()
         (tmp_path / "failed" / "fail").touch()
         failed = _fit(tmp_path, "failed")
-        with pytest.raises(TypeError, match="Stream 'a': a dataset needs"):
+        with pytest.raises(TypeError, match="Stream 'a': dataset needs"):
             as_streams({"a": ray.data.range(8).iterator()})  # a shard of its data
     finally:
         ray.shutdown()

@@ -164,7 +164,7 @@ NO_MEMORY = {"has_memory": False, "mixing": lambda: "Uniform"}
     ("before", "changes", "message"),
     [
         (NO_MEMORY, {}, "'memory'.*not in the checkpoint"),
-        ({}, NO_MEMORY, "the policy was ReplayRatio|the streams were"),
+        ({}, NO_MEMORY, "mixing was ReplayRatio|the streams were"),
         ({}, {"capacity": 15}, "capacity=14"),
         ({}, {"streams": lambda: {"a": Tokens(37, 9, length=8), "b": Tokens(30, 1, length=8)}}, "'a' has changed"),
     ],

@@ -17,6 +17,7 @@ from mixer.gradients.probe.reading import Desk
 from mixer.gradients.probe.row_streams import at_least_float32
 from mixer.gradients.probe.sums import Target
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 logger = logging.get_logger(__name__)
 
@@ -57,10 +58,8 @@ class Covered:
         reason = _replaced(kinds)
         if not self.parameters:
             kinds_here = sorted({type(module).__name__ for module in kinds})
-            raise ValueError(
-                f"None of the layers can be read: they are of kinds {kinds_here}; supported are Linear, Conv1D, "
-                f"Embedding, LayerNorm and RMSNorm. {reason}Use homogeneous=True, with one stream per micro-batch."
-            )
+            text = f"None of the layers can be read, of kinds {kinds_here}. {reason}Use homogeneous=True."
+            raise InvalidValueError(text, option="model")
         self.targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(self.parameters))
         self.captures = () if any_kind else _captures(kinds, self.parameters, desk)
         self.left_out: set[int] = set()
@@ -94,11 +93,8 @@ class Covered:
         self.left_out = set(np.flatnonzero(failures).tolist())
         self.warn((self.targets[index].name, self.parameters[index]) for index in self.left_out)
         if not self.read:
-            raise ValueError(
-                "The gradient probe could read no layer: no layer's inputs have as their first axis the rows of the "
-                "batch, one for each of the stream_ids of start(), or no backward came between start() and finish(). "
-                "Give one id per row of the inputs, or use homogeneous=True, with one stream per micro-batch."
-            )
+            text = "has no readable layer: give one of stream_ids per row of the inputs, and run a backward; or use"
+            raise wrong_value("model", f"{text} homogeneous=True.")
 
     def warn(self, missed: Iterable[tuple[str, nn.Parameter]], reason: str = "") -> None:
         """Warns once of each parameter that is left out.
@@ -137,7 +133,9 @@ def _check(
 ) -> None:
     modules = list(model.modules())
     if any(isinstance(module.__dict__.get("forward"), Capture) for module in modules):
-        raise ValueError("another GradientProbe is reading this model: call its finish() or cancel() first.")
+        raise InvalidValueError(
+            "another GradientProbe is reading this model: call its finish() or cancel() first.", option="model"
+        )
     is_fsdp1 = any(isinstance(module, FullyShardedDataParallel) for module in modules)
     if is_fsdp1 or (owners and not any(one.numel() for one in owners)):
         raise ValueError(
@@ -145,16 +143,15 @@ def _check(
             "(fully_shard, fsdp_version=2), or DDP."
         )
     if not owners:
-        raise ValueError(
-            "The model has no trainable parameters, so there is no gradient to measure: set requires_grad on some."
+        raise wrong_value(
+            "model", "has no trainable parameters, so there is no gradient to measure: set requires_grad on some."
         )
     if not wanted:
         names = sorted({name for own in owners.values() for name, _ in own.modules})
-        raise ValueError(f"layers={layers} matches no trainable parameter; layers are named like {names[:5]}.")
+        raise wrong_value("layers", f"={layers} matches no trainable parameter; layers are named like {names[:5]}.")
     if any_kind and any(isinstance(one, DTensor) for one in wanted):
-        raise ValueError(
-            "homogeneous=True reads each rank's own gradients, and FSDP2 shards them. Use homogeneous=False with "
-            "mode='sketch', or DDP."
+        raise wrong_value(
+            "homogeneous", "=True reads each rank's own gradients, and FSDP2 shards them. Use mode='sketch'."
         )
 
 

@@ -89,7 +89,7 @@ class GradientProbe:
         probe_arguments.check_arguments(model, num_streams, mode, layers, sketch_size, world_size)
         self._accumulates = mode == "sketch" or exact_accumulate
         if not self._accumulates and (world_size > 1 or homogeneous):
-            raise probe_arguments.refusal(f"a world_size of {world_size}" if world_size > 1 else "homogeneous=True")
+            raise probe_arguments.exact_refusal(f"world_size is {world_size}" if world_size > 1 else "homogeneous=True")
         probe_arguments.check_ranks(world_size)
         self.model, self.num_streams, self.mode = model, num_streams, mode
         self._homogeneous, self._world_size, self._variance = homogeneous, world_size, variance
@@ -134,7 +134,7 @@ class GradientProbe:
         try:
             ids, items = probe_arguments.check_rows(stream_ids, num_items, self.num_streams, self._homogeneous)
             if self._totals is not None and not self._accumulates:
-                raise probe_arguments.refusal("a second micro-batch")
+                raise probe_arguments.exact_refusal("a second one came")
             with self._stopwatch.running():
                 totals = self._begin(draw) if self._totals is None else self._totals
                 self._close_reading(totals)

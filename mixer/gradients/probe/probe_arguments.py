@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 
 
 def check_arguments(
@@ -21,22 +22,19 @@ def check_arguments(
         TypeError: If the model is no module.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got a {type(model).__name__}: {model!r}.")
+        raise wrong_type("model", f"must be a torch.nn.Module, got a {type(model).__name__}: {model!r}.")
     for name, value in (("num_streams", num_streams), ("sketch_size", sketch_size), ("world_size", world_size)):
-        if not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
-    if mode not in ("exact", "sketch"):
-        raise ValueError(f"mode must be 'exact' or 'sketch', got {mode!r}.")
+        require(isinstance(value, int | np.integer) and value >= 1, name, "a whole number of at least 1", value)
+    require(mode in ("exact", "sketch"), "mode", "'exact' or 'sketch'", mode)
     if isinstance(layers, str):
-        raise ValueError(f"layers must be a list of patterns, got the text {layers!r}: write [{layers!r}].")
+        raise wrong_value("layers", f"must be a list of patterns, got the text {layers!r}: write [{layers!r}].")
 
 
 def check_ranks(world_size: int) -> None:
     """Raises a `ValueError` for several ranks without a process group."""
     if world_size > 1 and not is_distributed():
-        raise ValueError(
-            f"world_size={world_size} ranks need a process group, and there is none: call "
-            "torch.distributed.init_process_group first, or leave world_size out."
+        raise wrong_value(
+            "world_size", f"={world_size} ranks need a process group: call torch.distributed.init_process_group first."
         )
 
 
@@ -45,16 +43,17 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def refusal(what: str) -> ValueError:
-    """Returns the error of an exact probe that would multiply parts of a gradient.
+def exact_refusal(what: str, option: str = "mode") -> InvalidValueError:
+    """Returns the error of an exact probe whose gradient would come in parts: their products lack the cross terms.
 
     Args:
         what: The source of the parts.
+        option: Name of the option that asks for an exact probe.
     """
-    return ValueError(
-        f"mode='exact' multiplies the gradients of one micro-batch on one rank, and there is {what}: products of parts "
-        "lack the cross terms. Use mode='sketch', or exact_accumulate=True, which holds num_streams times the "
-        "parameters."
+    return wrong_value(
+        option,
+        f"='exact' needs the gradient of one micro-batch on one rank, but {what}. Use 'sketch', or "
+        "exact_accumulate=True, which needs memory for one copy of the parameters per stream.",
     )
 
 
@@ -78,19 +77,16 @@ def check_rows(
     ids = _whole_numbers(stream_ids, "stream_ids")
     items = np.ones_like(ids) if num_items is None else _whole_numbers(num_items, "num_items")
     if not len(ids) or ids.min() < 0 or ids.max() >= num_streams:
-        raise ValueError(
-            f"stream_ids must be a stream from 0 to {num_streams - 1} for each row, and at least one; "
-            f"got {np.unique(ids).tolist()[:8]}."
+        raise wrong_value(
+            "stream_ids", f"must be from 0 to {num_streams - 1}, one for each row, got {np.unique(ids).tolist()[:8]}."
         )
     if items.shape != ids.shape or items.min() < 0:
-        raise ValueError(
-            f"num_items must be one number from 0 on for each of the {len(ids)} rows; got {len(items)}: "
-            f"{items.tolist()[:8]}."
+        raise wrong_value(
+            "num_items", f"must be a number from 0 on for each of the {len(ids)} rows, got {items.tolist()[:8]}."
         )
     if is_homogeneous and ids.min() != ids.max():
-        raise ValueError(
-            f"homogeneous=True needs micro-batches of one stream, got stream_ids of {np.unique(ids).tolist()}: call "
-            "start() for each stream's rows, or use homogeneous=False."
+        raise wrong_value(
+            "homogeneous", f"=True needs rows of one stream, got stream_ids of {np.unique(ids).tolist()}."
         )
     return ids, items
 
@@ -101,12 +97,11 @@ def factors_of(loss_scale: float, loss_weights: ArrayLike | None, num_streams: i
     Raises:
         ValueError: If an argument is outside its range.
     """
-    if not 0.0 < loss_scale < float("inf"):
-        raise ValueError(f"loss_scale must be a number greater than 0, got {loss_scale!r}.")
+    require(0.0 < loss_scale < float("inf"), "loss_scale", "a number greater than 0", loss_scale)
     weights = np.ones(num_streams) if loss_weights is None else np.asarray(loss_weights, dtype=np.float64)
     if weights.shape != (num_streams,):
-        raise ValueError(
-            f"loss_weights must be one number for each of the {num_streams} streams, got shape {list(weights.shape)}."
+        raise wrong_value(
+            "loss_weights", f"must be one number for each of {num_streams} streams, got shape {list(weights.shape)}."
         )
     return weights * loss_scale
 
@@ -114,5 +109,5 @@ def factors_of(loss_scale: float, loss_weights: ArrayLike | None, num_streams: i
 def _whole_numbers(values: Any, name: str) -> Int64Array:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise ValueError(f"{name} must be one whole number per row, got shape {list(array.shape)} of {array.dtype}.")
+        raise wrong_value(name, f"must be one whole number per row, got shape {list(array.shape)} of {array.dtype}.")
     return array.astype(np.int64)

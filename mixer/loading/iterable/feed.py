@@ -13,6 +13,7 @@ from mixer.loading.iterable.source import RowSource
 from mixer.mixture.controller import Mixing
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import read_json, write_json
 from mixer.utils.validation import refusing_damage
 
@@ -177,7 +178,8 @@ class Feed:
                 with refusing_damage(f"the position of stream {name!r} in a file rows-RANK.json of {folder}"):
                     rows.load_state_dict(saved, rank, allow_inexact)
             elif not allow_inexact:
-                raise ValueError(f"{folder} has no position of stream {name!r}: a file rows-RANK.json is missing.")
+                text = f"{folder} has no position of stream {name!r}: a file rows-RANK.json is missing."
+                raise InvalidValueError(text, option="resume_from_checkpoint", stream=name)
 
     def stop(self) -> None:
         """Stops the workers."""
@@ -195,10 +197,13 @@ class Feed:
                 numbers.append(_FAILED)
         return np.array(numbers, dtype=np.int64), failure
 
-    def _empty(self, stream_id: int) -> ValueError:
-        return ValueError(
+    def _empty(self, stream_id: int) -> InvalidValueError:
+        name = self._mixing.names[stream_id]
+        return InvalidValueError(
             f"At least one of {self._world_size} ranks received no row in a whole pass over the iterable stream "
-            f"{self._mixing.names[stream_id]!r}: it has no rows, or the shards (files) that datasets gave to this rank "
+            f"{name!r}: it has no rows, or the shards (files) that datasets gave to this rank "
             f"are empty and the others have more than {_MOST_SURPLUS:,} rows, too many to share them out. Remove empty "
-            "files, divide the data set anew (dataset.reshard(), or fewer and larger files), or use fewer ranks."
+            "files, divide the data set anew (dataset.reshard(), or fewer and larger files), or use fewer ranks.",
+            option="dataset",
+            stream=name,
         )

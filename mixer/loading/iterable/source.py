@@ -15,6 +15,7 @@ from mixer.loading.preprocessing import is_stateful
 from mixer.loading.reader import SampleError
 from mixer.loading.workers import WorkerOptions, WorkerTimeoutError, likely_cause
 from mixer.mixture.bad_samples import first_whole
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import RandomState
 
 logger = logging.get_logger(__name__)
@@ -168,7 +169,8 @@ class RowSource:
             )
             consequence = "Rows are repeated or lost."
         if problem and not allow_inexact:
-            raise ValueError(f"Stream {self._name!r}: {problem}. To resume approximately, set allow_inexact=True.")
+            text = f"Stream {self._name!r}: {problem}. To resume approximately, set allow_inexact=True."
+            raise InvalidValueError(text, option="allow_inexact", stream=self._name)
         if problem:
             logger.warning("Stream %r: %s. %s", self._name, problem, consequence)
         self.stop()

@@ -8,13 +8,14 @@ from transformers import TrainingArguments
 from transformers.utils import logging
 
 from mixer.gradients.probe import GradientProbe
+from mixer.gradients.probe.probe_arguments import exact_refusal
 from mixer.loading.loaded_step import StepBatch, StepResult
 from mixer.measurements import Gradients, GradientStatistics, Results
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.controller import Mixing
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.plan import RunPlan
-from mixer.run.probing import ProbedSteps, exact_refusal
+from mixer.run.probing import ProbedSteps
 
 logger = logging.get_logger(__name__)
 
@@ -70,9 +71,9 @@ class RunProbe(StepHook):
         self._homogeneous = homogeneous = self.options.homogeneous or self._passes.is_packed(batch)
         num_micro_batches = len(batch.micro_batches)
         if self.options.needs_one_micro_batch and homogeneous:
-            raise exact_refusal("samples are packed into rows, so that micro-batches are of one stream each")
+            raise exact_refusal("micro-batches of packed rows are of one stream each", "probe.mode")
         if self.options.needs_one_micro_batch and num_micro_batches > 1:
-            raise exact_refusal(f"this step has {num_micro_batches} micro-batches")
+            raise exact_refusal(f"this step has {num_micro_batches} micro-batches", "probe.mode")
         mode = self._mode(2 if homogeneous else num_micro_batches)
         if (mode, homogeneous) not in self._probes:
             self._probes[mode, homogeneous] = self._make(model, mode, homogeneous)
@@ -195,6 +196,6 @@ def _check_exact(plan: RunPlan, args: TrainingArguments, mixing: Mixing) -> None
         "streams that differ have micro-batches of their own": plan.streams_differ and not is_one,
     }
     for reason in (reason for reason, applies in reasons.items() if applies):
-        raise exact_refusal(reason)
+        raise exact_refusal(reason, "probe.mode")
     if not is_one and mixing.decision.loss_weights is not None:
-        raise exact_refusal(f"mixing={plan.policy.name} weights losses, which needs micro-batches of one stream each")
+        raise exact_refusal(f"{plan.policy.name} weights losses, so micro-batches are of one stream each", "probe.mode")

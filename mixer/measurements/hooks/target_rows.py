@@ -23,6 +23,7 @@ from mixer.run.hf_compat import collator_removing_columns
 from mixer.run.loading import data_seed
 from mixer.run.plan import TargetSplits
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.random_state import seeded
 from mixer.utils.text import first_of, safe_names
 
@@ -47,9 +48,8 @@ def split_targets(trainer: Trainer, objective: Objective | None, policy: Policy)
     sets: Any = trainer.eval_dataset
     if not isinstance(sets, dict):
         has = "is missing" if sets is None else f"is a {type(sets).__name__}"
-        raise ValueError(
-            f"objective: its targets are evaluation sets by name, but eval_dataset {has}: pass a dict such as "
-            "{'target': dataset}."
+        raise wrong_value(
+            "objective", f": its targets are evaluation sets by name, but eval_dataset {has}: pass a dict."
         )
     objective = objective.of_sets(list(sets))
     rows: dict[str, Any] = dict(safe_names(objective.development_sets, "development_sets"))
@@ -83,9 +83,8 @@ def _in_words(taken: Mapping[str, int], test: Mapping[str, Any]) -> str:
 def _check_own_rows(rows: Mapping[str, Any], objective: Objective) -> None:
     unknown = [name for name in rows if name not in objective.names]
     if unknown:
-        raise ValueError(
-            f"objective: development_sets: {unknown} are no targets of the objective, which has "
-            f"{list(objective.names)}."
+        raise wrong_value(
+            "objective.development_sets", f"must be targets, {list(objective.names)}; {unknown} are none."
         )
 
 
@@ -93,9 +92,13 @@ def _check_rows(name: str, rows: Any) -> None:
     kind = type(rows).__name__
     if isinstance(rows, str | bytes) or not hasattr(rows, "__getitem__") or not isinstance(rows, Sized):
         found = f"{rows!r:.100}" if isinstance(rows, str | bytes) else f"a {kind} without length and places"
-        raise ValueError(f"development_sets[{name!r}] must be a data set with development rows, got {found}.")
+        raise wrong_value(
+            "development_sets", f"[{name!r}] must be a data set with development rows, got {found}.", stream=name
+        )
     if not len(rows):
-        raise ValueError(f"development_sets[{name!r}] must have development rows, got a {kind} with none.")
+        raise wrong_value(
+            "development_sets", f"[{name!r}] must have development rows, got a {kind} with none.", stream=name
+        )
 
 
 def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
@@ -105,10 +108,11 @@ def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
         raise ValueError(f"{called} has no length, so no part of it can be set aside as development rows. {hint}")
     num_development = round(share * len(dataset))
     if not 0 < num_development < len(dataset):
-        raise ValueError(
+        raise InvalidValueError(
             f"{called}: development_share={share} sets {num_development} of its {len(dataset)} "
             f"row{'s' * (len(dataset) != 1)} aside as development rows; those and the test rows need one or more each."
-            f" {hint}"
+            f" {hint}",
+            option="development_share",
         )
     order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
     return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_development]))
@@ -130,9 +134,9 @@ class TargetRows:
         trainer, plan = passes.trainer, passes.plan
         names, seed = [stream.name for stream in plan.streams], data_seed(trainer.args)
         if name not in names and plan.have_losses:
-            raise ValueError(
-                f"objective: the streams have losses or heads of their own, so the target {name!r} must be named like "
-                f"the one that it is evaluated with; the streams are {names}."
+            raise wrong_value(
+                "objective",
+                f": its target {name!r} must be named like the stream that it is evaluated with, of {names}.",
             )
         stream = plan.streams[names.index(name)] if name in names else None
         self._stream_id, self._seed = 0 if stream is None else names.index(name), seed

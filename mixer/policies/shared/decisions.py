@@ -8,6 +8,7 @@ import numpy as np
 from mixer.policies.contract import Decision
 from mixer.policies.shared.shares import share_out
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.errors import wrong_value
 
 
 def with_weights(decision: Decision, weights: FloatArray, active: BoolArray) -> Decision:
@@ -81,8 +82,8 @@ def check_acts_on(name: str, acts_on: str) -> None:
         ValueError: For any other value.
     """
     if acts_on not in ("sampling", "loss"):
-        raise ValueError(
-            f"{name} must be 'sampling' (changes the samples) or 'loss' (changes the loss weights), got {acts_on!r}."
+        raise wrong_value(
+            name, f"must be 'sampling' (changes the samples) or 'loss' (changes the loss weights), got {acts_on!r}."
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_value
 from mixer.utils.saved_state import HasState
 
 
@@ -26,7 +27,9 @@ class LossHistory(HasState):
 
     def __init__(self, max_points: int):
         if not isinstance(max_points, int) or max_points < 8 or max_points % 2:
-            raise ValueError(f"max_points must be an even number, 8 or more, got {max_points}; 64 is plenty for a fit.")
+            raise wrong_value(
+                "max_points", f"must be an even number, 8 or more, got {max_points}; 64 is plenty for a fit."
+            )
         self.max_points = max_points
         self.start(0)
 

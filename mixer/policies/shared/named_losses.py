@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from numbers import Real
 
+from mixer.utils.errors import wrong_value
+
 
 def check_losses(where: str, losses: object) -> None:
     """Refuses losses that are not finite numbers, before the streams are known.
@@ -16,7 +18,7 @@ def check_losses(where: str, losses: object) -> None:
         ValueError: If they are no mapping, or a loss is no finite number.
     """
     if not isinstance(losses, Mapping):
-        raise ValueError(f"{where} must map the names of streams to losses, got {type(losses).__name__}.")
+        raise wrong_value(where, f"must map the names of streams to losses, got {type(losses).__name__}.")
     for name, loss in losses.items():
         if not isinstance(loss, Real) or not math.isfinite(loss):
-            raise ValueError(f"{where} must be finite numbers, but {name!r} has {loss!r}.")
+            raise wrong_value(where, f"must be finite numbers, but {name!r} has {loss!r}.", stream=name, found=loss)

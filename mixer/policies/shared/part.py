@@ -9,6 +9,7 @@ import numpy as np
 from mixer.policies.contract import Mixture, Observation
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_value
 
 _ROUNDING = 1e-9
 
@@ -34,7 +35,7 @@ def part_of_mixture(mixture: Mixture, ids: Sequence[int]) -> Mixture:
     names, index = tuple(mixture.names[k] for k in ids), np.asarray(ids, dtype=np.int64)
     weights = mixture.weights[index]
     if not weights.sum() > 0.0:
-        raise ValueError(f"the weights of {list(names)} are all 0; give at least one of these streams a positive one.")
+        raise wrong_value("weights", f"of {list(names)} must not all be 0: give one of these streams a positive one.")
     return replace(
         mixture,
         names=names,

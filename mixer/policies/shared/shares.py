@@ -3,6 +3,7 @@
 import numpy as np
 
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.errors import InvalidValueError
 
 
 def shares(weights: FloatArray) -> FloatArray:
@@ -65,10 +66,8 @@ def resolve_least(least: float | None, usual: float, num_streams: int, who: str,
     if least is None:
         return min(usual, half)
     if least * num_streams > 1.0 + 1e-12:
-        raise ValueError(
-            f"{who}: {option} {least} for each of {num_streams} streams is more than 1 in all; "
-            f"give {option}={half:.2g} or so, or leave it out."
-        )
+        text = f"{who}: {option} {least} for each of {num_streams} streams is more than 1 in all; leave it out."
+        raise InvalidValueError(text, option=option)
     return least
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.text import safe_names
 
 SkillGraph = Mapping[str, Mapping[str, float]] | Sequence[Sequence[float]] | FloatArray
@@ -35,12 +36,12 @@ def graph_array(graph: SkillGraph | None, names: Sequence[str]) -> FloatArray:
 
 def _by_name(graph: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> FloatArray:
     if not all(isinstance(row, Mapping) for row in graph.values()):
-        raise ValueError(f"SkillIt: the graph must have a mapping for each helper, got {graph!r}; {_HINT}.")
+        raise wrong_value("graph", f"SkillIt: the graph must have a mapping for each helper, got {graph!r}; {_HINT}.")
     graph = {name: safe_names(row, "SkillIt: graph") for name, row in safe_names(graph, "SkillIt: graph").items()}
     named = set(graph).union(*graph.values())
     unknown = sorted(named - set(names))
     if unknown:
-        raise ValueError(f"SkillIt: the graph names {unknown}, but the streams are {list(names)}; {_HINT}.")
+        raise wrong_value("graph", f"SkillIt: the graph names {unknown}, but the streams are {list(names)}; {_HINT}.")
     rows = [[graph.get(i, {}).get(j, float(i == j)) for j in names] for i in names]
     return np.array(rows, dtype=np.float64)
 
@@ -49,10 +50,10 @@ def _in_order(graph: Sequence[Sequence[float]] | FloatArray, names: Sequence[str
     try:
         array = np.array(graph, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"SkillIt: the graph must be numbers in rows of equal length, got {graph!r}.") from None
+        raise wrong_value(
+            "graph", f"SkillIt: the graph must be numbers in rows of equal length, got {graph!r}."
+        ) from None
     if array.shape != (len(names), len(names)):
-        raise ValueError(
-            f"SkillIt: expected a graph of shape {[len(names)] * 2} for the streams {list(names)}, got "
-            f"{list(array.shape)}; {_HINT}."
-        )
+        text = f"SkillIt: the graph must have a row and a column for each of {list(names)}; {_HINT}."
+        raise InvalidValueError(text, option="graph", found=list(array.shape))
     return array

@@ -8,6 +8,7 @@ import numpy as np
 from mixer.policies.contract import weights_array
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.text import did_you_mean, safe_names
 
 
@@ -18,13 +19,13 @@ def check_targets(name: str, targets: object) -> None:
         ValueError: If it is a single text, no collection, or empty.
     """
     if isinstance(targets, str):
-        raise ValueError(f"{name} must be a list of names or importance by name, got a text: write [{targets!r}].")
+        raise wrong_value(name, f"must be a list of names or importance by name, got a text: write [{targets!r}].")
     if not isinstance(targets, Collection):
-        raise ValueError(
-            f"{name} must be a list of names or importance by name, got {targets!r}; None is for all streams."
+        raise wrong_value(
+            name, f"must be a list of names or importance by name, got {targets!r}; None is for all streams."
         )
     if not targets:
-        raise ValueError(f"{name} must name at least one stream, got none; None is for all streams.")
+        raise wrong_value(name, "must name at least one stream, got none; None is for all streams.")
 
 
 # Names of streams, or importance by name.
@@ -49,7 +50,9 @@ def target_weights(targets: Targets, names: Sequence[str], without: FloatArray, 
     unknown = [name for name in targets if name not in names]
     if unknown:
         hint = did_you_mean(str(unknown[0]), names)
-        raise ValueError(f"{where}: targets must be names of streams, {list(names)}; unknown: {unknown}.{hint}")
+        raise InvalidValueError(
+            f"{where}: targets must be names of streams, {list(names)}; unknown: {unknown}.{hint}", option="targets"
+        )
     importance = dict(targets) if isinstance(targets, Mapping) else dict.fromkeys(targets, 1.0)
     return shares(weights_array({name: importance.get(name, 0.0) for name in names}, names, f"{where}, targets"))
 

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from mixer.measurements.measurement import Needs
 from mixer.policies.contract import Decision, Mixture, Observation, Policy, Wrapped
+from mixer.utils.errors import wrong_type
 
 
 class Wrapper(Policy):
@@ -22,7 +23,7 @@ class Wrapper(Policy):
 
     def __init__(self, policy: Policy):
         if not isinstance(policy, Policy):
-            raise TypeError(f"policy must be a Policy to wrap, got {type(policy).__name__}.")
+            raise wrong_type("policy", f"must be a Policy to wrap, got {type(policy).__name__}.")
         super().__init__(unit=policy.unit)
         self.policy = policy
         self._inner_decision: Decision | None = None

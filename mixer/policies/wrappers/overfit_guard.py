@@ -13,6 +13,7 @@ from mixer.policies.shared.shares import shares
 from mixer.policies.shared.slopes import LARGEST
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import BoolArray, FloatArray
+from mixer.utils.errors import require
 from mixer.utils.ranges import check_count, check_range
 
 _LEAST_FALL = 0.01  # of the training loss
@@ -65,8 +66,7 @@ class OverfitGuard(Wrapper):
         returns_at: float = 0.8,
     ):
         super().__init__(policy)
-        if action not in ("reduce", "leave"):
-            raise ValueError(f"action must be 'reduce' or 'leave', got {action!r}.")
+        require(action in ("reduce", "leave"), "action", "'reduce' or 'leave'", action)
         check_count("patience", patience, 1, "1 acts on the first sign")
         check_range("min_rise", min_rise, 0, 10, "0.01 is 1 % above the least loss")
         check_range("least", least, 0, 1, "1/64 leaves a stream a few samples")

@@ -10,6 +10,7 @@ from mixer.policies.shared.decisions import in_batch, mean_factor, with_mean_fac
 from mixer.policies.shared.shares import shares
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_value
 from mixer.utils.ranges import check_range
 
 _NUM_BISECTIONS = 60  # halves an interval of 1 down to the resolution of a float
@@ -54,7 +55,9 @@ class TrustRegion(Wrapper):
     ):
         super().__init__(policy)
         if max_log_change is None and max_divergence is None:
-            raise ValueError("TrustRegion needs a limit, got None for both; give max_log_change or max_divergence.")
+            raise wrong_value(
+                "max_log_change", "TrustRegion needs a limit, got None for both; give max_log_change or max_divergence."
+            )
         if max_log_change is not None:
             check_range("max_log_change", max_log_change, 1e-9, 700, "0.5 lets a weight grow by two thirds")
         if max_divergence is not None:

@@ -2,6 +2,7 @@
 
 import math
 
+from mixer.utils.errors import require
 from mixer.utils.saved_state import HasState
 
 
@@ -21,8 +22,7 @@ class Average(HasState):
     remembered = ("value", "count")
 
     def __init__(self, decay: float):
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"decay must be in [0, 1), got {decay}.")
+        require(0.0 <= decay < 1.0, "decay", "in [0, 1)", decay)
         self.decay = decay
         self.value = 0.0
         self.count = 0
@@ -51,8 +51,7 @@ class Trend(Average):
 
     def __init__(self, decay: float, threshold: float):
         super().__init__(decay)
-        if not 0.0 <= threshold < math.inf:
-            raise ValueError(f"threshold must be a relative change of 0 or more, got {threshold}.")
+        require(0.0 <= threshold < math.inf, "threshold", "a relative change of 0 or more", threshold)
         self.threshold = threshold
         self._last_value = 0.0
         self._last_count = 0

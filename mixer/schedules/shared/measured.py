@@ -5,6 +5,7 @@ import math
 from mixer.measurements import GradientNoise, Noise
 from mixer.schedules.base import BatchDecision, ScheduleWithOptions
 from mixer.schedules.shared.average import Average
+from mixer.utils.errors import require
 
 
 class MeasuredSchedule(ScheduleWithOptions):
@@ -42,8 +43,7 @@ class MeasuredSchedule(ScheduleWithOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.interval_steps < 1:
-            raise ValueError(f"interval_steps must be at least 1, got {self.interval_steps}.")
+        require(self.interval_steps >= 1, "interval_steps", "at least 1", self.interval_steps)
         self._forget()
 
     def start(self, initial: int) -> BatchDecision:

@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from mixer.schedules.base import BatchDecision, BatchObservation, ScheduleWithOptions
+from mixer.utils.errors import wrong_value
 
 DecisionUnit = Literal["steps", "epochs"]
 
@@ -20,7 +21,7 @@ class MultipliedSchedule(ScheduleWithOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.interval, bool) or not isinstance(self.interval, int) or self.interval < 1:
-            raise ValueError(f"interval must be at least 1 of the {self.unit}, got {self.interval!r}.")
+            raise wrong_value("interval", f"must be at least 1 of the {self.unit}, got {self.interval!r}.")
 
     def start(self, initial: int) -> BatchDecision:
         """Starts with a whole size; see `Schedule.start`."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from mixer.schedules.base import BatchObservation
+from mixer.utils.errors import wrong_value
 
 Unit = Literal["steps", "epochs", "samples", "tokens", "labels", "progress"]
 
@@ -35,9 +36,9 @@ def check_points(points: Sequence[float], unit: Unit) -> list[float]:
     positions = [float(point) for point in points]
     most, where = (1.0, "in (0, 1]") if unit == "progress" else (math.inf, "above 0")
     if not positions or not all(0.0 < point <= most and point < math.inf for point in positions):
-        raise ValueError(
-            f"points must be {unit} {where}, at least one, got {positions}; initial= applies before the first."
+        raise wrong_value(
+            "points", f"must be {unit} {where}, at least one, got {positions}; initial= applies before the first."
         )
     if positions != sorted(set(positions)):
-        raise ValueError(f"points must ascend, got {positions}.")
+        raise wrong_value("points", f"must ascend, got {positions}.")
     return positions

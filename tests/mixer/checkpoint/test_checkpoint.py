@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem, read_state
 from mixer.utils.files import read_json, synced_later, write_json
+from tests.refusals import refused
 
 
 class TestWrite:
@@ -62,16 +63,16 @@ def test_what_was_not_synced_is_synced_before_the_checkpoint_counts(tmp_path, mo
 
 class TestRead:
     def test_a_file_that_is_missing_or_torn_at_any_length_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError, match=rf"{STATE_FILE}.*save_only_model=True.*without resume"):
+        with pytest.raises(FileNotFoundError):
             read_state(tmp_path)
         whole = json.dumps({"format": 1, "clock": {"step": 12, "batch_size": 8}}).encode()
         for content in [*(whole[:length] for length in range(len(whole))), b"\xff\xfe\x00"]:
             (tmp_path / STATE_FILE).write_bytes(content)
-            with pytest.raises(ValueError, match=r"is torn .*Resume from an earlier checkpoint"):
+            with refused("mixing.json"):
                 read_state(tmp_path)
         for other in ("[]", "3", "null", '"text"'):
             (tmp_path / STATE_FILE).write_text(other)
-            with pytest.raises(ValueError, match="is not a JSON object"):
+            with refused("mixing.json"):
                 read_state(tmp_path)
 
 

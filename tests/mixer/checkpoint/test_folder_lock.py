@@ -17,6 +17,7 @@ from mixer import MixingTrainer
 from mixer.checkpoint.lock import LOCK_FILE, FolderLock
 from tests.helpers import On
 from tests.mixer.trainer import runs
+from tests.refusals import refused
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def test_a_second_run_is_refused_by_name_and_spoils_nothing(tmp_path: Path) -> N
         changed = {path for path in tmp_path.rglob("*") if path.stat().st_mtime_ns != before.get(path)}
         assert changed <= {tmp_path / LOCK_FILE}
         (tmp_path / LOCK_FILE).write_text("")
-        with pytest.raises(ValueError, match="a process that has just started"):
+        with refused("output_dir"):
             FolderLock(tmp_path).acquire()
     first.train(resume_from_checkpoint=True)  # the other one was killed, and left nothing that is in the way
     assert not (tmp_path / LOCK_FILE).exists()
@@ -87,7 +88,7 @@ def test_a_folder_that_cannot_be_written_is_refused_early(tmp_path: Path, monkey
     assert error.value.filename == str(folder)
     assert os.listdir(folder) == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="output_dir: the run cannot write"):
+    with pytest.raises(NotADirectoryError):
         FolderLock(tmp_path / "file" / "run").acquire()
 
 

@@ -12,6 +12,7 @@ from transformers import Trainer
 from mixer import MixingTrainer
 from mixer.utils.errors import InvalidValueError
 from tests.helpers import InOrder, On, Tokens, arguments, build_model, weights_of
+from tests.refusals import refused
 
 STEPS, AT = 12, 6
 SAVES = {"save_strategy": "steps", "save_steps": AT, "optim": "adamw_torch", "learning_rate": 1e-2, "max_steps": STEPS}
@@ -133,7 +134,7 @@ def test_what_is_not_whole_is_refused(name: str, plain: Trainer, tmp_path: Path)
         if path.name != name:
             (checkpoint / path.name).write_bytes(path.read_bytes())
     for requested in (True, str(checkpoint)):
-        with pytest.raises(ValueError, match=r"checkpoint-6: it has no (?!mixing)"):
+        with refused("resume_from_checkpoint"):
             make(tmp_path).train(resume_from_checkpoint=requested)
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert state["global_step"] == AT

@@ -12,6 +12,7 @@ from mixer.checkpoint.checkpoint_files import read_state
 from mixer.trainer import resume
 from tests.helpers import three_streams
 from tests.mixer.trainer.runs import make, train
+from tests.refusals import refused
 
 SAVED: dict[str, Any] = {
     "max_steps": 2,
@@ -97,11 +98,11 @@ def test_what_takes_effect_is_told(tmp_path, checkpoint, caplog, name, changes) 
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"mixing": "Uniform"}, "policy"),
-        ({"mixing": Fixed({"a": 1, "b": 1, "c": 2})}, "policy|weights"),
-        ({"batch_size": schedules.AdaBatch([9], initial=16), "gradient_accumulation_steps": 1}, "schedule"),
+        ({"mixing": "Uniform"}, "mixing was"),
+        ({"mixing": Fixed({"a": 1, "b": 1, "c": 2})}, "mixing was|weights were"),
+        ({"batch_size": schedules.AdaBatch([9], initial=16), "gradient_accumulation_steps": 1}, "batch_size was"),
         ({"epoch_size": 20}, "epoch_size"),
-        ({"data_seed": 2}, "data seed"),
+        ({"data_seed": 2}, "data_seed"),
         ({"train_dataset": dict(reversed(three_streams().items()))}, "streams"),
         ({"optim": "sgd", "optim_args": "momentum=0.9"}, "optimizer was AdamW .* is SGD now"),
     ],
@@ -118,5 +119,5 @@ def test_an_optimizer_that_lacks_what_the_own_one_needs_is_named(tmp_path: Path)
         return trainer
 
     own(torch.optim.AdamW).train()
-    with pytest.raises(ValueError, match=r"Own needs .*'momentum'"):
+    with refused("optim"):
         own(torch.optim.SGD, momentum=0.9).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))

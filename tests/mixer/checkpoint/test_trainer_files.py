@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from mixer.checkpoint.trainer_files import check_trainer_state, find_unreadable
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -42,11 +43,11 @@ def test_where_all_can_be_read_there_is_no_error(checkpoint: Path) -> None:
 def test_numbers_that_no_run_counts_are_refused(name: str, value: object, checkpoint: Path) -> None:
     path = checkpoint / "trainer_state.json"
     path.write_text(json.dumps({"global_step": 3, name: value}))
-    with pytest.raises(ValueError, match=rf"{path} cannot be read \(ValueError: {name} must be .* Use an earlier"):
+    with refused("trainer_state.json"):
         check_trainer_state(checkpoint)
     for content in ("", "[]", '{"made up": 1}', "[" * 100_000):
         path.write_text(content)
-        with pytest.raises(ValueError, match=r"trainer_state\.json cannot be read"):
+        with refused("trainer_state.json"):
             check_trainer_state(checkpoint)
 
 
@@ -54,5 +55,5 @@ def test_a_step_that_is_not_that_of_the_mixture_is_refused(checkpoint: Path) -> 
     (checkpoint / "mixing.json").write_text(json.dumps({"clock": {"step": 3}}))
     check_trainer_state(checkpoint)
     (checkpoint / "mixing.json").write_text(json.dumps({"clock": {"step": 5}}))
-    with pytest.raises(ValueError, match=r"global_step is 3, but mixing\.json is of step 5"):
+    with refused("trainer_state.json"):
         check_trainer_state(checkpoint)

@@ -107,7 +107,7 @@ def test_a_ledger_that_vanishes_ends_the_run_and_its_rows_are_saved(what: str, t
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     trainer.add_callback(On(step_end=meddle))
-    with pytest.raises(WriteError, match="was removed or moved during the run"):
+    with pytest.raises(WriteError):
         trainer.train()
     assert set(range(5, 7)) <= set(Ledger(run / "ledger").to_pandas()["step"])  # since the last checkpoint
 

@@ -19,6 +19,7 @@ from mixer.checkpoint.load_weights import loaded_whole
 from tests.helpers import Tokens, weights_of
 from tests.mixer.trainer.runs import train
 from tests.ranks.warm import some
+from tests.refusals import refused
 
 SMALL = {
     **dict.fromkeys(("hidden_size", "d_model", "embed_dim", "moe_intermediate_size", "projection_dim"), 16),
@@ -178,10 +179,10 @@ def test_the_best_model_is_the_one_that_was_saved(tmp_path: Path) -> None:
 def test_another_model_is_refused_unless_that_is_wanted(tmp_path: Path) -> None:
     run(tmp_path, vit(), IMAGES, max_steps=2)
     deeper = vit(num_hidden_layers=3)
-    with pytest.raises(ValueError, match=r"checkpoint-2.*do not fit ViTForImage.*lacks.*layers\.2.*allow_inexact"):
+    with refused("resume_from_checkpoint"):
         run(tmp_path, deeper, IMAGES, tmp_path / "checkpoint-2")
     shallow = vit(num_hidden_layers=1)
-    with pytest.raises(ValueError, match=r"the model has no place for .*layers?\.1"):
+    with refused("resume_from_checkpoint"):
         run(tmp_path, shallow, IMAGES, tmp_path / "checkpoint-2")
 
 
@@ -197,5 +198,5 @@ def test_an_adapter_that_lacks_weights_is_refused(tmp_path: Path) -> None:
     state = load_file(file)
     save_file({name: value for name, value in state.items() if "layers.1" not in name}, file, {"format": "pt"})
     complete(file.parent)
-    with pytest.raises(ValueError, match=r"lacks .*layers\.1.*lora_A"):
+    with refused("resume_from_checkpoint"):
         run(tmp_path, adapted(), IMAGES, file.parent)

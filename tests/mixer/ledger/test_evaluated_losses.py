@@ -18,6 +18,7 @@ from mixer.ledger.evaluated_losses import (
     worst_loss,
 )
 from mixer.tools.records.summary import summarise
+from tests.refusals import refused
 
 LOSSES = {"a": 1.0, "b": 2.0, "c": 6.0}
 SETS = ("a", "b", "held out")
@@ -36,26 +37,26 @@ def test_only_weights_of_all_sets_weigh_and_no_number_is_worse_than_any_and_leav
 
 
 @pytest.mark.parametrize(
-    ("error", "weights", "sets", "message"),
+    ("error", "weights", "sets"),
     [
-        (ValueError, {"a": 1}, SETS, r"names \['a'\], but eval_dataset has the sets \['a', 'b', 'held out'\]: set one"),
-        (ValueError, {"a": 1}, None, "but eval_dataset is not a dict"),
-        (ValueError, {"a": -1, "b": 1, "held out": 1}, SETS, "eval_weights: .* 'a' has -1.0"),
-        (ValueError, dict.fromkeys(SETS, 0), SETS, "the weights of all streams are 0"),
-        (TypeError, [1, 2], SETS, "eval_weights must be a mapping"),
+        (ValueError, {"a": 1}, SETS),
+        (ValueError, {"a": 1}, None),
+        (ValueError, {"a": -1, "b": 1, "held out": 1}, SETS),
+        (ValueError, dict.fromkeys(SETS, 0), SETS),
+        (TypeError, [1, 2], SETS),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(error: type[Exception], weights: Any, sets: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_weights_that_do_not_fit_are_refused(error: type[Exception], weights: Any, sets: Any) -> None:
+    with refused("eval_weights", kind=error):
         check_eval_weights(weights, None if sets is None else dict.fromkeys(sets))
     for damaged in ([1.0], {"a": -1}, {"a": "1"}, {"a": math.inf}, "a"):
-        with pytest.raises(ValueError, match=r"run/ledger/ledger\.json is damaged: its eval_weights"):
+        with refused("eval_weights"):
             recorded_weights(Path("run"), {"run": {"eval_weights": damaged}})
 
 
 @pytest.mark.parametrize("damaged", [3, {"targets": 3}, {"kind": "x"}, {"bounds": {"a": "b"}}, {"metric": 1}, {"x": 1}])
 def test_a_damaged_objective_is_named(damaged: Any) -> None:
-    with pytest.raises(ValueError, match=r"run/ledger/ledger\.json is damaged: its objective is"):
+    with refused("objective"):
         recorded_objective(Path("run"), {"run": {"objective": damaged}})
     assert recorded_weights(Path("run"), {"run": 3}) is None
 

@@ -3,12 +3,12 @@ import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from mixer.ledger.folder import newest_run, open_ledger, read_description
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.table_files import write_part
 from tests.mixer.tools.report.ledgers import write_run
+from tests.refusals import refused
 
 
 def test_a_run_that_is_going_is_opened_and_what_is_none_is_refused(tmp_path: Path) -> None:
@@ -16,12 +16,8 @@ def test_a_run_that_is_going_is_opened_and_what_is_none_is_refused(tmp_path: Pat
     assert open_ledger(tmp_path / "run").to_pandas()["step"].max() == 6
     (tmp_path / "empty").mkdir()
     Ledger(tmp_path / "new" / "ledger", is_writer=True).begin(None, {})
-    for name, message in {
-        "none": r"Folder .*none does not exist: pass the output folder of a run",
-        "empty": r"is not the folder of a run: it has no ledger/ledger.json",
-        "new": "has no steps yet: if the run is in progress",
-    }.items():
-        with pytest.raises(ValueError, match=message):
+    for name, option in {"none": "folder", "empty": "folder", "new": "ledger"}.items():
+        with refused(option):
             open_ledger(tmp_path / name)
 
 
@@ -32,10 +28,10 @@ def test_a_description_is_read_and_one_of_a_newer_version_or_that_is_damaged_is_
     for run, expected in (({"data_seed": 3}, {"data_seed": 3}), ("nonsense", {})):
         note.write_text(json.dumps({"format": 1, "run": run}))
         assert read_description(tmp_path) == expected
-    newer = {json.dumps({"format": version}): f"has format {version!r}, but this" for version in (3, 99, "1", None)}
-    for text, message in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), r"is damaged .*: replace its")}.items():
+    newer = {json.dumps({"format": version}): "format" for version in (3, 99, "1", None)}
+    for text, option in {**newer, **dict.fromkeys(("", "{", "[]", "\x00"), "ledger.json")}.items():
         note.write_text(text)
-        with pytest.raises(ValueError, match=message):
+        with refused(option):
             open_ledger(tmp_path)
 
 
@@ -45,7 +41,7 @@ def test_runs_within_a_folder_are_named_and_the_newest_found(tmp_path: Path) -> 
         write_run(tmp_path / name)
         for path in (tmp_path / name / "ledger").rglob("*"):
             os.utime(path, (1e9 + number % 2, 1e9 + number % 2))
-    with pytest.raises(ValueError, match=r"Pass one of the runs in it: .*01-a, .*02-b, .*03-c\."):
+    with refused("folder"):
         open_ledger(tmp_path)
     assert newest_run(tmp_path) == tmp_path / "02-b"
     assert newest_run(tmp_path / "03-c") == tmp_path / "03-c"
@@ -59,12 +55,8 @@ def test_a_ledger_is_opened_by_its_run_or_itself_and_any_other_folder_is_refused
     for folder in (tmp_path / "runs" / "one", tmp_path / "runs" / "one" / "ledger"):
         assert Ledger(folder).evaluations()["loss"].tolist() == [1.5]
     (tmp_path / "empty").mkdir()
-    for name, message in {
-        "empty": "is no ledger",
-        "missing": "does not exist",
-        "runs": "runs are in it: .*one",
-    }.items():
-        with pytest.raises(ValueError, match=f"Ledger: .*{name} .*{message}|Ledger: .*{message}"):
+    for name in ("empty", "missing", "runs"):
+        with refused("folder"):
             Ledger(tmp_path / name)
 
 
@@ -75,9 +67,9 @@ def test_a_ledger_of_an_earlier_version_is_told_as_that(tmp_path: Path) -> None:
     ledger.finish()
     part = next((tmp_path / "ledger" / "evaluations").glob("part-*.parquet"))
     write_part(part, pq.read_table(part).drop_columns(["loss"]))
-    with pytest.raises(ValueError, match=r"part-.*written by another version .* no column 'loss'.*: read it with that"):
+    with refused("part-000000.parquet"):
         Ledger(tmp_path).evaluations()
     for found in ({}, {"format": 0}):
         (tmp_path / "ledger" / "ledger.json").write_text(json.dumps(found))
-        with pytest.raises(ValueError, match="an earlier version of adaptive-mixer wrote it"):
+        with refused("format"):
             open_ledger(tmp_path)

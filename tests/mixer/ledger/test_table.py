@@ -1,5 +1,6 @@
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from mixer.ledger.append_table import Table
 from mixer.utils.files import WriteError
+from tests.refusals import refused
 
 SCHEMA = pa.schema({"step": pa.int64(), "name": pa.string(), "value": pa.float64()})
 LISTS = pa.schema({"step": pa.int64(), "row": pa.list_(pa.float64())})
@@ -47,6 +49,10 @@ def parts_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
 
 
+def refused_writes() -> Any:
+    return pytest.raises(OSError, match="full")
+
+
 class TestRead:
     def test_rows_and_columns_are_read_as_they_were_written_and_asked_for(self, tmp_path: Path) -> None:
         table = make_table(tmp_path / "none")
@@ -68,7 +74,7 @@ class TestRead:
         for step in (1, 2):
             append(table, step).seal()
         parts_of(tmp_path)[0].write_bytes(damage)
-        with pytest.raises(ValueError, match=r"part-000000.parquet is damaged .*Move the file away to read the rest"):
+        with refused("part-000000.parquet"):
             table.read()
         parts_of(tmp_path)[0].unlink()
         assert steps_of(table) == [2]
@@ -184,9 +190,9 @@ class TestSeal:
         assert steps_of(table) == steps_of(make_table(table.folder)) == [1, 2, 3]
         assert table.num_rows() == 6
         full = patch("mixer.ledger.table_files.pq.write_table", side_effect=OSError("full"))
-        with full, pytest.raises(OSError, match="full"):
+        with full, refused_writes():
             append(table, 4).seal()
-        with pytest.raises(OSError, match="full"):
+        with refused_writes():
             table.seal()
         table.recover()
         append(table, 5).seal()
@@ -195,14 +201,11 @@ class TestSeal:
     def test_parts_are_of_bounded_size_and_a_crash_while_one_is_written_loses_nothing(self, tmp_path: Path) -> None:
         table = flushed(tmp_path, *range(1, 24), rows_per_part=10)
         assert [pq.read_metadata(part).num_rows for part in parts_of(tmp_path)] == [10, 10, 10, 10]
-        with (
-            patch("mixer.ledger.append_table.os.fsync", side_effect=OSError("full")),
-            pytest.raises(OSError, match="full"),
-        ):
+        with patch("mixer.ledger.append_table.os.fsync", side_effect=OSError("full")), refused_writes():
             table.seal()
         assert steps_of(make_table(tmp_path)) == list(range(1, 24))
         full = patch("mixer.ledger.table_files.pq.write_table", side_effect=OSError("full"))
-        with full, pytest.raises(OSError, match="full"):
+        with full, refused_writes():
             table.truncate(8)
         resumed = make_table(tmp_path)
         resumed.truncate(8)
@@ -261,7 +264,7 @@ class TestFilesThatVanish:
         else:
             shutil.rmtree(table.folder)
         append(table, 3)
-        with pytest.raises(WriteError, match=r"tail-000000\.arrow was removed or moved"):
+        with pytest.raises(WriteError):
             table.sync()
         assert steps_of(make_table(table.folder)) == [1, 2, 3]
 
@@ -270,7 +273,7 @@ class TestFilesThatVanish:
         table = make_table(tmp_path / "rows")
         table.truncate(2)
         parts_of(table.folder)[0].unlink()
-        with pytest.raises(WriteError, match=r"part-000000\.parquet was removed"):
+        with pytest.raises(WriteError):
             append(table, 3).flush()
 
     def test_a_file_that_took_the_place_of_the_tail_is_left_alone(self, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from mixer.measurements import Loss, MeanLoss
 from mixer.mixture.clock import Budget
 from mixer.schedules import BatchDecision, BatchObservation, Schedule
 from tests.mixer.loading.rows_on_ranks import Rows
+from tests.refusals import refused
 
 
 def _ranks(world_size: int, *args: Any, **options: Any) -> list[AdaptiveBatchSampler]:
@@ -99,9 +100,9 @@ def test_a_state_fits_another_number_of_ranks_but_no_other_data() -> None:
     for sampler in two:
         sampler.load_state_dict(json.loads(json.dumps(one.state_dict())))
     assert sorted(itertools.chain(*next(zip(*two, strict=True)))) == sorted(next(iter(one)))
-    with pytest.raises(ValueError, match="load_state_dict: stream 'train': length was 51 when the run was saved"):
+    with refused("load_state_dict"):
         one.load_state_dict(AdaptiveBatchSampler(51, 6).state_dict())
-    with pytest.raises(ValueError, match="load_state_dict: it has format None"):
+    with refused("load_state_dict"):
         one.load_state_dict({})
 
 
@@ -128,7 +129,7 @@ def test_what_is_reported_reaches_the_schedule() -> None:
 def test_losses_that_are_needed_and_not_reported_are_missed_once_and_tokens_at_once(caplog) -> None:
     list(AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4, mixing=LossChange()))
     assert caplog.messages == ["The mixture depends on ['Loss'], which no observe(...) call has reported."]
-    with pytest.raises(ValueError, match=r"budget in tokens needs token counts.*observe\(tokens=\.\.\.\)"):
+    with refused("A budget in tokens"):
         list(AdaptiveBatchSampler(100, 4, budget=Budget(tokens=50)))
 
 
@@ -136,12 +137,12 @@ def test_losses_that_are_needed_and_not_reported_are_missed_once_and_tokens_at_o
 def test_a_second_report_and_one_on_other_streams_are_refused(losses: Any) -> None:
     sampler = AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="no batch waits for a report"):
+        with pytest.raises(RuntimeError):
             sampler.observe(1.0)
         next(iter(sampler))
         sampler.observe([1.0, 2.0])
     next(iter(sampler))
-    with pytest.raises(ValueError, match=r"observe: losses .* \['a', 'b'\]"):
+    with refused("observe"):
         sampler.observe(losses)
     for fitting in ({"b": 2.0}, [math.inf, 2.0], torch.tensor([math.nan, 2.0])):  # by name or in order
         report = make_report(["a", "b"], fitting, math.nan, {})
@@ -167,29 +168,33 @@ def test_after_the_budget_or_all_streams_there_is_nothing_more(data: Any, budget
     assert list(sampler) == []
 
 
-_NEEDS_A_BUDGET = "depends on the progress of the run, which is undefined without a budget"
+_NEEDS_A_BUDGET = "budget"
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "error", "message"),
+    ("data", "options", "error", "option"),
     [
-        (10, {"batch_size": 0}, ValueError, "must be at least 1 sample, got 0"),
-        (10, {"batch_size": None}, ValueError, "batch_size=Constant has no initial size"),
-        (2, {"world_size": 3}, ValueError, "data: an epoch of 2 samples is fewer than the world_size=3 ranks"),
-        (10, {"rank": 2, "world_size": 2}, ValueError, "rank must be 0 or more and below world_size=2, got 2"),
-        (10, {"world_size": 1.0}, TypeError, "world_size must be a whole number, got 1.0"),
-        (0, {}, ValueError, "data must be at least 1 sample, got 0"),
-        (Rows(3), {}, TypeError, "an iterable dataset cannot be indexed"),
-        (3, {"drop_last": True}, ValueError, "drop_last=True leaves nothing of an epoch of 3 samples"),
-        (10, {"budget": 3}, TypeError, r"budget must be a Budget, such as Budget\(epochs=3\), got 3"),
-        ([Stream("a", range(9)), Stream("b", range(9), enters_at=0.5)], {}, ValueError, "'b' enters or leaves at"),
+        (10, {"batch_size": 0}, ValueError, "batch_size"),
+        (10, {"batch_size": None}, ValueError, "batch_size"),
+        (2, {"world_size": 3}, ValueError, "data"),
+        (10, {"rank": 2, "world_size": 2}, ValueError, "rank"),
+        (10, {"world_size": 1.0}, TypeError, "world_size"),
+        (0, {}, ValueError, "data"),
+        (Rows(3), {}, TypeError, "dataset"),
+        (3, {"drop_last": True}, ValueError, "drop_last"),
+        (10, {"budget": 3}, TypeError, "budget"),
+        ([Stream("a", range(9)), Stream("b", range(9), enters_at=0.5)], {}, ValueError, "budget"),
         (9, {"batch_size": schedules.Ramp(8, 1.0, unit="progress", initial=4)}, ValueError, _NEEDS_A_BUDGET),
         (9, {"mixing": Hold(Scheduled([(0.0, [1.0])]), 3)}, ValueError, _NEEDS_A_BUDGET),
     ],
 )
-def test_bad_input_is_refused(data: Any, options: dict[str, Any], error: type[Exception], message: str | None) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_input_is_refused(data: Any, options: dict[str, Any], error: type[Exception], option: str | None) -> None:
+    with refused(option, kind=error):
         AdaptiveBatchSampler(data, **{"batch_size": 4, **options})
-    for size in (0, 1, 2.0):
-        with pytest.raises((ValueError, TypeError), match="set_batch_size"):
+    for size, option, kind in (
+        (0, "set_batch_size", ValueError),
+        (1, "batch_size", ValueError),
+        (2.0, "set_batch_size", TypeError),
+    ):
+        with refused(option, kind=kind):
             AdaptiveBatchSampler(10, 4, world_size=2, rank=0).set_batch_size(size)

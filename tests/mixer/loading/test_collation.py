@@ -7,6 +7,8 @@ import torch
 
 from mixer.loading.collate import Collation, Loaded, Samples, StreamSpecifics
 from mixer.models.inputs import TASK
+from mixer.utils.errors import InvalidTypeError
+from tests.refusals import refused
 
 
 def _collation(own: dict[int, StreamSpecifics], collator: Any = None, seed: int = 0, rank: int = 0) -> Collation:
@@ -64,5 +66,5 @@ def test_what_fails_is_told_with_its_micro_batch(stream_id: int, note: str) -> N
         _collation({}, fails).collate(_LOADED, slice(0, 1), 4, 2, stream_id)
     assert "While collating micro-batch 2 of step 4." in caught.value.__notes__[0]
     assert caught.value.__notes__[0].endswith(note)
-    with pytest.raises(TypeError, match="The data_collator must return a mapping of model inputs, got list"):
+    with refused("data_collator", kind=InvalidTypeError):
         _collation({0: StreamSpecifics(None, "t")}, list).collate(_LOADED, slice(0, 1), 0, 0, 0)  # told its task

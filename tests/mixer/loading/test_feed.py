@@ -11,6 +11,7 @@ from mixer import Decision, Stream, Uniform
 from mixer.distributed.collectives import OtherRankError
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.reader import SampleError
+from mixer.utils.errors import InvalidValueError
 from tests.mixer.loading.rows_on_ranks import (
     Rendezvous,
     Rows,
@@ -21,6 +22,7 @@ from tests.mixer.loading.rows_on_ranks import (
     run_ranks,
     shards,
 )
+from tests.refusals import refused
 
 
 def test_rows_left_on_one_rank_are_given_on_all_of_them_before_the_stream_ends() -> None:
@@ -44,8 +46,7 @@ def test_of_a_pass_too_long_to_be_shared_out_the_rest_is_counted() -> None:
 
 @pytest.mark.parametrize("sizes", [[1_500, 0], [0, 0]])
 def test_a_rank_without_rows_is_an_error_unless_the_others_can_share_theirs_out(sizes: list[int]) -> None:
-    message = r"least one of 2 ranks received no row in a whole pass over the iterable stream 'rows'"
-    with pytest.raises(ValueError, match=message):
+    with refused("dataset", stream="rows"):
         run_ranks(lambda: [Stream("rows", shards(sizes)), Stream("map", places(50, 1))], 2, 20)
 
 
@@ -65,7 +66,7 @@ def test_rows_that_cannot_be_sent_to_other_ranks_are_counted() -> None:
     times = np.bincount([row for _, batches in ranks for row in rows_of(batches)], minlength=10)
     assert times.tolist() == [3] * 6 + [0] * 4
     assert ranks[0][0].mixing.planner.undelivered.tolist() == [8]
-    with pytest.raises(ValueError, match="'rows'"):
+    with refused("dataset", stream="rows"):
         run_ranks(lambda: [Stream("rows", _OpenRows(3))], 2, 3)
 
 
@@ -145,9 +146,6 @@ def test_a_look_ahead_goes_beyond_the_end_of_a_pass() -> None:
     assert coverage["map"] == pytest.approx(9 / 50)
 
 
-_DAMAGED = r"the position of stream 'rows' in a file rows-RANK\.json of .* is damaged"
-
-
 class TestFiles:
     def load(self, folder: Path, world_size: int = 1, **options: Any) -> None:
         make_loader([Stream("rows", Rows(30))], 0, world_size, Rendezvous(1))._feed.load(folder, 0, **options)
@@ -156,20 +154,15 @@ class TestFiles:
         run_ranks(lambda: [Stream("rows", Rows(30))], 1, 2, save=tmp_path)
         for name in ("rows-x.json", "rows-.json", "rows-1-2.json", "rows-9999999999.json"):
             (tmp_path / name).write_text("{}")
-        with pytest.raises(ValueError, match=r"'rows'.*allow_inexact=True"):
+        with refused("allow_inexact", stream="rows"):
             self.load(tmp_path, world_size=2)
         self.load(tmp_path, world_size=2, allow_inexact=True)
 
     @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            (None, r"has no position of stream 'rows': a file rows-RANK\.json is missing"),
-            ("{torn", r"rows-0\.json is torn"),
-            *((f'{{"rows": {value}}}', _DAMAGED) for value in ("3", "null", "[]", "{}", '{"lanes": 3}')),
-        ],
+        "text", [None, "{torn", *(f'{{"rows": {value}}}' for value in ("3", "null", "[]", "{}", '{"lanes": 3}'))]
     )
-    def test_what_is_missing_torn_or_no_place_in_rows_is_named(self, text, message, tmp_path: Path) -> None:
+    def test_what_is_missing_torn_or_no_place_in_rows_is_refused(self, text: str | None, tmp_path: Path) -> None:
         if text is not None:
             (tmp_path / "rows-0.json").write_text(text)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(InvalidValueError):
             self.load(tmp_path)

@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 from transformers import TrainingArguments
 
 from mixer.loading.learning_rate import decay_step
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -26,12 +27,12 @@ def test_of_the_arguments(kind, warmup, options, expected, tmp_path) -> None:
     if expected is not None:
         assert decay_step(args, None, 20) == expected
         return
-    with pytest.raises(ValueError, match=f"decay.*{kind}"):
+    with refused("decay"):
         decay_step(args, None, 20)
 
 
 def test_of_a_schedule_of_the_users_own(tmp_path: Path) -> None:
     args, optimizer = TrainingArguments(str(tmp_path)), torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     assert decay_step(args, LambdaLR(optimizer, lambda step: 1.0 if step <= 9 else 0.5), 20) == 9
-    with pytest.raises(ValueError, match="StepLR"):
+    with refused("decay"):
         decay_step(args, StepLR(optimizer, 5), 20)

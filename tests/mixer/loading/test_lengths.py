@@ -24,6 +24,7 @@ from mixer.mixture.step_plan import StreamShare
 from tests.helpers import InOrder, arguments, build_model
 from tests.mixer.loaders import quick_and_full, split
 from tests.mixer.trainer.runs import gradients_of, make
+from tests.refusals import refused
 
 lengths_lists = st.lists(st.integers(1, 50), min_size=1, max_size=60)
 
@@ -176,7 +177,7 @@ class TestLoader:
         paddings = [micro.is_padding for micro in _first(loader).micro_batches]
         assert paddings == [False] * asked[0] + [True] * (9 - asked[0])
         loader._reader._datasets[1].sizes = None  # every sample of it fails now
-        with pytest.raises(SampleError, match="'s1'"):
+        with pytest.raises(SampleError):
             loader.next_batch()
         assert asked[1:] == [0]  # told before the others wait
 
@@ -197,10 +198,10 @@ def test_a_length_is_that_of_its_column_or_else_of_the_input(lengths: Any, sampl
 
 def test_samples_without_a_length_and_a_token_budget_that_is_none_are_refused() -> None:
     lengths = Lengths([range(3)], "length", "pixels")
-    with pytest.raises(ValueError, match=r"need samples with 'pixels' or a column 'length' .* \['a'\]"):
+    with refused("length_column_name"):
         lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}])))
     for value in (0, True, 1.5):
-        with pytest.raises((ValueError, TypeError), match="max_tokens_per_micro_batch must be"):
+        with refused("max_tokens_per_micro_batch", kind=(ValueError, TypeError)):
             check_micro_batch(None, value)
 
 

@@ -15,6 +15,7 @@ from mixer.measurements import Loss
 from mixer.mixture.loss_units import LossUnits
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer
 from tests.mixer.comparing import Watching
+from tests.refusals import refused
 
 NAN = float("nan")
 
@@ -70,17 +71,17 @@ def test_units_are_those_asked_for_and_by_default_where_tasks_differ(given, stre
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("given", "error"),
     [
-        ("share", ValueError, "must be 'initial', 'entropy', 'none' or losses by stream, got 'share'"),
-        (3, TypeError, "or losses by stream, got a int"),
-        ({"two": 1.0}, ValueError, r"missing: \['numbers'\]"),
-        ({"two": 1.0, "numbers": 0.0}, ValueError, "unit of 'numbers' must be a loss above 0, got 0.0"),
-        ("entropy", ValueError, r"\['numbers'\] have none that can be read"),
+        ("share", ValueError),
+        (3, TypeError),
+        ({"two": 1.0}, ValueError),
+        ({"two": 1.0, "numbers": 0.0}, ValueError),
+        ("entropy", ValueError),
     ],
 )
-def test_wrong_units_are_refused(given: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_wrong_units_are_refused(given: Any, error: type[Exception]) -> None:
+    with refused("loss_units", kind=error):
         new_loss_units(given, GroupDRO(), [TWO, NUMBERS], False)
 
 

@@ -113,7 +113,7 @@ def through_a_queue(packed: Packed) -> None:
 def test_what_cannot_be_sent_is_found_at_once() -> None:
     for broken in (lambda: 0, (value for value in [1])):
         for rows in ([broken, 1], [{"x": torch.ones(1), "y": broken}]):
-            with pytest.raises((TypeError, AttributeError, pickle.PicklingError), match="pickle"):
+            with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
                 pack(rows)
 
 

@@ -22,6 +22,7 @@ from mixer.loading.reader import SampleError
 from mixer.loading.workers import WorkerOptions
 from mixer.utils.random_state import RandomState
 from tests.mixer.loaders import quick_and_full
+from tests.refusals import refused
 
 datasets.disable_progress_bars()
 NUM_ROWS = 41
@@ -302,20 +303,16 @@ class TestResuming:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("old", "new", "words"),
-        quick_and_full(
-            [([(0, 2, 0), (1, 2, 0)], (0, 1, 0), "2 ranks with 1 .* over 1 with 1")],
-            [([(0, 1, 2)], (1, 2, 0), "1 ranks with 2 .* over 2 with 1")],
-        ),
+        ("old", "new"), quick_and_full([([(0, 2, 0), (1, 2, 0)], (0, 1, 0))], [([(0, 1, 2)], (1, 2, 0))])
     )
-    def test_another_sharing_out(self, old: Any, new: Any, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    def test_another_sharing_out(self, old: Any, new: Any, caplog: pytest.LogCaptureFixture) -> None:
         sources = [make(hugging_face(), *args) for args in old]
         for source in sources:
             take(source, 10)
             source.end_pass()
             take(source, 12 // len(old))
         fresh, whole = (make(hugging_face(), *new) for _ in range(2))
-        with pytest.raises(ValueError, match=f"'x'.*{words}"):
+        with refused("allow_inexact", stream="x"):
             fresh.load_state_dict(saved(*sources))
         fresh.load_state_dict(saved(*sources), allow_inexact=True)
         num_workers = max(1, new[2])
@@ -333,7 +330,7 @@ class TestRefusals:
         old, new = (make(hugging_face().shuffle(seed=seed, buffer_size=buffer_size)) for seed in seeds)
         new.load_state_dict(saved(old))  # nothing was taken yet
         take(old, 12)
-        with pytest.raises(ValueError, match=r"'x': .*seed"):
+        with refused("allow_inexact", stream="x"):
             new.load_state_dict(saved(old))
         new.load_state_dict(saved(old), allow_inexact=True)
         assert any("another order" in warning for warning in caplog.messages)
@@ -393,19 +390,20 @@ class TestErrors:
     @pytest.mark.parametrize(("num_workers", "row"), quick_and_full([(0, 13), (2, 7)], [(1, 13)]))
     def test_a_row_that_cannot_be_read_fails_when_it_is_needed(self, num_workers: int, row: int) -> None:
         source = make(Plain(fails_at=13), num_workers=num_workers)
-        place = f"row {row} of shard 0"
         source.fill(13)
         for _ in range(2):
-            with pytest.raises(SampleError, match=f"'x': {place} could not be read: KeyError: 13") as raised:
+            with pytest.raises(
+                SampleError, match=f"'x': row {row} of shard 0 could not be read: KeyError: 13"
+            ) as raised:
                 source.fill(14)
         assert ("in __iter__" in str(raised.value)) == bool(num_workers)
         assert len(source.take(13)) == 13
         source.stop()
-        with pytest.raises(SampleError, match=place):
+        with pytest.raises(SampleError):
             source.fill(1)
         source.end_pass()
         assert len(take(source, 5)) == 5
-        with pytest.raises(SampleError, match="'x': row 0 of shard 0 could not be read: TypeError"):
+        with pytest.raises(SampleError):
             make(3, num_workers=num_workers).fill(1)
 
     @pytest.mark.full

@@ -12,6 +12,7 @@ import torch
 from mixer import MixingTrainer, Stream, TokenFile
 from tests.helpers import weights_of
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 DOCUMENTS = [[5, 6, 7], [8], [9, 10, 11, 12], [13, 14, 15]]  # the second and third are one document of two sequences
 
@@ -63,25 +64,31 @@ def test_a_flat_file_is_trained_on_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "options", "named"),
+    ("damage", "options", "option"),
     [
         (lambda path: None, {"dtype": "uint16"}, "dtype"),
         (lambda path: path.with_suffix(".idx").unlink(), {}, "dtype"),
         (lambda path: path.with_suffix(".idx").unlink(), {"dtype": "float32"}, "dtype"),
-        (lambda path: path.with_suffix(".idx").unlink(), {"dtype": "uint16", "separate_documents": True}, "separate"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), {}, "tokens.bin"),
-        (lambda path: None, {"sequence_length": 12}, "sequence_length"),
+        (
+            lambda path: path.with_suffix(".idx").unlink(),
+            {"dtype": "uint16", "separate_documents": True},
+            "separate_documents",
+        ),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), {}, "path"),
+        (lambda path: None, {"sequence_length": 12}, "path"),
         (lambda path: None, {"sequence_length": 1}, "sequence_length"),
-        (lambda path: path.unlink(), {}, "tokens.bin"),
-        (lambda path: path.with_suffix(".idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(30)), {}, "tokens.idx"),
-        (lambda path: _cut(path.with_suffix(".idx"), 60), {}, "tokens.idx"),
+        (lambda path: path.with_suffix(".idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(30)), {}, "path"),
+        (lambda path: _cut(path.with_suffix(".idx"), 60), {}, "path"),
     ],
 )
-def test_files_and_arguments_that_do_not_fit_are_refused(damage, options, named, tmp_path) -> None:
+def test_files_and_arguments_that_do_not_fit_are_refused(damage, options, option, tmp_path) -> None:
     path = megatron(tmp_path)
     damage(path)
-    with pytest.raises((ValueError, FileNotFoundError), match=named):
+    with refused(option):
         TokenFile(path, **{"sequence_length": 4, **options})
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        TokenFile(path, sequence_length=4)
 
 
 def _cut(path: Path, length: int) -> None:

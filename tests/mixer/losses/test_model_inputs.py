@@ -107,7 +107,7 @@ def test_smoothing_is_for_classes_alone(tmp_path: Path, head: str) -> None:
     _trainer(tmp_path, streams, multi_task(), args=args).train()
 
 
-_FUNCTION, _NAMES = "must be a function or None, got", "must be a list of column names or None, got"
+_FUNCTION, _NAMES = "must be a function or None, got", "must be a list of columns or None, got"
 _FINITE = "must be a finite number of 0 or more, got"
 
 

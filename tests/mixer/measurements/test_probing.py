@@ -12,6 +12,7 @@ from mixer import BalancedPiKE, Floor, PiKE, Probing, Uniform, schedules
 from mixer.run.probing import resolve_probing
 from tests.helpers import Tokens, build_model, three_streams, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_an_error_in_a_probed_step_leaves_the_model_as_it_was(place: str, tmp_pa
             output.register_hook(fail)
 
     handle = trainer.model.model.norm.register_forward_hook(fail if place == "forward" else fail_later)
-    with pytest.raises(KeyError, match="lost"):
+    with pytest.raises(KeyError):
         trainer.train()
     handle.remove()
     assert is_untouched(trainer.model)
@@ -111,36 +112,36 @@ def test_the_batch_grows_by_the_noise_of_the_streams(tmp_path: Path) -> None:
 
 EXACT, NO_VARIANCE, NOISE = Probing(1, mode="exact"), Probing(variance=False), schedules.NoiseScale
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"probe": NO_VARIANCE, "mixing": PiKE()}, "probe.variance=False, but mixing=PiKE needs"),
-    ({"probe": NO_VARIANCE, "batch_size": NOISE()}, "probe.variance=False, but batch_size=NoiseScale needs"),
-    ({"probe": Probing(1, layers=["nothing"])}, r"layers=\['nothing'\] matches no trainable parameter; layers are na"),
-    ({"probe": EXACT, "batch_size": 17}, r"probe.mode='exact'.*per_device_train_batch_size=16"),
-    ({"probe": EXACT, "batch_size": NOISE(initial=12)}, r"probe.mode='exact'.*may grow beyond"),
-    ({"probe": EXACT, "max_tokens_per_micro_batch": 500}, r"probe.mode='exact'.*max_tokens_per_micro_batch"),
-    ({"probe": Probing(1, mode="exact", homogeneous=True)}, r"probe.mode='exact'.*homogeneous=True"),
-    ({"probe": EXACT, "mixing": BalancedPiKE(uses_loss_weights=True)}, r"probe.mode='exact'.*weights losses"),
-    ({"probe": {"mode": "sketch"}}, r"probe must be a Probing, such as Probing\(interval_steps=10\), got a dict"),
+    ({"probe": NO_VARIANCE, "mixing": PiKE()}, "probe.variance"),
+    ({"probe": NO_VARIANCE, "batch_size": NOISE()}, "probe.variance"),
+    ({"probe": Probing(1, layers=["nothing"])}, "layers"),
+    ({"probe": EXACT, "batch_size": 17}, "probe.mode"),
+    ({"probe": EXACT, "batch_size": NOISE(initial=12)}, "probe.mode"),
+    ({"probe": EXACT, "max_tokens_per_micro_batch": 500}, "probe.mode"),
+    ({"probe": Probing(1, mode="exact", homogeneous=True)}, "probe.mode"),
+    ({"probe": EXACT, "mixing": BalancedPiKE(uses_loss_weights=True)}, "probe.mode"),
+    ({"probe": {"mode": "sketch"}}, "probe"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "option"),
     [
-        ({"interval_steps": True}, "interval_steps must be a whole number of at least 1"),
-        ({"mode": "fast"}, "mode must be 'auto', 'exact' or 'sketch', got 'fast'"),
-        ({"sketch_size": 0}, "sketch_size must be a whole number of at least 1, got 0"),
-        ({"layers": "*.mlp.*"}, r"layers must be a list of patterns, got .*\['\*.mlp.\*'\]"),
-        ({"layers": []}, "layers must be a list of patterns, .* None for all layers"),
+        ({"interval_steps": True}, "probe.interval_steps"),
+        ({"mode": "fast"}, "probe.mode"),
+        ({"sketch_size": 0}, "probe.sketch_size"),
+        ({"layers": "*.mlp.*"}, "probe.layers"),
+        ({"layers": []}, "probe.layers"),
     ],
 )
-def test_options_outside_their_range(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=rf"probe\.{message}"):
+def test_options_outside_their_range(values: dict[str, Any], option: str) -> None:
+    with refused(option):
         Probing(**values)
 
 
-@pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
+@pytest.mark.parametrize(("changes", "option"), REFUSED)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], option: str, tmp_path: Path) -> None:
+    with refused(option, kind=(ValueError, TypeError)):
         build(tmp_path, **changes)
 
 
@@ -156,7 +157,7 @@ class Convolution(nn.Module):
 
 def test_a_model_without_known_layers_is_refused_with_the_way_out(tmp_path: Path) -> None:
     data = three_streams("sequence-classification")
-    with pytest.raises(ValueError, match=r"None of the layers can be read.*\['Conv1d'\].*Use homogeneous=True"):
+    with refused("model"):
         build(tmp_path, model=Convolution(), train_dataset=data)
     trainer = build(tmp_path, model=Convolution(), train_dataset=data, probe=Probing(1, homogeneous=True))
     trainer.train()

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset
 from mixer import Budget, MixingTrainer, Stream, Uniform
 from mixer.mixture.planner import Planner
 from tests.helpers import Tokens, arguments, build_model, mixing_trainer
+from tests.refusals import refused
 
 
 class _Rows(IterableDataset):  # type: ignore[type-arg]
@@ -96,23 +97,23 @@ TWENTY = [{"max_samples": 20}] * 2
 
 
 @pytest.mark.parametrize(
-    ("fields", "args", "options", "message"),
+    ("fields", "args", "options", "option"),
     [
-        ([{"max_samples": 0}, {}], {}, {}, "Stream 'a': max_samples must be 1 or more, got 0"),
-        ([{"max_samples": 1.5}, {}], {}, {}, "Stream 'a': max_samples must be a whole number, got 1.5"),
-        ([{"max_tokens": True}, {}], {}, {}, "Stream 'a': max_tokens must be a whole number, got True"),
-        (TWENTY, {"max_steps": 10}, {}, r"The streams give 40 samples together .* but the run has 80\."),
-        ([{"max_tokens": 20}] * 2, {}, {"budget": Budget(tokens=1_000)}, "40 tokens together .* the run has 1,000"),
-        ([{"max_samples": 200}, {}], {"max_steps": 10}, {}, "Stream 'a': max_samples=200 is more than the whole run"),
-        (TWENTY, {"num_train_epochs": 2}, {}, "num_train_epochs=2 and the amounts of the streams, 40 samples together"),
+        ([{"max_samples": 0}, {}], {}, {}, "max_samples"),
+        ([{"max_samples": 1.5}, {}], {}, {}, "max_samples"),
+        ([{"max_tokens": True}, {}], {}, {}, "max_tokens"),
+        (TWENTY, {"max_steps": 10}, {}, "max_samples"),
+        ([{"max_tokens": 20}] * 2, {}, {"budget": Budget(tokens=1_000)}, "max_tokens"),
+        ([{"max_samples": 200}, {}], {"max_steps": 10}, {}, "max_samples"),
+        (TWENTY, {"num_train_epochs": 2}, {}, "num_train_epochs"),
     ],
 )
-def test_amounts_that_do_not_add_up_are_refused(tmp_path, fields, args, options, message) -> None:
+def test_amounts_that_do_not_add_up_are_refused(tmp_path, fields, args, options, option) -> None:
     def make() -> MixingTrainer:
         streams = [Stream(name, Tokens(40, 1), **own) for name, own in zip("ab", fields, strict=True)]
         return _trainer(tmp_path, streams, args, **options)
 
-    with pytest.raises((ValueError, TypeError), match=message):
+    with refused(option, kind=(ValueError, TypeError)):
         make()
 
 
@@ -128,5 +129,5 @@ def test_samples_without_tokens_cannot_be_counted_against_an_amount(tmp_path: Pa
     rows = [{"x": torch.ones(2), "labels": torch.zeros(1)} for _ in range(8)]
     streams = [Stream("a", rows, max_tokens=10), Stream("b", rows)]
     trainer = MixingTrainer(Plain(), arguments(tmp_path, max_steps=2), train_dataset=streams, mixing=Uniform())
-    with pytest.raises(ValueError, match=r"max_tokens needs token counts, but samples of \['a'\] have no tokens"):
+    with refused("max_tokens"):
         trainer.train()

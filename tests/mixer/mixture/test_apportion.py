@@ -1,11 +1,9 @@
-import doctest
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-import mixer.mixture.apportion
 from mixer.mixture.apportion import apportion
 
 TOLERANCE = 1e-6
@@ -126,9 +124,6 @@ class TestCounts:
         deficit = np.array([*[0.9375] * 20, *[-0.9375] * 20])
         counts, _ = apportion(np.full(40, 1 / 40), 4, deficit)
         assert np.flatnonzero(counts).tolist() == [16, 17, 18, 19]
-
-    def test_the_example_of_the_documentation_holds(self) -> None:
-        assert doctest.testmod(mixer.mixture.apportion) == doctest.TestResults(failed=0, attempted=2)
 
 
 class TestConstantWeights:

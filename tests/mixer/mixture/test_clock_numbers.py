@@ -3,6 +3,7 @@
 import pytest
 
 from mixer.mixture.clock import Budget, Clock
+from tests.refusals import refused
 
 
 def data_clock(batch_size: int = 4, epoch_size: int = 10, drop_unit: int = 0, **options: object) -> Clock:
@@ -47,11 +48,9 @@ class TestDropping:
         ("is_constant", "epoch_size", "drop_unit", "needed"), [(False, 3, 1, 4), (True, 3, 5, 5), (True, 5, 6, 6)]
     )
     def test_what_would_leave_nothing_is_refused(self, is_constant, epoch_size, drop_unit, needed) -> None:
-        with pytest.raises(
-            ValueError, match=r"dataloader_drop_last drops everything: an epoch has \d samples"
-        ) as error:
+        with refused("dataloader_drop_last") as error:
             Clock(4, epoch_size, Budget(epochs=1), drop_unit, is_constant=is_constant)
-        assert f"fewer than the {needed} of a batch over all ranks" in str(error.value)
+        assert f"fewer than the {needed} of a batch" in str(error.value)
 
     def test_a_rest_is_dropped_once_a_step_of_the_epoch_is_done(self) -> None:
         clock = data_clock(drop_unit=1)
@@ -130,7 +129,7 @@ class TestState:
         saved = Clock(4, 10, Budget(epochs=9))
         for _ in range(7):
             saved.tick(num_tokens=3)
-        with pytest.raises(ValueError, match="epoch_size was 10 when the run was saved and is 20 now"):
+        with refused("epoch_size"):
             Clock(4, 20, Budget(epochs=9)).load_state_dict(saved.state_dict())
         clock = Clock(4, 20, Budget(epochs=9))
         clock.load_state_dict(saved.state_dict(), allow_inexact=True)
@@ -167,5 +166,5 @@ class TestOneEpochOfTheWholeRun:
 
 def test_the_learning_rate_begins_to_fall_at_a_share_of_the_planned_steps() -> None:
     assert Clock(4, 10, Budget(steps=8), decay_step=lambda num_steps: num_steps - 2).decay_begins() == 0.75
-    with pytest.raises(ValueError, match="'decay'"):
+    with refused("decay"):
         Clock(4, 10, Budget(steps=8)).decay_begins()

@@ -17,6 +17,7 @@ from mixer.trainer.save import Progress
 from mixer.utils.saved_state import from_plain
 from mixer.utils.validation import MOST_COUNT
 from tests.mixer.mixture.test_controller import make_mixing, one_step
+from tests.refusals import refused
 
 HUGE = 10**400
 HUGE_LOSS = float("inf")
@@ -51,7 +52,7 @@ def changed(state: Any, place: tuple[Any, ...], value: Any) -> Any:
         (("clock", "step"), 2.0, "step must be a whole number"),
         (("clock", "warmup_share"), float("inf"), "warmup_share must be a number"),
         *[(("clock", "batch_size"), value, "batch_size must be a whole number") for value in (0, 2**31)],
-        (("clock", "step_in_epoch"), 10**9, "of an epoch, but an epoch has"),
+        (("clock", "step_in_epoch"), 10**9, "step_in_epoch is"),
         *[(("batch_size", "scheduled"), value, "the batch size must be a whole number") for value in (0, 2**31)],
         (("batch_size", "manual"), 7.5, "the batch size set by hand must be a whole number"),
         *[(("num_tokens", 0), value, "the tokens of a stream must be a whole number") for value in (-1, "1")],
@@ -66,7 +67,6 @@ def test_what_is_not_what_was_written_is_refused(place: tuple[Any, ...], value: 
     mixing = make_mixing(GroupDRO())
     with pytest.raises(ValueError) as info:  # noqa: PT011  # its words are compared below
         mixing.load_state_dict(changed(state, place, value))
-    assert type(info.value) is ValueError
     assert said in str(info.value)
     assert len(str(info.value)) < 1_000
 
@@ -108,7 +108,7 @@ class TestPolicyState:
         state = saved_state()
         alpha = state["weights"]["policy"]["state"]["alpha"]
         alpha["logs"] = list(map(str, alpha["logs"]))
-        with pytest.raises(ValueError, match=r"policy GroupDRO .*lists of numbers"):
+        with refused("mixing"):
             make_mixing(GroupDRO()).load_state_dict(state)
 
 
@@ -117,12 +117,12 @@ class Rows(IterableDataset[int]):
         yield from range(5)
 
 
-@pytest.mark.parametrize("name", ["position", "passes", "pass_start", "longest_pass", "left", "undelivered"])
-def test_counts_of_rows_are_whole_numbers(name: str) -> None:
+@pytest.mark.parametrize("option", ["position", "passes", "pass_start", "longest_pass", "left", "undelivered"])
+def test_counts_of_rows_are_whole_numbers(option: str) -> None:
     cursor = IterableCursor(Stream("rows", Rows()))
     for value in ("1", 1.5, -1, True, MOST_COUNT + 1):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number"):
-            cursor.load_state_dict({**cursor.state_dict(), name: value})
+        with refused(option):
+            cursor.load_state_dict({**cursor.state_dict(), option: value})
 
 
 def test_a_schedules_state_of_another_form_is_refused() -> None:
@@ -131,13 +131,13 @@ def test_a_schedules_state_of_another_form_is_refused() -> None:
     names = [name for name, value in state["state"].items() if isinstance(value, int | float | list)]
     assert names
     for name in names:
-        with pytest.raises(ValueError, match="must be"):
+        with refused(f"LossChange: {name}"):
             size.load_state_dict({**state, "state": {**state["state"], name: "text"}})
 
 
 @pytest.mark.parametrize(("values", "dtype"), [([4, 0.5], int), ([True], int), (["1.5"], float), (["nan"], float)])
 def test_an_array_of_another_kind_is_not_cut_or_parsed(values: list[Any], dtype: type) -> None:
-    with pytest.raises(ValueError, match="lists of numbers"):
+    with refused("state"):
         from_plain(values, -1, dtype=dtype)
     assert from_plain([4, None], -1).tolist()[0] == 4.0
     assert from_plain([[], []], 2, 0, dtype=int).shape == (2, 0)

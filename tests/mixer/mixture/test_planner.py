@@ -11,6 +11,7 @@ from mixer.mixture.permutation import Order
 from mixer.mixture.planner import Planner
 from mixer.mixture.stream import Stream
 from tests.mixer.plans import make_plan, samples_of
+from tests.refusals import refused
 
 
 def make_streams(*lengths: int, **fields: object) -> list[Stream]:
@@ -109,16 +110,11 @@ class TestExhaustion:
 
 
 class TestPresence:
-    @pytest.mark.parametrize(
-        ("spans", "gap"),
-        [([(0.1, 1.0)], r"0\.0"), ([(0.0, 0.3), (0.5, 1.0)], r"0\.3"), ([(0.0, 0.5), (0.2, 0.9)], r"0\.9")],
-    )
-    def test_a_part_of_the_run_without_streams_is_refused(self, spans: list[tuple[float, float]], gap: str) -> None:
+    @pytest.mark.parametrize("spans", [[(0.1, 1.0)], [(0.0, 0.3), (0.5, 1.0)], [(0.0, 0.5), (0.2, 0.9)]])
+    def test_a_part_of_the_run_without_streams_is_refused(self, spans: list[tuple[float, float]]) -> None:
         streams = [Stream(f"s{k}", [1], enters_at=enters, leaves_at=leaves) for k, (enters, leaves) in enumerate(spans)]
         for more in ([], [Stream("memory", _Growing(5))]):  # which does not stand in for them
-            with pytest.raises(
-                ValueError, match=f"No stream is active from progress {gap} of the run on; let one enter"
-            ):
+            with refused("enters_at"):
                 Planner([*streams, *more], seed=0)
 
 
@@ -139,18 +135,18 @@ class TestState:
         assert resumed.state_dict() == planner.state_dict()
 
     @pytest.mark.parametrize(
-        ("streams", "seed", "message"),
+        ("streams", "seed", "option"),
         [
-            ([("a", 20), ("x", 30)], 0, r"streams were \['a', 'b'\] .* and are \['a', 'x'\] now"),
-            ([("a", 20), ("b", 31)], 0, "stream 'b': length was 30 when the run was saved and is 31 now"),
-            ([("a", 20), ("b", 30)], 1, "the data seed was 0 when the run was saved and is 1 now"),
-            ([("a", 20), ("b", 30, None, None, False)], 0, "stream 'b': shuffle was True"),
+            ([("a", 20), ("x", 30)], 0, "streams"),
+            ([("a", 20), ("b", 31)], 0, "length"),
+            ([("a", 20), ("b", 30)], 1, "data_seed"),
+            ([("a", 20), ("b", 30, None, None, False)], 0, "shuffle"),
         ],
     )
-    def test_other_streams_are_refused(self, streams: list[Any], seed: int, message: str) -> None:
+    def test_other_streams_are_refused(self, streams: list[Any], seed: int, option: str) -> None:
         saved = Planner([Stream("a", range(20)), Stream("b", range(30))], seed=0).state_dict()
         other = Planner([Stream(name, range(length), *more) for name, length, *more in streams], seed)
-        with pytest.raises(ValueError, match=message):
+        with refused(option):
             other.load_state_dict(saved)
 
 
@@ -179,7 +175,7 @@ def order_of(stream: Stream) -> Order:
 
 class TestArguments:
     def test_another_way_of_drawing_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="drawing must be 'exact' or 'multinomial', got 'random'"):
+        with refused("drawing"):
             Planner(make_streams(3), seed=0, drawing="random")
 
 

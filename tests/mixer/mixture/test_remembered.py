@@ -5,6 +5,8 @@ import pytest
 
 from mixer import Decision, Mixture, Observation, Policy
 from mixer.mixture.weights import MixtureWeights
+from mixer.utils.errors import InvalidTypeError
+from tests.refusals import refused
 
 MIXTURE = Mixture(("a", "b"), num_samples=np.array([5, 5]), weights=np.array([0.5, 0.5]))
 
@@ -21,7 +23,7 @@ class Own(Policy):
 @pytest.mark.parametrize("remembered", ["average", ("avrage",)])
 def test_a_name_that_start_does_not_set_is_refused(remembered: tuple[str, ...]) -> None:
     kind = type("Other", (Own,), {"remembered": remembered})
-    with pytest.raises(TypeError, match=r"Other: remembered must be a tuple of names"):
+    with refused("remembered", kind=InvalidTypeError):
         MixtureWeights(kind(), MIXTURE)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from mixer import Head
 from mixer.models.heads import HeadModule
+from tests.refusals import refused
 
 _POOLINGS = ("mean", "first", "last")
 
@@ -82,18 +83,18 @@ WHOLE = torch.int64
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_labels", "labels", "message"),
+    ("kind", "num_labels", "labels"),
     [
-        ("classification", 3, torch.zeros(2), r"takes whole numbers \[2\] .* got torch\.float32 \[2\]"),
-        ("classification", 3, torch.zeros(2, 4, dtype=WHOLE), r"whole numbers \[2\] .* got torch\.int64 \[2, 4\]"),
-        ("token_classification", 3, torch.zeros(2, dtype=WHOLE), r"whole numbers \[2, 4\] .* torch\.int64 \[2\]"),
-        ("multi_label", 3, torch.zeros(2), r"takes values \[2, 3\] for this micro-batch, got torch\.float32 \[2\]"),
-        ("regression", 1, torch.zeros(2, 3), r"takes values \[2, 1\] .* \[2, 3\]\. .*or name another head"),
+        ("classification", 3, torch.zeros(2)),
+        ("classification", 3, torch.zeros(2, 4, dtype=WHOLE)),
+        ("token_classification", 3, torch.zeros(2, dtype=WHOLE)),
+        ("multi_label", 3, torch.zeros(2)),
+        ("regression", 1, torch.zeros(2, 3)),
     ],
 )
-def test_labels_of_another_kind_of_head_are_refused(kind: Any, num_labels: int, labels: Tensor, message: str) -> None:
+def test_labels_of_another_kind_of_head_are_refused(kind: Any, num_labels: int, labels: Tensor) -> None:
     head = HeadModule(Head(num_labels, kind=kind), 8)
-    with pytest.raises(ValueError, match=message):
+    with refused("labels"):
         head.loss(head(torch.zeros(2, 4, 8)), labels)
 
 
@@ -108,18 +109,18 @@ def test_numbers_of_classes_are_those_that_labels_name(kind: Any, expected: int 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "option"),
     [
-        ({"kind": "ranking"}, r"kind of a head must be one of \['classification', 'multi_label'"),
-        ({"pooling": "max"}, r"pooling of a head must be one of \['mean', 'first', 'last'\], got 'max'"),
-        ({"num_labels": 1}, r"num_labels of a head for classification must be a whole number of at least 2, got 1"),
-        ({"num_labels": 0, "kind": "regression"}, r"for regression must be a whole number of at least 1, got 0"),
-        ({"num_labels": True}, r"at least 2, got True"),
-        ({"num_labels": 3.0}, r"at least 2, got 3\.0"),
-        ({"dropout": 1.0}, r"dropout of a head must be at least 0 and below 1, got 1\.0"),
-        ({"dropout": float("nan")}, r"dropout of a head must be at least 0"),
+        ({"kind": "ranking"}, "kind"),
+        ({"pooling": "max"}, "pooling"),
+        ({"num_labels": 1}, "num_labels"),
+        ({"num_labels": 0, "kind": "regression"}, "num_labels"),
+        ({"num_labels": True}, "num_labels"),
+        ({"num_labels": 3.0}, "num_labels"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"dropout": float("nan")}, "dropout"),
     ],
 )
-def test_heads_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_heads_out_of_range_are_refused(options: dict[str, Any], option: str) -> None:
+    with refused(option):
         Head(**{"num_labels": 3, **options})

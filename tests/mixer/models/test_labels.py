@@ -14,6 +14,7 @@ from mixer.models.labels import check_label_column, check_labels, num_classes_of
 from tests.helpers import MODEL_DATA, Tokens, build_model
 from tests.mixer.forms import multi_task
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 
 def _table(labels: Any, column: str = "labels") -> datasets.Dataset:
@@ -31,10 +32,7 @@ def test_a_column_is_refused_where_its_tensor_is(labels: list[int]) -> None:
         if not wrong:
             check()
             continue
-        named = max(wrong) if max(wrong) >= 4 else min(wrong)
-        with pytest.raises(
-            ValueError, match=rf"Stream 's': it has the label {named}, but the head 'x' has the 4 class"
-        ):
+        with refused("labels", stream="s", found=max(wrong) if max(wrong) >= 4 else min(wrong)):
             check()
 
 
@@ -50,10 +48,10 @@ def test_labels_that_are_no_classes_say_nothing() -> None:
 
 def test_selected_rows_alone_count_and_named_classes_are_numbers_too() -> None:
     check_label_column("s", _table([0, 9, 1]).select([0, 2]), 4, "the head")
-    with pytest.raises(ValueError, match="it has the label 9"):
+    with refused("labels", stream="s", found=9):
         check_label_column("s", _table([0, 9, 1]).select([1]), 4, "the head")
     named = _table([0, 2], "label").cast_column("label", datasets.ClassLabel(names=["a", "b", "c"]))
-    with pytest.raises(ValueError, match="it has the label 2, but the head has the 2 classes 0 to 1"):
+    with refused("labels", stream="s", found=2):
         check_label_column("s", named, 2, "the head")
 
 
@@ -67,17 +65,10 @@ def test_classes_are_those_of_classifiers_and_heads() -> None:
     assert num_classes_of(torch.nn.Linear(2, 2), None) is None
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([0, None, 1], r"Stream 'bad': its column 'label' has 1 rows without a label \(None\), .* row 1"),
-        ([0.0, 1.0, 2.0], "Stream 'bad': its column 'label' has fractions"),
-        (["x", "y", "x"], "Stream 'bad': its column 'label' has text"),
-    ],
-)
-def test_labels_that_are_no_numbers_of_classes_are_refused(tmp_path: Path, labels: list[Any], message: str) -> None:
+@pytest.mark.parametrize("labels", [[0, None, 1], [0.0, 1.0, 2.0], ["x", "y", "x"]])
+def test_labels_that_are_no_numbers_of_classes_are_refused(tmp_path: Path, labels: list[Any]) -> None:
     good = _table([0, 1, 2], "label")
-    with pytest.raises(ValueError, match=message):
+    with refused("label"):
         _trainer(tmp_path, {"good": good, "bad": _table(labels, "label")})
 
 
@@ -122,17 +113,15 @@ _GOOD = Tokens(6, 2, "sequence-classification")
 def test_tensors_are_refused_when_they_come(tmp_path: Path, kind: str, label: int, ends: bool) -> None:
     model = "bert-classifier" if kind == "sequence-classification" else "bert-tokens"
     trainer = _trainer(tmp_path, {"good": Tokens(6, 2, kind), "bad": _Labelled(6, label, kind)}, model)
-    refused = pytest.raises(ValueError, match=rf"Stream 'bad': it has the label {label}, but")
-    with refused if ends else contextlib.nullcontext():
+    with refused("labels", stream="bad") if ends else contextlib.nullcontext():
         trainer.train()
 
 
 def test_the_head_and_the_stream_are_named(tmp_path: Path) -> None:
-    message = r"Stream 'bad': it has the label 3, but the model's head has the 3 classes 0 to"
-    with pytest.raises(ValueError, match=message):  # a table is refused at construction
+    with refused("labels", stream="bad"):  # a table is refused at construction
         _trainer(tmp_path, {"good": _GOOD, "bad": _table([0, 3])})
     streams = [Stream("a", _GOOD, head="topic"), Stream("b", _Labelled(6, 5), head="topic")]
-    with pytest.raises(ValueError, match=r"Stream 'b': it has the label 5, but the head 'topic' has the 3 classes"):
+    with refused("labels", stream="b"):
         _trainer(tmp_path, streams, multi_task()).train()
 
 
@@ -157,5 +146,5 @@ def test_a_loss_of_the_users_own_may_take_any_labels(tmp_path: Path) -> None:
     data = _Labelled(4, 7)
     _trainer(tmp_path, [Stream("a", _table([7, 8, 9]), compute_loss_func=of_remainder), Stream("b", _GOOD)]).train()
     _trainer(tmp_path, {"a": data}, compute_loss_func=of_remainder).train()
-    with pytest.raises(ValueError, match="it has the label"):
+    with refused("labels", stream="b"):
         _trainer(tmp_path, [Stream("a", _GOOD, compute_loss_func=of_remainder), Stream("b", data)]).train()

@@ -23,6 +23,7 @@ from transformers import (
 from mixer import Head, MultiTaskModel, Stream
 from mixer.models.multi_task import MultiTaskConfig
 from mixer.tools.recipe.model import ModelRecipe
+from mixer.utils.errors import InvalidTypeError
 from tests.helpers import VOCABULARY, GradientRecorder, Tokens, weights_of
 from tests.mixer.forms import (
     HEADS,
@@ -38,6 +39,7 @@ from tests.mixer.forms import (
     trained,
 )
 from tests.mixer.trainer.runs import train
+from tests.refusals import refused
 
 _TOKENS: dict[str, Any] = {"vocab_size": VOCABULARY}
 _ENCODERS: dict[str, tuple[PreTrainedConfig, str]] = {
@@ -161,18 +163,18 @@ def test_a_recipe_of_an_encoder_without_heads_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "error", "message"),
+    ("heads", "error"),
     [
-        ({}, ValueError, r"heads: a MultiTaskModel needs at least one"),
-        ({"a": 3}, TypeError, r"heads\['a'\] must be a Head, such as Head\(num_labels=6\), got 3"),
-        ({"a.b": Head(2)}, ValueError, r"the name 'a\.b' must not be empty or have a dot"),
-        ({"": Head(2)}, ValueError, r"the name '' must not be empty"),
-        ({"train": Head(2)}, ValueError, r"the name 'train' is taken by modules .*Stream\('train', data_set, head="),
-        ({1: Head(2)}, TypeError, r"names must be texts, those of streams or of their head, got 1"),
+        ({}, ValueError),
+        ({"a": 3}, TypeError),
+        ({"a.b": Head(2)}, ValueError),
+        ({"": Head(2)}, ValueError),
+        ({"train": Head(2)}, ValueError),
+        ({1: Head(2)}, TypeError),
     ],
 )
-def test_heads_that_are_none_are_refused(heads: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_heads_that_are_none_are_refused(heads: Any, error: type[Exception]) -> None:
+    with refused("heads", kind=error):
         MultiTaskModel.from_encoder(AutoModel.from_config(_ENCODERS["bert"][0]), heads)
 
 
@@ -185,13 +187,12 @@ def test_encoders_that_would_not_be_loaded_again_are_refused(kind: str) -> None:
         "adapted": lambda: get_peft_model(AutoModel.from_config(bert), LoraConfig(r=2, target_modules=["query"])),
         "plain": lambda: nn.Linear(2, 2),
     }
-    with pytest.raises(TypeError, match=r"encoder must be a model without a head, as from AutoModel, got "):
+    with refused("encoder", kind=InvalidTypeError):
         MultiTaskModel.from_encoder(encoders[kind](), HEADS)
 
 
 def test_a_task_without_a_head_is_refused() -> None:
-    message = r"task='other': the model has the heads \['topic', 'stars', 'flags', 'tags'\]"
-    with pytest.raises(ValueError, match=message):
+    with refused("task"):
         multi_task()("other", input_ids=torch.ones(1, 2, dtype=torch.long))
 
 

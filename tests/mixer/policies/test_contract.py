@@ -26,8 +26,10 @@ from mixer.policies import (
 )
 from mixer.policies.loss_change import LossChange
 from mixer.policies.registry import built_in_policies
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from tests.helpers import layouts
 from tests.mixer.policies.observed import measured, observe
+from tests.refusals import refused
 
 NAMES = ("a", "b", "c", "d")
 SIZES = np.array([10, 400, 3, 90])
@@ -228,11 +230,11 @@ def test_what_is_not_needed_is_not_looked_at(make: Callable[..., Policy]) -> Non
 @every_policy
 def test_the_unit_is_kept_and_the_state_of_something_else_refused(make: Callable[..., Policy]) -> None:
     assert (make().unit, make(unit="tokens").unit) == ("samples", "tokens")
-    with pytest.raises(ValueError, match=r"unit must be one of .*, got 'bytes'"):
+    with refused("unit"):
         make(unit="bytes")
     policy = make()
     policy.start(mixture())
-    with pytest.raises(ValueError, match="state"):
+    with pytest.raises(InvalidValueError):
         policy.load_state_dict({"something else": 1})
 
 
@@ -240,7 +242,7 @@ def test_the_unit_is_kept_and_the_state_of_something_else_refused(make: Callable
 def test_wrappers_wrap_policies_alone_with_their_needs_and_let_them_see_every_step(wrap: Any) -> None:
     for name in ("Uniform", "LossChange", "BalancedPiKE"):
         assert wrap(wrap(MAKERS[name]())).needs == MAKERS[name]().needs
-    with pytest.raises(TypeError, match="policy must be a Policy to wrap, got str"):
+    with refused("policy", kind=InvalidTypeError):
         wrap("uniform")
     inner, alone = LossChange(), LossChange()
     run(wrap(inner), usual(9))

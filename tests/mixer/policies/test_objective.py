@@ -5,7 +5,9 @@ import pytest
 
 from mixer.measurements.alignment import TargetStatistics
 from mixer.policies.objective import Objective, as_objective
+from mixer.utils.errors import InvalidTypeError
 from tests.mixer.policies.observed import NAN
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -55,27 +57,27 @@ def test_short_forms(given: Any, expected: Objective | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "option"),
     [
-        (lambda: Objective("code"), r"must be a list of names, got a text: write \['code'\]"),
-        (lambda: Objective([]), "must name at least one evaluation set"),
-        (lambda: Objective({"a": -1.0}), "the importance of 'a' must be a number, 0 or more, got -1.0"),
-        (lambda: Objective({"a": 0.0}), "the importance of all targets is 0"),
-        (lambda: Objective(kind="mean"), "kind must be 'average' or 'worst', got 'mean'"),  # type: ignore[arg-type]
-        (lambda: Objective(["a", "b", "a"]), r"must name each set once, got \['a', 'b', 'a'\]"),
-        (lambda: Objective([["a"]]), r"must be names of evaluation sets, got \[\['a'\]\]"),  # type: ignore[list-item]
-        (lambda: Objective(bounds=["old"]), "bounds must be a mapping"),  # type: ignore[arg-type]
-        (lambda: Objective(bounds={"old": NAN}), r"bounds\['old'\] must be a multiple of the set's first loss"),
-        (lambda: Objective(["a"], greater_is_better=True), "greater_is_better=True, but its metric is the loss"),
-        (lambda: Objective(development_share="half"), "development_share must be 0 or more"),  # type: ignore[arg-type]
-        (lambda: Objective(["x"]).of_sets(["a", "b"]), r"\['x'\] are none of \['a', 'b'\]"),
+        (lambda: Objective("code"), "objective.targets"),
+        (lambda: Objective([]), "objective.targets"),
+        (lambda: Objective({"a": -1.0}), "objective"),
+        (lambda: Objective({"a": 0.0}), "objective"),
+        (lambda: Objective(kind="mean"), "objective.kind"),  # type: ignore[arg-type]
+        (lambda: Objective(["a", "b", "a"]), "objective.targets"),
+        (lambda: Objective([["a"]]), "objective.targets"),  # type: ignore[list-item]
+        (lambda: Objective(bounds=["old"]), "objective.bounds"),  # type: ignore[arg-type]
+        (lambda: Objective(bounds={"old": NAN}), "objective.bounds"),
+        (lambda: Objective(["a"], greater_is_better=True), "objective.greater_is_better"),
+        (lambda: Objective(development_share="half"), "objective.development_share"),  # type: ignore[arg-type]
+        (lambda: Objective(["x"]).of_sets(["a", "b"]), "objective.targets"),
     ],
 )
-def test_wrong_ones_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_ones_are_refused(make: Any, option: str) -> None:
+    with refused(option):
         make()
-    for wrong, kind in ((3, "int"), (np.array(["a", "b"]), "ndarray")):
-        with pytest.raises(TypeError, match=f"got a {kind}"):
+    for wrong in (3, np.array(["a", "b"])):
+        with refused("objective", kind=InvalidTypeError):
             as_objective(wrong)
 
 

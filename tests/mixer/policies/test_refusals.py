@@ -1,6 +1,5 @@
 """What policies refuse: of their arguments at once, of the streams at the start of a run."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from mixer.policies.contract import weights_array
 from mixer.policies.registry import built_in_policies
 from mixer.utils.errors import InvalidValueError
 from tests.mixer.policies.observed import NAN, mixture
+from tests.refusals import refused
 
 INF, MADE = float("inf"), built_in_policies()
 NEEDED: dict[str, dict[str, Any]] = {
@@ -54,70 +54,60 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
 def test_options_out_of_range_are_refused_with_what_they_must_be(make: str) -> None:
     for option, values in OPTIONS[make].items():
         for value in values:
-            with pytest.raises(ValueError, match=rf"{option} must be .+, got {re.escape(repr(value))}"):
+            with refused(option):
                 MADE[make](**{**NEEDED.get(make, {}), option: value})
 
 
 ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
-    *[
-        ("Scheduled", {"points": [(p, [1, 1]) for p in given]}, "points must have")
-        for given in ([], [0.5, 0.5], [0.0, 1.1])
-    ],
-    *[("Scheduled", {"points": points}, "points must be a list of") for points in (3, [0.0, 1.0])],
-    ("TrustRegion", {"policy": Uniform(), "max_log_change": None}, "TrustRegion needs a limit, got None for both"),
-    ("DoGE", {"targets": "a"}, r"got a text: write \['a'\]"),
-    ("DoGE", {"targets": []}, "targets must name at least one stream"),
-    ("TargetLoss", {"target_losses": {"a": NAN}}, "target_losses must be finite numbers, but 'a' has nan"),
-    ("Function", {"function": 3}, r"callable as f\(step, weights\), got int"),
-    ("TargetLoss", {"target_losses": 2.0}, "target_losses must map the names of streams to losses, got float"),
+    *[("Scheduled", {"points": [(p, [1, 1]) for p in given]}, "points") for given in ([], [0.5, 0.5], [0.0, 1.1])],
+    *[("Scheduled", {"points": points}, "points") for points in (3, [0.0, 1.0])],
+    ("TrustRegion", {"policy": Uniform(), "max_log_change": None}, "max_log_change"),
+    ("DoGE", {"targets": "a"}, "targets"),
+    ("DoGE", {"targets": []}, "targets"),
+    ("TargetLoss", {"target_losses": {"a": NAN}}, "target_losses"),
+    ("Function", {"function": 3}, "function"),
+    ("TargetLoss", {"target_losses": 2.0}, "target_losses"),
 ]
 
 
-@pytest.mark.parametrize(("make", "arguments", "message"), ARGUMENTS)
-def test_arguments_that_cannot_be_are_refused(make: str, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
+@pytest.mark.parametrize(("make", "arguments", "option"), ARGUMENTS)
+def test_arguments_that_cannot_be_are_refused(make: str, arguments: dict[str, Any], option: str) -> None:
+    with refused(option, kind=(ValueError, TypeError)):
         MADE[make](**arguments)
 
 
 STREAMS: list[tuple[str, dict[str, Any], str]] = [
-    ("Fixed", {"weights": [1, 2, 3]}, r"Fixed: expected 2 weights, one for each of \['a', 'b'\], got shape \[3\]"),
-    ("Fixed", {"weights": [1, -1]}, "Fixed: weights must be finite and 0 or more, but 'b' has -1.0"),
-    ("Fixed", {"weights": {"a": True, "b": 1.0}}, "Fixed: weights must be numbers"),
-    ("Scheduled", {"points": [(0.0, [1, 1]), (0.5, [1, -1])]}, "Scheduled at 0.5: .* 'b' has -1.0"),
-    ("ADO", {"floor": 0.6}, r"ADO: floor 0\.6 for each of 2 streams is more than 1 in all"),
-    ("Floor", {"policy": Uniform(), "minimum": 0.51}, r"0\.51 for each of 2 .* more than 1 in all; give min.*=0\.25"),
-    ("TargetLoss", {"target_losses": {"a": 1.0, "x": 1.0}}, r"TargetLoss: .*missing: \['b'\], unknown: \['x'\]"),
-    *[
-        (make, {"targets": ["a", "c"]}, r"targets .* unknown: \['c'\]")
-        for make in ("DoGE", "GRAPE", "RegularizedBalance")
-    ],
-    ("DoGE", {"targets": {"a": -1.0}}, r"'a' has -1\.0"),
-    ("SkillIt", {"graph": [[1.0]]}, r"expected a graph of shape \[2, 2\] .* got \[1, 1\]"),
-    ("SkillIt", {"graph": [[1.0, 0.0], [1.0]]}, "rows of equal length"),
-    ("SkillIt", {"graph": {"a": {"x": 1.0}, "y": {}}}, r"names \['x', 'y'\], but the streams are \['a', 'b'\]"),
-    ("SkillIt", {"graph": {"a": 0.5}}, "a mapping for each helper"),
-    ("UniMax", {"budget": 333}, r"budget of 333 samples is more than 1 passes .* which have 111; .* of 3 or more"),
-    ("UniMax", {"budget": 30, "unit": "tokens"}, "UniMax in tokens needs sizes in tokens"),
+    ("Fixed", {"weights": [1, 2, 3]}, "Fixed"),
+    ("Fixed", {"weights": [1, -1]}, "Fixed"),
+    ("Fixed", {"weights": {"a": True, "b": 1.0}}, "Fixed"),
+    ("Scheduled", {"points": [(0.0, [1, 1]), (0.5, [1, -1])]}, "Scheduled at 0.5"),
+    ("ADO", {"floor": 0.6}, "floor"),
+    ("Floor", {"policy": Uniform(), "minimum": 0.51}, "minimum"),
+    ("TargetLoss", {"target_losses": {"a": 1.0, "x": 1.0}}, "TargetLoss: target_losses"),
+    *[(make, {"targets": ["a", "c"]}, "targets") for make in ("DoGE", "GRAPE", "RegularizedBalance")],
+    ("DoGE", {"targets": {"a": -1.0}}, "DoGE, targets"),
+    ("SkillIt", {"graph": [[1.0]]}, "graph"),
+    ("SkillIt", {"graph": [[1.0, 0.0], [1.0]]}, "graph"),
+    ("SkillIt", {"graph": {"a": {"x": 1.0}, "y": {}}}, "graph"),
+    ("SkillIt", {"graph": {"a": 0.5}}, "graph"),
+    ("UniMax", {"budget": 333}, "budget"),
+    ("UniMax", {"budget": 30, "unit": "tokens"}, "sizes"),
 ]
 
 
-@pytest.mark.parametrize(("make", "arguments", "message"), STREAMS)
-def test_what_does_not_fit_the_streams_is_refused_at_the_start(make: str, arguments: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("make", "arguments", "option"), STREAMS)
+def test_what_does_not_fit_the_streams_is_refused_at_the_start(make: str, arguments: Any, option: str) -> None:
+    with refused(option):
         MADE[make](**arguments).start(mixture([0.4, 0.6], [100, 11]))
 
 
 @pytest.mark.parametrize(
-    ("make", "size", "memories", "message"),
-    [
-        ("Proportional", 30, (1,), r"\['memory'\] are replay buffers.*policy=Proportional\(\)"),
-        ("Temperature", 0, (), r"\['memory'\] are iterable and of unknown size\. Give weights"),
-        ("UniMax", 0, (), r"\['memory'\] are iterable and of unknown size\. Give sizes="),
-    ],
+    ("make", "size", "memories", "option"),
+    [("Proportional", 30, (1,), "mixing"), ("Temperature", 0, (), "mixing"), ("UniMax", 0, (), "sizes")],
 )
-def test_rules_by_size_refuse_streams_that_have_none(make: str, size: int, memories: Any, message: str) -> None:
+def test_rules_by_size_refuse_streams_that_have_none(make: str, size: int, memories: Any, option: str) -> None:
     own = Mixture(("a", "memory"), np.array([90, size]), np.array([0.5, 0.5]), memories=memories)
-    with pytest.raises(ValueError, match=message):
+    with refused(option):
         MADE[make](**NEEDED.get(make, {})).start(own)
 
 

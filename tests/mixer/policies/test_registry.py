@@ -10,6 +10,7 @@ from mixer.policies import Fixed, Function, LossChange, Proportional, Uniform, W
 from mixer.policies.registry import as_policy, built_in_policies, policy_classes
 from mixer.utils import entry_points as plugins, known_rules
 from tests.mixer.policies.observed import mixture
+from tests.refusals import refused
 
 
 class Twice(Uniform):
@@ -73,14 +74,14 @@ def test_weights_by_name_or_in_order_and_functions_are_policies(mixing: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("mixing", "error", "message"),
+    ("mixing", "error"),
     [
-        ("unifrom", ValueError, r"no policy is called 'unifrom'. Did you mean 'Uniform'\?.*Proportional"),
-        ("Scheduled", ValueError, r"needs \['points'\]; give an instance"),
-        (WarmUp, TypeError, r"mixing is the class WarmUp; give an instance: mixing=WarmUp\(\.\.\.\)"),
-        *[(mixing, TypeError, f"got {type(mixing).__name__}") for mixing in (3, 0.5, None, b"uniform", {1, 2})],
+        ("unifrom", ValueError),
+        ("Scheduled", ValueError),
+        (WarmUp, TypeError),
+        *[(mixing, TypeError) for mixing in (3, 0.5, None, b"uniform", {1, 2})],
     ],
 )
-def test_anything_else_is_refused(mixing: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_anything_else_is_refused(mixing: Any, error: type[Exception]) -> None:
+    with refused("mixing", kind=error):
         as_policy(mixing)

@@ -8,6 +8,7 @@ import pytest
 from mixer.policies import Floor, Function, GroupDRO, LossChange
 from mixer.utils.saved_state import arrays_of, check_form, is_known
 from tests.mixer.policies.observed import Told, mixture
+from tests.refusals import refused
 
 
 def test_the_same_form_is_taken() -> None:
@@ -16,18 +17,18 @@ def test_the_same_form_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "own", "said"),
+    ("saved", "own", "option"),
     [
-        ("1", 1, "it must be a number, but str '1' was saved"),
-        (1, "a", "it must be str 'a', but int 1 was saved"),
-        ([1.0, "x"], [0.0], r"it\[1\] must be a number, but str 'x'"),
-        ({"a": 1, "b": 2}, {"a": 1}, r"it has the state \['a'\], but the saved state has \['a', 'b'\]"),
-        ({"a": {"b": ["x"]}}, {"a": {"b": [1]}}, r"it: a: b\[0\] must be a number"),
-        ("x" * 10_000, 1, "it must be a number, but str 'x{79}… was saved"),
+        ("1", 1, "it"),
+        (1, "a", "it"),
+        ([1.0, "x"], [0.0], "it[1]"),
+        ({"a": 1, "b": 2}, {"a": 1}, "it"),
+        ({"a": {"b": ["x"]}}, {"a": {"b": [1]}}, "it: a: b[0]"),
+        ("x" * 10_000, 1, "it"),
     ],
 )
-def test_another_form_is_refused_with_its_place(saved: Any, own: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{said}"):
+def test_another_form_is_refused_with_its_place(saved: Any, own: Any, option: str) -> None:
+    with refused(option):
         check_form(saved, own, "it")
 
 

@@ -14,6 +14,7 @@ from mixer import Budget, MixingConfig, MixingOptions, MixingTrainer, Objective,
 from mixer.run.config import OF_TRAINER
 from tests.helpers import Tokens, arguments, build_model, plain_options, three_streams, weights_of
 from tests.mixer.trainer.runs import train
+from tests.refusals import refused
 
 # As a user gives them, and as they are afterwards.
 GIVEN = {
@@ -82,25 +83,25 @@ def test_a_run_is_the_same_wherever_its_options_are_given(tmp_path: Path, budget
 
 
 @pytest.mark.parametrize(
-    ("config", "own", "message"),
+    ("config", "own", "option"),
     [
-        ({"mixing": "Uniform"}, {"mixing": "Proportional"}, "mixing='Proportional' and mixing='Uniform'"),
-        ({"budget_tokens": 9}, {"budget": Budget(samples=9)}, "budget=.* and budget_samples or budget_tokens="),
+        ({"mixing": "Uniform"}, {"mixing": "Proportional"}, "mixing"),
+        ({"budget_tokens": 9}, {"budget": Budget(samples=9)}, "budget"),
         (
             {"development_share": 0.5},
             {"objective": Objective(["a"], development_share=0.25)},
-            "development_share=0.25 and d",
+            "Objective.development_share",
         ),
-        ({"development_share": 0.5}, {}, "development_share=0.5 sets no rows aside without objective"),
+        ({"development_share": 0.5}, {}, "development_share"),
         ({"eval_weights": {"a": "x", "b": 1}}, {}, "eval_weights"),
         ({"budget_samples": 0}, {}, "budget_samples"),
         ({"budget_tokens": 1.5}, {}, "budget_tokens"),
     ],
 )
-def test_what_is_given_twice_or_wrong_is_refused_by_the_name_of_its_option(tmp_path, config, own, message) -> None:
+def test_what_is_given_twice_or_wrong_is_refused_by_the_name_of_its_option(tmp_path, config, own, option) -> None:
     args = arguments(tmp_path, **config)
     options = {"train_dataset": three_streams(), "eval_dataset": {"a": Tokens(8, 4), "b": Tokens(8, 5)}, **own}
-    with pytest.raises((ValueError, TypeError), match=message):
+    with refused(option, kind=(ValueError, TypeError)):
         MixingTrainer(build_model("llama"), args, **options)
 
 
@@ -121,17 +122,17 @@ def test_what_is_no_argument_of_the_trainer_any_more_says_where_it_is(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("error", "options", "message"),
+    ("error", "options", "option"),
     [
-        (ValueError, {"nonfinite": "ignore"}, "nonfinite must be"),
-        (ValueError, {"mixing": '{"a": '}, "mixing: .* cannot be read as JSON"),
-        (TypeError, {"mixing": Uniform()}, "mixing must be plain data.* Pass objects to the trainer: mixing="),
-        (TypeError, {"epoch_size": object()}, "epoch_size must be plain data"),
-        (TypeError, {"handle_signals": "no"}, "handle_signals must be True or False"),
+        (ValueError, {"nonfinite": "ignore"}, "nonfinite"),
+        (ValueError, {"mixing": '{"a": '}, "mixing"),
+        (TypeError, {"mixing": Uniform()}, "mixing"),
+        (TypeError, {"epoch_size": object()}, "epoch_size"),
+        (TypeError, {"handle_signals": "no"}, "handle_signals"),
     ],
 )
-def test_a_value_that_no_option_takes_is_refused_by_the_config(tmp_path, error, options, message) -> None:
-    with pytest.raises(error, match=message):
+def test_a_value_that_no_option_takes_is_refused_by_the_config(tmp_path, error, options, option) -> None:
+    with refused(option, kind=error):
         MixingConfig(str(tmp_path), **QUIET, **options)
 
 
@@ -139,7 +140,7 @@ def test_options_are_fixed_at_construction(tmp_path: Path) -> None:
     args = arguments(tmp_path, mixing="Uniform")
     trainer = MixingTrainer(args=args, model_init=lambda: build_model("llama"), train_dataset=three_streams())
     args.mixing = "Proportional"
-    with pytest.raises(ValueError, match=r"mixing of the training arguments was 'Uniform' .* is 'Proportional' now"):
+    with refused("mixing"):
         trainer.train()
 
 
@@ -160,5 +161,5 @@ def test_the_fields_go_with_arguments_of_other_classes(tmp_path: Path) -> None:
             ["--output_dir", str(tmp_path), "--batch_size=4"]
         )
         assert (args.batch_size, args.predict_with_generate) == (4, False)
-    with pytest.raises(ValueError, match="drawing must be"):
+    with refused("drawing"):
         Own(str(tmp_path), drawing="all")

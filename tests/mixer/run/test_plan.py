@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given, strategies as st
 
 from mixer import Budget, PiKE, Probing, Stream, schedules
 from mixer.measurements import GradientNorm
 from tests.mixer.run.run_plans import planned
+from tests.refusals import refused
 
 
 def _collate(samples: list[Any]) -> dict[str, Any]:
@@ -79,5 +79,5 @@ def test_what_is_kept_and_read_is_what_is_asked_for(device: str, keeps: bool, co
 
 
 def test_a_probe_that_excludes_what_the_policy_needs_is_refused_before_any_part() -> None:
-    with pytest.raises(ValueError, match=r"probe\.variance=False, but mixing=PiKE"):
+    with refused("probe.variance"):
         planned(_two(), policy=PiKE(), probe=Probing(variance=False))

@@ -22,8 +22,10 @@ from mixer import MixingTrainer, Stream, schedules
 from mixer.policies.function import Function
 from mixer.run.argument_support import REFUSED
 from mixer.schedules.function import Function as SizeFunction
+from mixer.utils.errors import InvalidTypeError
 from tests.helpers import InOrder, Tokens, arguments, build_model, three_streams
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 KNOWN = AS_BY_THE_TRAINER | DIFFERENCES.keys() | REFUSED.keys()
 INSTALLED = [int(number) for number in transformers.__version__.split(".")[:2]]
@@ -33,7 +35,7 @@ WRITTEN_FOR = [int(number) for number in TRANSFORMERS.split(".")]
 def test_every_option_of_the_installed_version_has_its_place() -> None:
     assert sorted(set(option_names()) - KNOWN) == []
     assert not AS_BY_THE_TRAINER & (DIFFERENCES.keys() | REFUSED.keys())
-    with pytest.raises(KeyError, match="how telepathy behaves"):
+    with pytest.raises(KeyError):
         page(["seed", "telepathy"])
 
 
@@ -79,12 +81,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[pytest.MonkeyPa
     ("gradient_accumulation_steps", {"gradient_accumulation_steps": 2}, {"batch_size": 8}, None),
     ("average_tokens_across_devices", {"average_tokens_across_devices": False}, {}, _two_ranks),
     ("enable_jit_checkpoint", {"enable_jit_checkpoint": True}, {}, None),
-    (
-        "ignore_data_skip",
-        {"ignore_data_skip": True},
-        UNSIZED,
-        None,
-    ),
+    ("ignore_data_skip", {"ignore_data_skip": True}, UNSIZED, None),
     ("accelerator_config", {"accelerator_config": {"dispatch_batches": True}}, {}, None),
     ("accelerator_config", {"accelerator_config": {"split_batches": True}}, {}, None),
     ("parallelism_config", {}, {"kind": SHARDED}, None),
@@ -113,16 +110,16 @@ def test_what_is_refused_is_refused_at_construction(name, own, more, prepare, tm
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "workers"),
+    ("option", "value", "workers"),
     [
         ("dataloader_num_workers", -1, -1),
         ("dataloader_prefetch_factor", 0, 1),
         ("dataloader_persistent_workers", True, 0),
     ],
 )
-def test_workers_that_cannot_load_are_refused(name: str, value: Any, workers: int, tmp_path: Path) -> None:
-    args = arguments(tmp_path, **{"dataloader_num_workers": workers, name: value})
-    with pytest.raises(ValueError, match=f"^{name}"):
+def test_workers_that_cannot_load_are_refused(option: str, value: Any, workers: int, tmp_path: Path) -> None:
+    args = arguments(tmp_path, **{"dataloader_num_workers": workers, option: value})
+    with refused(option):
         MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
 
 
@@ -136,7 +133,7 @@ def test_values_that_are_not_refused_pass(tmp_path: Path) -> None:
 def test_one_process_for_several_gpus_is_told_how_to_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     args = arguments(tmp_path)
     monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda _: 4))
-    with pytest.raises(ValueError, match="torchrun --nproc_per_node 4 -m mixer train RECIPE"):
+    with refused("n_gpu"):
         MixingTrainer(build_model("llama"), args, train_dataset=three_streams())
 
 
@@ -163,8 +160,7 @@ class Unlabelled(Tokens):
 def test_processes_that_would_train_alone_are_refused(tmp_path, monkeypatch, size) -> None:
     args = arguments(tmp_path)  # before: of a launch that it knows of it would wait for the other rank
     monkeypatch.setenv("WORLD_SIZE", size)
-    refused = pytest.raises(ValueError, match=r"WORLD_SIZE=2, but the training arguments see one rank: .* use_cpu=True")
-    with refused if size == "2" else nullcontext():
+    with refused("WORLD_SIZE") if size == "2" else nullcontext():
         MixingTrainer(build_model("bert-classifier"), args, train_dataset={"a": _rows()})
 
 
@@ -218,8 +214,8 @@ def test_one_without_labels_is_told(tmp_path: Path, caplog: pytest.LogCaptureFix
     ],
 )
 def test_a_function_that_takes_something_else_is_refused(function: Any, goes: bool) -> None:
-    for kind, call in ((Function, "mixing: .* f.step, weights."), (SizeFunction, "batch_size: .* f.step, batch_size.")):
-        with nullcontext() if goes else pytest.raises(TypeError, match=f"{call}, but this one takes "):
+    for kind, option in ((Function, "mixing"), (SizeFunction, "batch_size")):
+        with nullcontext() if goes else refused(option, kind=InvalidTypeError):
             kind(function)
 
 
@@ -249,7 +245,7 @@ def _collate(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
 )
 def test_the_columns_removed_before_a_collator_are_named(tmp_path: Path, streams: Any, removed: str | None) -> None:
     trainer = _trainer(tmp_path, streams, remove_unused_columns=removed is not None, data_collator=_collate)
-    with pytest.raises(KeyError, match="text") as caught:
+    with pytest.raises(KeyError) as caught:
         trainer.train()
     notes = "\n".join(caught.value.__notes__)
     assert removed in notes if removed else "remove_unused_columns" not in notes

@@ -6,6 +6,7 @@ from hypothesis import given, strategies as st
 
 from mixer.schedules import Constant, Limits
 from mixer.schedules.limits import LARGEST
+from tests.refusals import refused
 
 
 @st.composite
@@ -75,33 +76,25 @@ def test_the_least_is_one_sample_a_rank_unless_it_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "error", "option"),
     [
-        ({"minimum": 9, "maximum": 8}, ValueError, "minimum=9 is above maximum=8: no batch size is left"),
-        ({"minimum": 9, "maximum": 15, "granularity": 8}, ValueError, "no multiple of granularity=8 between"),
-        ({"minimum": 0}, ValueError, "minimum must be at least 1 sample, got 0"),
-        ({"granularity": 2.0}, TypeError, "granularity must be a whole number of samples, got 2.0"),
-        ({"maximum": True}, TypeError, "maximum must be a whole number of samples, got True"),
-        ({"max_growth": 1.0}, ValueError, "max_growth must be a factor above 1, or None for no limit, got 1.0"),
+        ({"minimum": 9, "maximum": 8}, ValueError, "minimum"),
+        ({"minimum": 9, "maximum": 15, "granularity": 8}, ValueError, "granularity"),
+        ({"minimum": 0}, ValueError, "minimum"),
+        ({"granularity": 2.0}, TypeError, "granularity"),
+        ({"maximum": True}, TypeError, "maximum"),
+        ({"max_growth": 1.0}, ValueError, "max_growth"),
     ],
 )
-def test_bounds_that_contradict_each_other(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bounds_that_contradict_each_other(arguments: dict[str, Any], error: type[Exception], option: str) -> None:
     for make in (Limits, Constant):
-        with pytest.raises(error, match=message):
+        with refused(option, kind=error):
             make(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("initial", "error", "message"),
-    [
-        (4, ValueError, "initial=4 is not a batch size within the bounds: minimum=8"),
-        (10, ValueError, "maximum=32, a multiple of granularity=4"),
-        (0, ValueError, "initial must be at least 1 sample, got 0"),
-        (16.0, TypeError, "initial must be a whole number of samples, got 16.0"),
-    ],
-)
-def test_a_first_size_outside_the_bounds_is_refused(initial: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(("initial", "error"), [(4, ValueError), (10, ValueError), (0, ValueError), (16.0, TypeError)])
+def test_a_first_size_outside_the_bounds_is_refused(initial: Any, error: type[Exception]) -> None:
+    with refused("initial", kind=error):
         Limits(8, 32, 4).check_initial(initial)
     for within in (None, 8, 12, 32):
         Limits(8, 32, 4).check_initial(within)

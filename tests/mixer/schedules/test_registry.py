@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mixer.schedules import Constant, Function, NoiseScale, Ramp, as_schedule
+from tests.refusals import refused
 
 
 def test_schedules_names_functions_numbers_and_nothing_are_schedules() -> None:
@@ -21,18 +22,15 @@ def test_schedules_names_functions_numbers_and_nothing_are_schedules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("given", "error"),
     [
-        ("rmap", ValueError, r"batch_size: no schedule is called 'rmap'. Did you mean 'Ramp'\?.*Seesaw"),
-        ("ramp", ValueError, r"batch_size: Ramp needs \['final', 'over'\]; give an instance"),
-        (Ramp, TypeError, r"batch_size is the class Ramp; give an instance: batch_size=Ramp\(\.\.\.\)"),
-        (0, ValueError, "batch_size must be at least 1 sample, got 0"),
-        *[
-            (given, TypeError, f"batch_size must be a whole number .* a {type(given).__name__}")
-            for given in (True, 16.0, b"ramp", [16], {"ramp": 1})
-        ],
+        ("rmap", ValueError),
+        ("ramp", ValueError),
+        (Ramp, TypeError),
+        (0, ValueError),
+        *[(given, TypeError) for given in (True, 16.0, b"ramp", [16], {"ramp": 1})],
     ],
 )
-def test_anything_else_is_refused(given: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_anything_else_is_refused(given: Any, error: type[Exception]) -> None:
+    with refused("batch_size", kind=error):
         as_schedule(given)

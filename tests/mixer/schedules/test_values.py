@@ -1,7 +1,6 @@
 """What each schedule decides, by hand."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.seesaw import Seesaw
 from mixer.schedules.smoothed_loss_change import SmoothedLossChange
 from tests.mixer.kinds import parted
+from tests.refusals import refused
 
 Shown = list[dict[str, Any]]
 
@@ -191,34 +191,30 @@ NEEDED: dict[Any, dict[str, Any]] = {AdaBatch: {"every": 1}, Ramp: {"final": 64,
 def test_options_out_of_range_are_refused_with_what_they_must_be(make: Callable[..., Schedule]) -> None:
     for option, values in OPTIONS[make].items():
         for value in values:
-            with pytest.raises((ValueError, TypeError), match=rf"{option} must be .+, got {re.escape(repr(value))}"):
+            with refused(option, kind=(ValueError, TypeError)):
                 make(**{**NEEDED.get(make, {}), option: value})
 
 
 REFUSED: list[tuple[Callable[..., Schedule], Any, type[Exception], str]] = [
-    *[(Constant, (given,), error, "batch_size must be") for given, error in ((0, ValueError), (8.0, TypeError))],
-    (Function, (3,), TypeError, r"callable as f\(step, batch_size\), got int"),
-    (AdaBatch, {}, ValueError, "Give points or every, one of them, got points=None and every=None"),
-    (AdaBatch, {"points": []}, ValueError, "points must be epochs above 0, at least one"),
-    (AdaBatch, {"points": [0, 2]}, ValueError, "points must be epochs above 0, .*; initial= applies before the first"),
-    (AdaBatch, {"points": [0.5, 1.5], "unit": "progress"}, ValueError, r"points must be progress in \(0, 1\]"),
-    (AdaBatch, {"points": [2, 2]}, ValueError, "points must ascend"),
-    (Ramp, {"final": 66, "over": 1, "granularity": 4}, ValueError, "final=66 is not a batch size within the bounds"),
-    (CriticalBatchWarmup, ({},), ValueError, "points must be tokens above 0, at least one"),
-    (CriticalBatchWarmup, ([(2, 16), (1, 32)],), ValueError, "points must ascend"),
-    (CriticalBatchWarmup, ({1: 16, 2: 16},), ValueError, r"sizes must grow from point to point, got \[16, 16\]"),
-    (CriticalBatchWarmup, {"sizes": {1: 8}, "initial": 8}, ValueError, r"got \[8, 8\]; initial=8 is the first one"),
-    (CriticalBatchWarmup, ({1e9: 16.0},), TypeError, r"size at 1e\+09 tokens must be a whole number .* got 16.0"),
-    (CriticalBatchWarmup, {"sizes": {1: 128}, "maximum": 64}, ValueError, "size at 1 tokens=128 is not a batch size"),
-    *[(make, {}, TypeError, "maximum") for make in (LossChange, SmoothedLossChange, Seesaw)],
-    (by_epochs, {"shrink": 0.0}, ValueError, "0 < shrink <= 1 <= growth must hold, got 0.0 and 1.1"),
-    (smoothed, {"otherwise": 0.0}, ValueError, "factor must be 1 or more and otherwise above 0, got 2.0 and 0.0"),
+    *[(Constant, (given,), error, "batch_size") for given, error in ((0, ValueError), (8.0, TypeError))],
+    (Function, (3,), TypeError, "function"),
+    (AdaBatch, {}, ValueError, "points"),
+    *[(AdaBatch, {"points": points}, ValueError, "points") for points in ([], [0, 2], [2, 2])],
+    (AdaBatch, {"points": [0.5, 1.5], "unit": "progress"}, ValueError, "points"),
+    (Ramp, {"final": 66, "over": 1, "granularity": 4}, ValueError, "final"),
+    *[(CriticalBatchWarmup, (sizes,), ValueError, "points") for sizes in ({}, [(2, 16), (1, 32)])],
+    (CriticalBatchWarmup, ({1: 16, 2: 16},), ValueError, "sizes"),
+    (CriticalBatchWarmup, {"sizes": {1: 8}, "initial": 8}, ValueError, "sizes"),
+    (CriticalBatchWarmup, ({1e9: 16.0},), TypeError, "size at 1e+09 tokens"),
+    (CriticalBatchWarmup, {"sizes": {1: 128}, "maximum": 64}, ValueError, "size at 1 tokens"),
+    (by_epochs, {"shrink": 0.0}, ValueError, "shrink"),
+    (smoothed, {"otherwise": 0.0}, ValueError, "factor"),
 ]
 
 
-@pytest.mark.parametrize(("make", "given", "error", "message"), REFUSED)
-def test_arguments_that_cannot_be_are_refused(make, given, error, message) -> None:
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(("make", "given", "error", "option"), REFUSED)
+def test_arguments_that_cannot_be_are_refused(make, given, error, option) -> None:
+    with refused(option, kind=error):
         make(**given) if isinstance(given, dict) else make(*given)
 
 
@@ -252,7 +248,7 @@ class TestFunction:
         schedule = Function(lambda step, batch_size: 8 if step < 5 else returned)
         schedule.start(8)
         schedule.update(observe(4))
-        with pytest.raises(error, match="at step 5: expected a whole number of samples, 1 or more, got") as caught:
+        with refused("batch_size", kind=error) as caught:
             schedule.update(observe(5))
         assert repr(returned) in str(caught.value)
 
@@ -260,7 +256,7 @@ class TestFunction:
 def test_a_default_first_size_above_those_of_a_warm_up_is_refused() -> None:
     schedule = CriticalBatchWarmup({1: 16})
     schedule.start(64)
-    with pytest.raises(ValueError, match=r"sizes must grow from point to point, got \[64, 16\]"):
+    with refused("sizes"):
         schedule.update(observe(1, 64))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from mixer.utils import entry_points as plugins
 from mixer.utils.entry_points import load_plug_in, load_plug_ins, summarised
+from tests.refusals import refused
 
 
 def _load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, object]:
@@ -42,10 +43,10 @@ def test_a_factory_is_summarised_without_its_import(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     entries = {name: EntryPoint(name, f"unplayable:{name}", "some.group") for name in ("play", "pause")}
     assert [summarised(entry, (), "thing") for entry in entries.values()] == [("play", "Play a tune"), ("pause", "")]
-    with pytest.raises(ValueError, match="a thing play exists already"):
+    with refused("thing"):
         summarised(entries["play"], ("play",), "thing")
-    with pytest.raises(ModuleNotFoundError, match="lost"):
+    with pytest.raises(ModuleNotFoundError):
         summarised(EntryPoint("lost", "lost:lost", "some.group"), (), "thing")
     monkeypatch.setattr(plugins, "entry_points", lambda group: entries.values())
-    with pytest.raises(ValueError, match=r"thing play of an unknown package cannot .* \(ImportError: no strings\)"):
+    with refused("thing"):
         load_plug_in("some.group", "thing", "play", object)

@@ -1,7 +1,6 @@
 """What cannot be read is left out, and named."""
 
 import logging
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.mixer.gradients.probe.reference import (
     gradients_of,
     parameters_of,
 )
+from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +164,7 @@ def test_a_model_that_another_probe_reads_is_refused() -> None:
     model = Net()
     other = GradientProbe(model, 2)
     other.start([0, 1])
-    with pytest.raises(ValueError, match=r"another GradientProbe is reading this model: call its finish\(\) or cancel"):
+    with refused("model"):
         GradientProbe(model, 2)
     other.cancel()
     GradientProbe(model, 2)
@@ -181,21 +181,21 @@ def test_layers_in_whose_place_something_else_runs_are_named(caplog: pytest.LogC
     reason = r"Something else (hooks of accelerate?) runs in place of the forward of some ['Linear']"
     assert reason in caplog.text
     model.last.forward = model.first.forward  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=re.escape(reason)):
+    with refused("model"):
         GradientProbe(model, 2)
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "match"),
+    ("model", "options", "option"),
     [
-        (3, {}, r"model must be a torch.nn.Module, got a int: 3"),
-        (nn.Conv1d(2, 2, 1), {}, r"None of the layers can be read: they are of kinds \['Conv1d'\].*homogen"),
-        (nn.Linear(2, 2).requires_grad_(False), {}, "no trainable parameters, so there is no gradient to measure"),
-        (nn.Sequential(nn.Linear(2, 2)), {"layers": ["*.mlp"]}, r"matches no .*; layers are named like \['0'\]"),
+        (3, {}, "model"),
+        (nn.Conv1d(2, 2, 1), {}, "model"),
+        (nn.Linear(2, 2).requires_grad_(False), {}, "model"),
+        (nn.Sequential(nn.Linear(2, 2)), {"layers": ["*.mlp"]}, "layers"),
     ],
 )
-def test_a_model_that_cannot_be_read_is_refused(model: Any, options: dict[str, Any], match: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=match):
+def test_a_model_that_cannot_be_read_is_refused(model: Any, options: dict[str, Any], option: str) -> None:
+    with refused(option, kind=(ValueError, TypeError)):
         GradientProbe(model, 2, **options)
 
 
@@ -207,7 +207,7 @@ def test_a_step_without_a_backward_is_refused(options: dict[str, Any]) -> None:
         probe.start([0, 0])
         if runs_forward:
             model(torch.randn(2, 5))
-        with pytest.raises(ValueError, match=r"or no backward came between start\(\) and finish\(\)"):
+        with refused("model"):
             probe.finish()
 
 
@@ -215,7 +215,7 @@ def test_a_loss_that_differentiates_through_gradients_needs_micro_batches_of_one
     model, inputs = Net(), torch.randn(2, 5, requires_grad=True)
     probe = GradientProbe(model, 2)
     probe.start([0, 0])
-    with pytest.raises(RuntimeError, match=r"create_graph=True\), .* Use homogeneous=True"):
+    with pytest.raises(RuntimeError):
         torch.autograd.grad(model(inputs).square().sum(), inputs, create_graph=True)
 
 
@@ -224,5 +224,5 @@ def test_ids_that_do_not_fit_the_batch_are_refused() -> None:
     probe = GradientProbe(model, 2)
     probe.start([0, 1, 1])
     model(torch.randn(5, 5)).sum().backward()
-    with pytest.raises(ValueError, match=r"could read no layer: .* one for each of the stream_ids .* Give one id"):
+    with refused("model"):
         probe.finish()

@@ -9,43 +9,44 @@ from torch import nn
 
 from mixer.gradients.probe import GradientProbe
 from tests.mixer.gradients.probe.cases import build
+from tests.refusals import refused
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"num_streams": 0}, "num_streams must be a whole number of at least 1, got 0"),
-    ({"mode": "sketch", "world_size": 2}, "world_size=2 ranks need a process group, and there is none: call"),
-    ({"mode": "fast"}, "mode must be 'exact' or 'sketch', got 'fast'"),
-    ({"layers": "*.mlp"}, r"layers must be a list of patterns, got the text '\*.mlp': write \['\*.mlp'\]"),
+    ({"num_streams": 0}, "num_streams"),
+    ({"mode": "sketch", "world_size": 2}, "world_size"),
+    ({"mode": "fast"}, "mode"),
+    ({"layers": "*.mlp"}, "layers"),
 ]
 ROWS: list[tuple[Any, Any, str]] = [
-    ([], None, r"stream_ids must be a stream from 0 to 1 for each row, and at least one; got \[\]"),
-    ([[0, 1]], None, r"stream_ids must be one whole number per row, got shape \[1, 2\] of int64"),
-    ([0, 1], [1], r"num_items must be one number from 0 on for each of the 2 rows; got 1: \[1\]"),
-    ([0, 1], torch.tensor([0.5, 1.0]), r"num_items must be one whole number per row, got shape \[2\] of float32"),
+    ([], None, "stream_ids"),
+    ([[0, 1]], None, "stream_ids"),
+    ([0, 1], [1], "num_items"),
+    ([0, 1], torch.tensor([0.5, 1.0]), "num_items"),
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), OPTIONS)
-def test_a_probe_refuses_wrong_arguments(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("options", "option"), OPTIONS)
+def test_a_probe_refuses_wrong_arguments(options: dict[str, Any], option: str) -> None:
+    with refused(option):
         GradientProbe(nn.Linear(2, 2), **{"num_streams": 2, **options})
 
 
-@pytest.mark.parametrize(("ids", "items", "message"), ROWS)
-def test_start_refuses_wrong_rows(ids: Any, items: Any, message: str) -> None:
+@pytest.mark.parametrize(("ids", "items", "option"), ROWS)
+def test_start_refuses_wrong_rows(ids: Any, items: Any, option: str) -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=message):
+    with refused(option):
         GradientProbe(model, 2).start(ids, items)
     assert "forward" not in model.__dict__
 
 
 def test_finish_refuses_wrong_factors() -> None:
     probe = GradientProbe(nn.Linear(2, 2), 2)
-    with pytest.raises(RuntimeError, match=r"finish\(\) came without start\(\): call start\(stream_ids\) before"):
+    with pytest.raises(RuntimeError):
         probe.finish()
     probe.start([0, 1])
-    with pytest.raises(ValueError, match="loss_scale must be a number greater than 0, got nan"):
+    with refused("loss_scale"):
         probe.finish(loss_scale=float("nan"))
-    with pytest.raises(ValueError, match=r"loss_weights must be one number for each of the 2 streams, got shape \[1\]"):
+    with refused("loss_weights"):
         probe.finish(loss_weights=[1.0])
 
 

@@ -57,7 +57,7 @@ def test_after_a_failure_the_model_is_untouched(options, stage, monkeypatch) -> 
         handle = case.model.transformer.h[0].register_forward_hook(lambda *args: _BrokenBackward.apply(args[2]))
         logits = case.model(input_ids=case.batch["input_ids"]).logits
         handle.remove()
-        with pytest.raises(RuntimeError, match="out of luck"):
+        with pytest.raises(RuntimeError):
             logits.sum().backward()
     elif stage == "finish" and "homogeneous" not in options:
         case.loss().backward()

@@ -136,7 +136,7 @@ def test_names_of_trials_name_folders_and_the_objective_is_the_mean_loss_if_noth
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gradient_accumulation_steps": 2}, "conflicts with gradient_accumulation_steps=2"),
+        ({"gradient_accumulation_steps": 2}, "leave out gradient_accumulation_steps=2"),
         ({"num_train_epochs": 0.0}, "num_train_epochs must be above 0"),
     ],
 )
