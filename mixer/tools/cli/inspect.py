@@ -13,9 +13,14 @@ from mixer.tools.console import only_json, show
 from mixer.tools.recipe.recipe import Recipe
 
 _NUM_SAMPLES = "Maximum number of samples to read of each stream. Default: 50,000."
+_LOSSES = (
+    "Also measure the losses and entropies of the recipe's model, or of another one, on at most 1,000 rows of each "
+    "source."
+)
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--num_samples": {"type": int, "default": 50_000, "help": _NUM_SAMPLES},
     "--seed": {"type": int, "default": 0, "help": "Seed for drawing these samples and the examples."},
+    "--losses": {"type": str, "nargs": "?", "const": "", "metavar": "NAME_OR_PATH", "help": _LOSSES},
     "--strict": {"action": "store_true", "help": f"Exit with status {FOUND} if there is a warning."},
 }
 
@@ -26,9 +31,9 @@ def inspect() -> Command:
         Recipe,
         _inspect,
         description="Shows a recipe's data as training will see them: sizes, lengths, truncation, examples, the first "
-        "step, duplicates, and problems. No weights are loaded. Every field can be overridden: "
+        "step, duplicates, and problems. Weights are only loaded with --losses. Every field can be overridden: "
         "--streams.NAME.weight 2.",
-        usage="[--num_samples N] [--seed S] [--strict] [--json]",
+        usage="[--losses [NAME_OR_PATH]] [--num_samples N] [--seed S] [--strict] [--json]",
         example="mixer inspect recipes/demo.yaml --num_samples 2000",
         options=_OPTIONS,
     )
@@ -44,7 +49,7 @@ def _inspect(parser: ArgumentParser, config: Namespace, own: Namespace) -> int:
         recipe = build_recipe(Recipe, parser, config)
         if recipe.training.world_size > 1:
             raise ValueError("mixer inspect runs in one process: start it without torchrun or accelerate launch.")
-        inspection = inspect_recipe(recipe, own.num_samples, own.seed)
+        inspection = inspect_recipe(recipe, own.num_samples, own.seed, own.losses)
     findings = findings_of(inspection)
     content = {**vars(inspection), "warnings": findings}
     show(lambda: content, lambda: view_of(inspection, findings), own.json)

@@ -12,6 +12,7 @@ from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.findings import Finding, count
 from mixer.tools.analysis.inspect.inspection import Batch, InspectedObjective, InspectedStream, Inspection
 from mixer.tools.analysis.inspect.measures import Limits, Measures
+from mixer.tools.analysis.inspect.model_losses import SourceLosses
 from mixer.tools.analysis.inspect.sample_reader import readable
 from mixer.tools.console import table_of
 from mixer.tools.recipe.data.file_list import in_words
@@ -29,6 +30,8 @@ def view_of(inspection: Inspection, findings: Sequence[Finding]) -> Group:
     if inspection.objective is not None:
         parts.append(Text(printable(_objective(inspection.objective))))
     parts.append(Text(f"The first step: {printable(_batch(inspection.batch))}"))
+    if inspection.losses is not None:
+        parts.append(table_of("Losses of the model", [_losses(source) for source in inspection.losses]))
     parts.append(Rule(count(len(findings), "warning"), style="dim"))
     parts += [Text.assemble(("! ", "bold yellow"), printable(finding.sentence)) for finding in findings]
     parts.append(Text(f"\n{count(inspection.samples_read, 'sample')} read in {inspection.seconds:.1f} s.", "dim"))
@@ -64,6 +67,13 @@ def _batch(batch: Batch) -> str:
     padding = f", {batch.padding:.1%} of the token positions are padding" if batch.padding else ""
     counts = listed([f"{number:,} of {name}" for name, number in batch.counts.items()])
     return f"{count(sum(batch.counts.values()), 'sample')} in {micro_batches}, {counts}{padding}."
+
+
+def _losses(source: SourceLosses) -> dict[str, Any]:
+    own = vars(source)
+    return {name: own[name] for name in ("source", "is_validation", "num_rows", "num_labels", "loss", "entropy")} | {
+        f"{share:.0%} of rows up to": loss for share, loss in source.row_losses.items()
+    }
 
 
 def preview(

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from mixer.policies.objective import Objective
 from mixer.tools.analysis.inspect.duplicates import Part, find_overlaps
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.measures import Limits, Measures, parsed_of, truncation_of
+from mixer.tools.analysis.inspect.model_losses import MOST_ROWS, losses_of, sources_of
 from mixer.tools.analysis.inspect.sample_reader import SampleReading, readable
 from mixer.tools.console import Result
 from mixer.tools.recipe.data.file_list import files_of
@@ -25,6 +26,7 @@ from mixer.tools.recipe.data.formats.base import Format
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingMixin
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import in_words, shortened
 
 
@@ -122,6 +124,7 @@ class Inspection(Result):
         task: The model's task.
         num_samples: Maximum number of samples to read of a stream, and of its data for evaluation.
         seed: Seed of their draw.
+        has_losses: Whether to measure the losses of the trainer's model, which then has weights.
 
     Attributes:
         task: The model's task.
@@ -133,6 +136,7 @@ class Inspection(Result):
         seconds: Duration of reading and comparing them.
         batch: The first step.
         samples_read: Number of samples that were read.
+        losses: Losses of the model by source; `None` if they were not asked for.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class Inspection(Result):
         task: str,
         num_samples: int,
         seed: int,
+        has_losses: bool = False,
     ):
         started = time.perf_counter()
         self.task = task
@@ -154,6 +159,8 @@ class Inspection(Result):
             self.streams.append(InspectedStream(trainer, one, limits, num_samples, seed))
             parts += _parts(one, self.streams[-1], num_samples, seed)
         self.overlaps = find_overlaps(parts)
+        sources = sources_of(trainer, streams) if has_losses else []
+        self.losses = losses_of(trainer, sources, min(num_samples, MOST_ROWS), seed) if has_losses else None
         self.seconds = time.perf_counter() - started
         self.batch = first_batch(trainer)
         self.samples_read = sum(
@@ -161,19 +168,26 @@ class Inspection(Result):
         )
 
 
-def inspect_recipe(recipe: Recipe, num_samples: int, seed: int) -> Inspection:
+def inspect_recipe(recipe: Recipe, num_samples: int, seed: int, model: str | None = None) -> Inspection:
     """Inspects the data of a recipe.
 
     Args:
-        recipe: The recipe. The weights of its model are neither created nor loaded.
+        recipe: The recipe. Without `model`, the weights of its own are neither created nor loaded.
         num_samples: See `Inspection`.
         seed: See `Inspection`.
+        model: Folder or name on the hub of the model whose losses to measure; an empty text for the recipe's own.
 
     Raises:
         ValueError: If the recipe cannot be trained; the message names the field.
     """
-    built = recipe.build_parts(has_weights=False)
-    return Inspection(built.trainer, built.streams, recipe.model.task, num_samples, seed)
+    if model is not None and recipe.trainer in ("dpo", "reward"):
+        raise InvalidValueError.about(
+            "--losses", f"Rows of trainer {recipe.trainer} are pairs, without a loss of labels."
+        )
+    if model:
+        recipe.model = replace(recipe.model, name_or_path=model, config={})
+    built = recipe.build_parts(has_weights=model is not None)
+    return Inspection(built.trainer, built.streams, recipe.model.task, num_samples, seed, model is not None)
 
 
 def _objective(trainer: MixingMixin) -> InspectedObjective | None:
