@@ -124,7 +124,8 @@ class Dialogue(Format):
             if wrong is not None:
                 raise InvalidValueError(option=wrong, expected="a text, as in the first row", found=texts[wrong])
             return {**texts, **margin}
-        prompt, sample, arguments, is_parsed = self._prompt(row), dict[str, Any](), dict[str, Any](), False
+        prompt, sample, is_parsed = self._prompt(row), dict[str, Any](), False
+        arguments: dict[str, Any] = {}
         for name, answer in answers.items():
             turns = self._turns(answer, "assistant", name)
             if turns[: len(prompt)] == prompt:  # the answer repeats it
