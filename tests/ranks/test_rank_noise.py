@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from mixer import MixingTrainer, schedules
 from mixer.gradients.rank_noise import RankNoise, noise_of_ranks
 from mixer.measurements import GradientNoise, Noise
-from mixer.measurements.hooks.stream_gradients import NoiseBetweenRanks
+from mixer.measurements.hooks.rank_noise import NoiseBetweenRanks
 from tests.helpers import weights_of
 from tests.mixer.trainer.runs import make
 from tests.ranks.warm import Results, launched

@@ -49,10 +49,11 @@ DATA = {
 
 
 class _Recording(MixingTrainer):
-    """Notes the rows of each step: one micro-batch."""
+    """Notes the rows of each step: one micro-batch, which is padding where this rank has no row left."""
 
     def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        self.__dict__.setdefault("rows", []).append(inputs["input_ids"][:, 0].tolist())
+        is_padding = not any(self._parts.run.step.micro_items)
+        self.__dict__.setdefault("rows", []).append([] if is_padding else inputs["input_ids"][:, 0].tolist())
         return super().training_step(model, inputs, *args, **kwargs)
 
 
@@ -81,15 +82,14 @@ def resumed(folder: Path) -> list[list[list[int]]]:
 
 def test_each_row_comes_equally_often_and_runs_go_on_to_the_bit(tmp_path: Path) -> None:
     results = on_ranks(tmp_path, trained, resumed, world_size=3)
-    num_draws = NUM_STEPS * 2 * 3
     for name in DATA:
         length = int(name.split()[-2])
         given = Counter(row for result in results for step in result["trained"][name] for row in step)
-        whole, rest = divmod(num_draws, length)
+        whole, rest = divmod(given.total(), length)  # a pass ends in its last step, which may be smaller
         assert sorted(given.values()) == [whole] * (length - rest) + [whole + 1] * rest, name
     for result in results:
         for first in (0, 3):
             whole_run, after_one, after_three = result["resumed"][first : first + 3]
-            assert [len(step) for step in whole_run] == [2] * NUM_STEPS
+            assert len(whole_run) == NUM_STEPS
             assert after_one == whole_run[1:]
             assert after_three == whole_run[3:]

@@ -58,6 +58,7 @@ results = launched(
 @pytest.mark.parametrize("name", some(BUILDERS, FEW))
 def test_two_ranks_end_as_one_and_resumed_runs_as_whole_ones(name: str, results: Results, tmp_path: Path) -> None:
     expected, tolerance = ended(name, tmp_path), 1e-4 if name in language.RUNS else 2e-5
+    tolerance = 2**-9 if "half" in name else tolerance  # a few units in the last place of half precision
     first, second = (result[name] for result in results)
     assert torch.equal(first["weights"], second["weights"])
     torch.testing.assert_close(first["weights"], expected["weights"], rtol=0, atol=tolerance)
