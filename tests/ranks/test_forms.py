@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_one_process(results: Results, tmp_path: Path, n
 
 
 def test_labels_that_are_wrong_on_one_rank_end_both(results: Results) -> None:
-    message = "ValueError: Stream 'topic': it has the label"
+    message = "InvalidValueError: Stream 'topic': it has the label"
     assert results[1]["labels"].startswith(message)
     assert results[0]["labels"].startswith(f"RemoteError: rank 1 failed: {message}")
 

@@ -97,5 +97,7 @@ def test_both_find_what_a_backward_for_each_sample_of_both_finds(results: Result
 def test_runs_go_on_from_a_checkpoint_and_an_exact_probe_of_two_ranks_is_refused(results: Results) -> None:
     for result in results:
         assert result["resumed"] == []
-        told = "ValueError: probe.mode='exact' needs the gradient of one micro-batch on one rank, but there are 2"
+        told = (
+            "InvalidValueError: probe.mode='exact' needs the gradient of one micro-batch on one rank, but there are 2"
+        )
         assert result["refused"].startswith(told)

@@ -96,7 +96,7 @@ def test_killed_runs_of_two_ranks_end_as_one_that_was_not(results: Results, name
 def test_errors_reach_all_ranks_and_all_choose_alike(results: Results) -> None:
     assert results[0]["errors"] == results[1]["errors"]
     nothing, torn, chosen = results[0]["errors"]
-    assert nothing.startswith("ValueError: No valid checkpoint found in output directory")
+    assert nothing.startswith("InvalidValueError: No valid checkpoint found in output directory")
     assert "rng_state_1.pth is torn: it has 4 bytes instead of" in torn
     assert "The newest checkpoint that can be resumed from is" in torn
     assert chosen == "checkpoint-10"

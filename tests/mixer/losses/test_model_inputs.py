@@ -79,7 +79,11 @@ def test_adapters_are_looked_through() -> None:
 @pytest.mark.parametrize(
     ("head", "build", "message"),
     [
-        ("topic", lambda: build_model("bert-classifier"), r"The streams \['a'\] name a head, but BertForSequenceClass"),
+        (
+            "topic",
+            lambda: build_model("bert-classifier"),
+            r"head of the streams \['a'\] needs a parameter task of BertForSequenceClass",
+        ),
         (
             "else",
             multi_task,

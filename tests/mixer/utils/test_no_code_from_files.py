@@ -36,7 +36,7 @@ USUAL = {"np": "numpy", "pd": "pandas", "pq": "pyarrow.parquet", "pa": "pyarrow"
 ALLOWED = {
     ("mixer/loading/transport.py", "pickle"): "samples on their way from this run's own workers, in memory",
     ("mixer/loading/iterable/passes.py", "pickle"): "rows on their way from this run's own ranks, in memory",
-    ("mixer/tools/analysis/inspect/duplicates.py", "marshal"): "digests of samples by their bytes; loads nothing",
+    ("mixer/loading/row_digest.py", "marshal"): "digests of samples by their bytes; loads nothing",
     ("tasks/sources/checks.py", "pickle"): "compares two samples by their bytes; loads nothing",
     ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
     ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
@@ -46,7 +46,7 @@ ALLOWED = {
     ("mixer/tools/recipe/trainers.py", "import_module"): "names in the source",
     ("mixer/tools/recipe/coming_from/convert.py", "import_module"): "names in the source",
     ("mixer/__init__.py", "*"): "the policies, for type checkers alone",
-    ("mixer/checkpoint/checkpoint_files.py", "safe_globals"): "numpy's arrays alone, of random states",
+    ("mixer/checkpoint/trainer_files.py", "safe_globals"): "numpy's arrays alone, of random states",
     ("mixer/tools/recipe/streams.py", "resolve_name"): "a function of the recipe that the user runs",
 }
 
