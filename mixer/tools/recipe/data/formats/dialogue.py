@@ -130,8 +130,8 @@ class Dialogue(Format):
             turns = self._turns(answer, "assistant", name)
             if turns[: len(prompt)] == prompt:  # the answer repeats it
                 turns = turns[len(prompt) :]
-            beside = {name: row[name] for name in COLUMNS if name in row}
-            conversation = conversation_of({**beside, _TURNS: [*prompt, *turns]}, _TURNS)
+            said = {name: row[name] for name in COLUMNS if name in row}
+            conversation = conversation_of({**said, _TURNS: [*prompt, *turns]}, _TURNS)
             rendering = Rendering(conversation, template)
             messages, arguments = rendering.messages, dict(rendering.arguments)
             is_parsed = is_parsed or rendering.is_parsed
