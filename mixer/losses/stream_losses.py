@@ -169,6 +169,11 @@ class StreamLosses:
         own = self._streams[stream_id].compute_loss_func if self._streams else None
         return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func or own)
 
+    def may_be_divided(self, stream_id: int) -> bool:
+        """Whether the Trainer gives a loss `num_items_in_batch`: label smoothing gets it whatever the model takes."""
+        smoother: Any = getattr(self._trainer, "label_smoother", None)
+        return smoother is not None or self.is_taken_as_divided(stream_id)
+
     def is_scaled(self, stream_id: int) -> bool:
         """Whether the Trainer multiplies a loss by the number of ranks if it is given `num_items_in_batch`."""
         return self.is_computed_by_trainer and self.is_taken_as_divided(stream_id)

@@ -176,7 +176,8 @@ class LossKinds:
         """Whether a loss is that of a model of transformers or of ours, which is a mean over items if it is one."""
         losses, inner = self._losses, inner_model(self._losses.own_model)
         computes = losses.user_computes_loss_of(kind) if losses.differ else losses.user_computes_loss
-        return not computes and library_of(type(inner)) in ("transformers", "mixer")
+        libraries = map(library_of, type(inner).__mro__)  # FSDP2 puts a class of torch before the model's
+        return not computes and next(name for name in libraries if name != "torch") in ("transformers", "mixer")
 
     @property
     def is_strict(self) -> bool:
@@ -190,7 +191,7 @@ class LossKinds:
         may_scale = [False] if self._trainer.args.world_size == 1 else may_scale
         kinds = {"item mean", "items"} if is_stock else {one.kind for one in CANDIDATES}
         # A loss of half the mean looks like one divided by the items of two micro-batches.
-        if losses.is_computed_by_trainer and not losses.is_taken_as_divided(kind):
+        if losses.is_computed_by_trainer and not losses.may_be_divided(kind):
             kinds -= {"items"}
         return np.array([one.is_scaled in may_scale and one.kind in kinds for one in CANDIDATES])
 
