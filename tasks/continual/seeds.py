@@ -86,7 +86,8 @@ def seed_folders(seeds: int | Sequence[int], first: int, folder: Path, may_be_th
     there = [seed for seed, path in sorted(folders.items()) if (path / RUN_STATE_FILE).exists()]
     if there and not may_be_there:
         raise InvalidValueError.about(
-            "seeds", f"{there} have runs in {folder}: resume (--resume auto) or overwrite (--resume never) them."
+            "seeds",
+            f"The seeds {there} have runs in {folder}: resume (--resume auto) or overwrite (--resume never) them.",
         )
     return folders
 

@@ -119,7 +119,7 @@ def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, re
     accuracies = [shown["seeds"][seed]["metrics"]["average_accuracy"] for seed in "01"]
     assert shown["metrics"]["average_accuracy"] == pytest.approx(np.mean(accuracies))
     assert shown["metrics_spread"]["average_accuracy"] == pytest.approx(np.std(accuracies, ddof=1))
-    assert "seeds: [0, 1] have runs in" in refused(*command(folder, *few, "--seeds", "[2, 1, 0]"))
+    assert "The seeds [0, 1] have runs in" in refused(*command(folder, *few, "--seeds", "[2, 1, 0]"))
     assert "--resume must" in refused(*command(none, *few, "--seeds", "2", "--resume", "must"))
     printed(*command(none, *few, "--memory", "null", "--seeds", "[0, 1]"))
     assert "paired, 2 seeds" in printed("continual-compare", none, folder, "--output", tmp_path / "page.html")

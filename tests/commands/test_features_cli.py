@@ -113,7 +113,7 @@ def test_two_heads_and_three_streams(tmp_path: Path, refused: Runs) -> None:
     assert set(ledger.evaluations()["stream"]) == {"topic", "sign", "again"}
     assert set(MultiTaskModel.from_pretrained(tmp_path / "run").heads) == {"topic", "sign"}
     wrong: dict[str, dict[str, Any]] = {
-        "set task to encoder": {"task": "causal-lm"},
+        "set it to encoder": {"task": "causal-lm"},
         "at least 2": {"heads": {**HEADS, "sign": {"num_labels": 1, "kind": "classification"}}},
         "'topic': it has the label 4": {"heads": {**HEADS, "topic": {"num_labels": 4}}},
     }

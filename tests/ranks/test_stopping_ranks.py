@@ -180,7 +180,7 @@ def test_a_rank_that_stays_away_is_waited_for_as_long_as_is_said(tmp_path: Path)
 LEFT = {
     "exit": "rank 0 failed in step 3: SystemExit: no more",
     "vanish": "rank 0 ended without a word in step 3: by os._exit",
-    "make": "rank 0 failed while the trainer was constructed: ValueError: ",
+    "make": "rank 0 failed while the trainer was constructed: InvalidValueError: ",
 }
 
 

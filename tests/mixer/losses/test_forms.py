@@ -154,7 +154,7 @@ def test_values_that_are_not_known_count_for_nothing(tmp_path: Path, micro: int)
     [
         ({"compute_loss_func": lambda outputs, labels: 0}, "num_items_in_batch"),
         ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: 1.5}, "must be a tensor with one"),
-        ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: torch.ones(3)}, "loss must be a tensor"),
+        ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: torch.ones(3)}, "must be a tensor with one"),
         ({"data_collator": lambda samples: samples}, None),
     ],
 )

@@ -35,5 +35,5 @@ def test_a_stream_enters_and_weights_change_where_the_learning_rate_begins_to_fa
 
 
 def test_a_learning_rate_that_never_falls_is_refused_at_construction(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"enters_at: 'decay'.*constant"):
+    with pytest.raises(ValueError, match=r"enters_at: 'decay' is the moment.*constant"):
         trainer(tmp_path, lr_scheduler_type="constant", lr_scheduler_kwargs={})
