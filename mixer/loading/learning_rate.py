@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from mixer.measurements import check_requests
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
@@ -109,10 +109,10 @@ def decay_step(args: TrainingArguments, scheduler: Any, num_steps: int) -> int:
     if not len(falls) or (np.diff(rates[falls[0] :]) > 0.0).any():
         of_arguments = f"lr_scheduler_type={SchedulerType(args.lr_scheduler_type).value}"
         name = of_arguments if own is None else type(own).__name__
-        raise wrong_value(
-            "'decay'",
-            f"is the moment at which the learning rate begins to fall for good, and that of {name} has none: "
-            "use warmup_stable_decay, cosine or linear, or give a share of the run in [0, 1].",
+        raise InvalidValueError(
+            f"'decay' is the moment at which the learning rate begins to fall for good, and that of {name} has none: use "
+            "warmup_stable_decay, cosine or linear, or give a share of the run in [0, 1].",
+            option="decay",
         )
     return int(falls[0])
 
