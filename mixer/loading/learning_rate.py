@@ -110,8 +110,8 @@ def decay_step(args: TrainingArguments, scheduler: Any, num_steps: int) -> int:
         of_arguments = f"lr_scheduler_type={SchedulerType(args.lr_scheduler_type).value}"
         name = of_arguments if own is None else type(own).__name__
         raise InvalidValueError(
-            f"'decay' is the moment at which the learning rate begins to fall for good, and that of {name} has none: use "
-            "warmup_stable_decay, cosine or linear, or give a share of the run in [0, 1].",
+            f"'decay' is the moment at which the learning rate begins to fall for good, and that of {name} has none. "
+            "Use warmup_stable_decay, cosine or linear, or give a share of the run in [0, 1].",
             option="decay",
         )
     return int(falls[0])
