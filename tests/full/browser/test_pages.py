@@ -9,7 +9,8 @@ import pytest
 
 from mixer.tools.report import write_report
 from mixer.tools.report.page import write_page
-from tasks.tools.report.kind import continual_run
+from tasks.metrics.score_matrix import SCORES_FILE, ScoreMatrix
+from tasks.tools.report.kind import continual_run, write_scores
 from tests.full.browser.opened import PALE, Opened, opened
 from tests.mixer.tools.report.ledgers import write_run
 from tests.tasks.tools.report.runs import train
@@ -29,7 +30,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "measured run": write_report([folder / "first"]),
         "two runs": write_report([folder / "first", folder / "second"], folder / "two.html"),
         "continual run": write_page(folder / "continual.html", continual_run().contents([continual])),
-        "scores": continual / "scores.html",
+        "scores": write_scores({"run": ScoreMatrix.from_file(continual / SCORES_FILE)}, continual / "scores.html"),
     }
 
 
