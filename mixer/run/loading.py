@@ -10,7 +10,7 @@ from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.trainer_utils import seed_worker
 
 from mixer.distributed.collectives import RankSync
-from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, Splitting
+from mixer.loading.batching import MicroBatchOptions, Splitting
 from mixer.loading.collate import Columns, StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
@@ -154,12 +154,6 @@ class StreamLoading:
             for name in set(stream.dataset.column_names) - set(taken)
         }
         loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken, removed)
-
-    @property
-    def configured_cap(self) -> MicroBatchCap:
-        """The largest micro-batch by the arguments, until memory runs out."""
-        options = self._micro_batch_options()
-        return MicroBatchCap(options.max_samples, options.max_tokens)
 
     def _micro_batch_options(self) -> MicroBatchOptions:
         args = self._trainer.args

@@ -154,15 +154,15 @@ class Training:
         rows_from = None if self._parts.start.checkpoint is None else Path(self._parts.start.checkpoint)
         mixing = run.mixing if is_run else run.mixing.preview_copy()
         feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
-        splitting = Splitting(
-            self._parts.loading.configured_cap,
-            by_stream=self._one_stream_each,
-            keeps_samples=self._plan.keeps_samples or self._parts.recovery.is_on,
-        )
         loader = self._parts.loading.new_loader(
             *(mixing, feed, self._parts.differences.specifics),
             splitting=(lambda: run.splitting) if is_run else (lambda: splitting),
             is_preview=not is_run,
+        )
+        splitting = Splitting(
+            loader.configured_cap,
+            by_stream=self._one_stream_each,
+            keeps_samples=self._plan.keeps_samples or self._parts.recovery.is_on,
         )
         if is_run:
             run.loader, run.feed, run.splitting = loader, feed, splitting
