@@ -7,7 +7,7 @@ import numpy as np
 
 from mixer.ledger.ledger import Ledger
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import IterableCursor, ShuffledCursor
+from mixer.mixture.cursors import IterableCursor, ShuffledOrder
 from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 
@@ -57,11 +57,11 @@ class OrderRecorder:
     def _record_orders(self, step: int, shifts: Sequence[int]) -> None:
         rows = []
         for name, cursor, shift in zip(self._mixing.names, self._mixing.planner.cursors, shifts, strict=True):
-            is_ordered = isinstance(cursor, ShuffledCursor)
+            is_ordered = isinstance(cursor, ShuffledOrder)
             row: dict[str, Any] = {"step": 0, "stream": name, "shift": shift}
             row["kind"] = "data" if is_ordered else "iterable" if isinstance(cursor, IterableCursor) else "memory"
             own: tuple[Any, ...] = (0, 0, False)
-            if isinstance(cursor, ShuffledCursor):
+            if isinstance(cursor, ShuffledOrder):
                 own = cursor.length, cursor.key, cursor.shuffle
                 row["kind"] += f"{BY_LENGTH}{cursor.group_size}" if cursor.group_size else ""
             row |= zip(("length", "key", "shuffle"), own, strict=True)

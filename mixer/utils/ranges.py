@@ -21,7 +21,7 @@ def check_range(name: str, value: float, least: float, most: float, hint: str) -
     Raises:
         ValueError: If the value is outside, infinite, NaN or no number.
     """
-    if not (_is_number(value) and least <= value <= most and math.isfinite(value)):
+    if not (is_number(value) and least <= value <= most and math.isfinite(value)):
         bounds = f"{least} or more" if most == math.inf else f"in [{least}, {most}]"
         raise wrong_value(name, f"must be {bounds}, got {_shown(value)}; {hint}.")
 
@@ -32,7 +32,7 @@ def check_decay(name: str, value: float, hint: str) -> None:
     Raises:
         ValueError: If the value is outside [0, 1), NaN or no number.
     """
-    if not (_is_number(value) and 0.0 <= value < 1.0):
+    if not (is_number(value) and 0.0 <= value < 1.0):
         raise wrong_value(name, f"must be in [0, 1), got {_shown(value)}; {hint}.")
 
 
@@ -42,7 +42,7 @@ def check_temperature(name: str, value: float, hint: str) -> None:
     Raises:
         ValueError: If it is not above 0, NaN or no number.
     """
-    if not (_is_number(value) and value > 0.0):
+    if not (is_number(value) and value > 0.0):
         raise wrong_value(name, f"must be above 0, got {_shown(value)}; {hint}.")
 
 
@@ -52,7 +52,7 @@ def check_count(name: str, value: int, least: int, hint: str) -> None:
     Raises:
         ValueError: If it is.
     """
-    if not (isinstance(value, (int, np.integer)) and _is_number(value)) or value < least:
+    if not (isinstance(value, (int, np.integer)) and is_number(value)) or value < least:
         raise wrong_value(name, f"must be a whole number, {least} or more, got {_shown(value)}; {hint}.")
 
 
@@ -60,7 +60,8 @@ IntervalSteps = Annotated[int, check_count, 1, "1 decides after every step"]
 MinSamples = Annotated[int, check_count, 0, "with less than 2 a variance may not be measured again"]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; `True` and `False` are none."""
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 

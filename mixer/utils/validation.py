@@ -157,6 +157,13 @@ def finite_numbers(values: Any, name: str, length: int | None = None) -> FloatAr
     return np.array([finite_number(value, name) for value in values], dtype=np.float64)
 
 
+def finite_or_missing(values: Any, name: str, length: int) -> FloatArray:
+    """Checks a list of numbers like `finite_numbers`, of which some may be missing: `None` becomes NaN."""
+    are_missing = [value is None for value in values]
+    numbers = finite_numbers([0.0 if value is None else value for value in values], name, length)
+    return np.where(are_missing, np.nan, numbers)
+
+
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON number")
 

@@ -14,7 +14,7 @@ from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.preprocessing import preprocessed
 from mixer.measurements import required
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.mixture.cursors import ShuffledCursor
+from mixer.mixture.cursors import ShuffledOrder
 from mixer.mixture.stream import Stream, is_iterable, selected
 from mixer.models.inputs import TASK
 from mixer.policies.contract import Policy
@@ -114,7 +114,7 @@ def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
             f" {hint}",
             option="development_share",
         )
-    order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
+    order = ShuffledOrder(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
     return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_development]))
 
 
@@ -145,7 +145,7 @@ class TargetRows:
         self._collator = collator_removing_columns(trainer, collator or trainer.data_collator, "evaluation")
         self.num_rows = len(rows)
         self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
-        self._cursor = ShuffledCursor(Stream(f"target {name}", rows), seed)
+        self._cursor = ShuffledOrder(Stream(f"target {name}", rows), seed)
 
     def micro_batches(self, positions: Int64Array, step: int, passes: AuxiliaryPasses) -> list[MicroBatch]:
         """Reads and collates rows, in micro-batches as large as those of steps.

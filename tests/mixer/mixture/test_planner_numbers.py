@@ -149,7 +149,7 @@ class TestInexactState:
         assert resumed.seen.tolist() == [int(planner.seen[2]), 0, int(planner.seen[0])]
         assert resumed.seen.dtype == np.int64
         assert resumed.deficit.tolist() == [0.0, 0.0, 0.0]
-        assert [d.state_dict()["position"] for d in resumed.cursors] == resumed.seen.tolist()
+        assert resumed.positions.tolist() == resumed.seen.tolist()
 
 
 def test_a_memory_has_the_key_of_its_stream_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
