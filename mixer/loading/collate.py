@@ -154,30 +154,31 @@ class StreamSpecifics:
 _COMMON = StreamSpecifics()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Collation:
     """Collates micro-batches reproducibly: a collator that draws random numbers draws the same ones in every run.
 
     Args:
         collator: Collates a list of samples.
+        names: Stream names, for errors.
         stack_columns: Collates columns instead, where samples are loaded by column; `None` always uses the collator.
         seed: Seed of the run.
         rank: This rank.
         pin_memory: Whether to copy micro-batches into pinned memory.
         specifics: Stream-specific settings, by stream id.
-        names: Stream names, for errors.
-        compared: Streams whose samples may differ in columns; -1 for mixed micro-batches.
+        compared: Streams whose samples may differ in columns, for collators that would silently drop some; -1 for mixed
+            micro-batches.
         taken: Columns that are not removed; `None` for all.
         removed: Dataset columns removed before loading.
     """
 
     collator: Collator
-    stack_columns: Callable[[Columns], Any] | None
-    seed: int
-    rank: int
-    pin_memory: bool
+    names: Sequence[str]
+    stack_columns: Callable[[Columns], Any] | None = None
+    seed: int = 0
+    rank: int = 0
+    pin_memory: bool = False
     specifics: Mapping[int, StreamSpecifics] = field(default_factory=dict)
-    names: Sequence[str] = ()
     compared: frozenset[int] = frozenset()
     taken: frozenset[str] | None = None
     removed: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.data import default_collate
 
 from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, Splitting
-from mixer.loading.collate import Collator, StreamSpecifics
+from mixer.loading.collate import Collation, Collator, StreamSpecifics
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
@@ -114,22 +114,27 @@ class MixingDataLoader(Standalone):
             num_workers, prefetch_factor, persistent_workers, worker_init_fn, job_size=micro_batch_size or own_size
         )
         lasting = {s.name: preprocessed(s.dataset, s.preprocess) for s in self.streams if not s.is_memory}
+        is_compared = collate_fn is None and len(self.streams) > 1
+        collation = Collation(
+            default_collate if collate_fn is None else collate_fn,
+            self.mixing.names,
+            dict if collate_fn is None else None,
+            seed,
+            self.rank,
+            pin_memory,
+            specifics,
+            frozenset([-1] if is_compared else []),
+        )
         self._loader = MixingLoader(
             self.mixing,
             read_from(self.streams, lasting),
-            default_collate if collate_fn is None else collate_fn,
+            collation,
             self.rank,
             self.world_size,
             MicroBatchOptions(micro_batch_size or _ALL),
-            stack_columns=dict if collate_fn is None else None,
-            seed=seed,
             workers=self._workers,
-            pin_memory=pin_memory,
-            specifics=specifics,
             splitting=partial(Splitting, MicroBatchCap(micro_batch_size or _ALL), by_stream=bool(specifics)),
         )
-        if collate_fn is None and len(self.streams) > 1:
-            self._loader.compare_columns([-1])
 
     def _specifics(self) -> dict[int, StreamSpecifics]:
         own = {
@@ -189,10 +194,7 @@ class MixingDataLoader(Standalone):
 
 
 def _check_workers(num_workers: int, prefetch_factor: int, persistent_workers: bool) -> None:
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int):
-        raise TypeError(f"num_workers must be a whole number, got {num_workers!r}.")
-    if num_workers < 0:
-        raise ValueError(f"num_workers must be 0 or more, got {num_workers}; 0 loads in this process.")
+    check_whole("num_workers", num_workers, "worker", least=0)
     check_whole("prefetch_factor", prefetch_factor)
     if persistent_workers and not num_workers:
         raise ValueError("persistent_workers=True needs workers: set num_workers above 0.")

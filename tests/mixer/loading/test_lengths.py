@@ -11,7 +11,7 @@ from transformers import Trainer
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
 from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, Splitting, split_by_tokens
-from mixer.loading.collate import Loaded, Samples
+from mixer.loading.collate import Collation, Loaded, Samples
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
@@ -118,7 +118,7 @@ def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **opti
     streams = [Stream(f"s{number}", source) for number, source in enumerate(sources)]
     mixing = Mixing(Planner(streams, seed=0), Uniform(), Clock(24, 95, Budget(epochs=2)))
     options = {"max_samples": 4, "lengths": Lengths(sources), **options}
-    return MixingLoader(mixing, sources, _pad, rank, world_size, micro_batches=MicroBatchOptions(**options))
+    return MixingLoader(mixing, sources, Collation(_pad, mixing.names), rank, world_size, MicroBatchOptions(**options))
 
 
 def _first(loader: MixingLoader, by_stream: bool = False, keeps_samples: bool = False) -> StepBatch:
