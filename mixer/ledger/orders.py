@@ -87,4 +87,4 @@ class OrderRecorder:
 
     def _write(self, table: str, rows: Sequence[dict[str, Any]]) -> None:
         if rows:
-            self._ledger.record_rows(table, {name: [row[name] for row in rows] for name in rows[0]})
+            self._ledger.record(table, {name: [row[name] for row in rows] for name in rows[0]})

@@ -29,11 +29,9 @@ _MAX_WAITING = 64
 
 def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
     """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; a plan has those of samples."""
-    plan = result.plan
-    unit = mixing.policy.unit
+    plan, unit = result.plan, mixing.policy.unit
     before = mixing.seen - plan.counts, mixing.amounts - result.contents.amounts(unit)
-    lengths = None if unit == "samples" else mean_tokens(*before)
-    return plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
+    return plan.shares(None if unit == "samples" else mean_tokens(*before))
 
 
 # A step with losses and norm that may still be on a GPU: its result, the run's state and place after it, and the norm.
@@ -235,7 +233,7 @@ class Recorder(HasState):
             logger.warning_once("Terms of %s are not recorded, as its explain() failed (%s).", policy.name, failed)
             level = Level(type(policy).__name__, names, mixing.decision, {})
             rows = rows_of(step, [level], names)
-        self._ledger.record_decision(rows)
+        self._ledger.record("decisions", rows)
 
     def _record_measured(self, result: StepResult, measured: Results) -> None:
         step, names, gradients = result.plan.step, self._mixing.names, measured.get(Gradients)

@@ -15,7 +15,7 @@ from mixer.mixture.stream import Cursor, Stream
 from mixer.policies.contract import UNITS, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError, wrong_value
-from mixer.utils.options import check_choice
+from mixer.utils.ranges import check_choice
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
 Drawing = Literal["exact", "multinomial"]

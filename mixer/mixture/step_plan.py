@@ -69,6 +69,10 @@ class StepPlan:
         """First stream with samples in the step."""
         return int(np.argmax(self.counts > 0))
 
+    def shares(self, lengths: FloatArray | None) -> FloatArray:
+        """Returns the shares in tokens or labels, `[num_streams]`, given those a sample; `None` counts samples."""
+        return self.weights.copy() if lengths is None else self.weights * lengths / (self.weights @ lengths)
+
     def only(self, are_in: BoolArray) -> "StepPlan":
         """Returns the plan restricted to the streams in `are_in`, bool `[num_streams]`."""
         return replace(self, counts=np.where(are_in, self.counts, 0))

@@ -12,8 +12,7 @@ from mixer.mixture.split_names import find_held_out
 from mixer.mixture.stream import LIBRARIES, Stream, is_of
 from mixer.policies.contract import Mixture
 from mixer.utils.errors import wrong_type, wrong_value
-from mixer.utils.options import check_choice
-from mixer.utils.ranges import check_range
+from mixer.utils.ranges import check_choice, check_range
 from mixer.utils.text import safe_name, safe_names
 
 logger = logging.getLogger(__name__)

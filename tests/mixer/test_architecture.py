@@ -182,7 +182,7 @@ def test_the_policies_of_replay_are_entry_points_of_the_package() -> None:
 def test_a_schedule_knows_nothing_of_the_rest() -> None:
     known = {
         f"mixer.utils.{name}"
-        for name in ("errors", "known_rules", "options", "recorded_arguments", "registry", "saved_state", "validation")
+        for name in ("errors", "known_rules", "ranges", "recorded_arguments", "registry", "saved_state", "validation")
     }
     imported = {name for module in MODULES if module.startswith("mixer.schedules.") for name in _imports(module)}
     below = ("mixer.schedules.", "mixer.measurements")
