@@ -18,6 +18,7 @@ from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget
 from mixer.mixture.streams import read_from
 from mixer.schedules.limits import check_whole
+from mixer.utils.errors import wrong_value
 
 _ALL = 2**62  # micro-batch size that means the whole batch
 
@@ -197,4 +198,4 @@ def _check_workers(num_workers: int, prefetch_factor: int, persistent_workers: b
     check_whole("num_workers", num_workers, "worker", least=0)
     check_whole("prefetch_factor", prefetch_factor)
     if persistent_workers and not num_workers:
-        raise ValueError("persistent_workers=True needs workers: set num_workers above 0.")
+        raise wrong_value("persistent_workers", "=True needs workers: set num_workers above 0.", found=True)

@@ -83,7 +83,7 @@ class DER(Method):
         micro, run = trained.micro, self._run
         if micro.positions is None or int(micro.stream_ids[0]) != self._memory_id:
             return None
-        slots = run.planner().cursors[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
+        slots = run.planner().others[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
         distances = self._squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
         counts = run.passes.items_by_stream if self._are_of_tokens(trained) else trained.plan.counts
         return run.mean_over_step(self.alpha * distances, trained, int(counts[self._memory_id]))
