@@ -275,7 +275,7 @@ class MixingLoader:
         share = [StreamShare(k, own, cursors[k].references(own)) for k, own in sorted(wanted.items()) if len(own)]
         if not share:
             return []
-        loaded, ids, indices = Loaded(self.read(share)), ids_of(share), indices_of(share)
+        loaded, ids, indices = Loaded(self._read_rows(share)), ids_of(share), indices_of(share)
         places = _without(np.arange(len(ids)), self._find_broken(ids, loaded))
         cap, by_stream, step = splitting.cap, splitting.by_stream, self.mixing.clock.step
         lengths = None
@@ -293,49 +293,47 @@ class MixingLoader:
         ]
 
     def _for_workers(self, share: list[StreamShare]) -> list[StreamShare]:
-        if self._feed is None and not self._in_place:
+        if self._feed is None and (self._prefetcher is None or not self._in_place):
             return share
         streams = self.mixing.planner.streams
         return [p for p in share if p.stream_id not in self._in_place and not streams[p.stream_id].is_iterable]
 
     def _load(self, plan: StepPlan, share: list[StreamShare]) -> Loaded:
-        if self._feed is not None or (self._prefetcher is not None and self._in_place):
-            return self._load_in_parts(plan, share)
-        if self._prefetcher is not None:
-            return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
-        return Loaded(self.read(share))
-
-    def _load_in_parts(self, plan: StepPlan, share: list[StreamShare]) -> Loaded:
         """Combines samples from workers, rows of iterable streams, and samples that only this process can read."""
         indexed = self._for_workers(share)
         if self._prefetcher is not None:
-            loaded = iter(self._prefetcher.take(plan, indexed, self._last_step(plan)))
+            loaded = self._prefetcher.take(plan, indexed, self._last_step(plan))
         else:
-            loaded = zip(itertools.repeat(self.read(indexed)), itertools.count())
+            loaded = self._read_rows(indexed)
+        if indexed is share:
+            return Loaded(loaded)
         own = {} if self._feed is None else dict(self._feed.take(plan, share))
         own |= {part.stream_id: self._reader.read([part]) for part in share if part.stream_id in self._in_place}
-        rows: list[Row] = []
+        others, rows = iter(loaded), list[Row]()
         for part in share:
-            stream = zip(itertools.repeat(Samples(None, own.get(part.stream_id, ()))), itertools.count())
-            rows += itertools.islice(stream if part.stream_id in own else loaded, len(part.indices))
-        return Loaded(rows=rows)
+            count, stream = len(part.indices), own.get(part.stream_id)
+            rows += itertools.islice(others, count) if stream is None else Samples(None, stream).references(count)
+        return Loaded(rows)
+
+    def _read_rows(self, share: Sequence[StreamShare]) -> list[Row]:
+        return self.read(share).references(sum(len(part.indices) for part in share))
 
     def _padding(self, plan: StepPlan, cut: MicroBatchSlice, number: int) -> MicroBatch:
         """Repeats one sample of the plan: all ranks must run equally many forward and backward passes."""
         stream_id = cut.stream_id if cut.stream_id >= 0 else plan.first_stream
         if self._feed is not None and self.mixing.planner.streams[stream_id].is_iterable:
             stream_id, row = self._feed.example()
-            loaded = Loaded(Samples(None, [row]))
+            example = Samples(None, [row]), 0
         else:
-            loaded = Loaded(rows=[self._example(plan, stream_id)])
-        inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number, stream_id)
+            example = self._example(plan, stream_id)
+        inputs = self._collation.collate(Loaded([example]), slice(0, 1), plan.step, number, stream_id)
         return MicroBatch(inputs, np.array([stream_id]), True)
 
     def _example(self, plan: StepPlan, stream_id: int) -> Row:
         """Loads the first sample of a plan's stream that can be loaded."""
         for number in range(_MOST_EXAMPLES):  # beyond the plan, too: the sample does not count
             row = self.read([self.mixing.planner.example(plan, stream_id, number)]), 0
-            if not Loaded(rows=[row]).broken():
+            if not Loaded([row]).broken():
                 return row
         raise SampleError(
             f"Stream {self.mixing.names[stream_id]!r}: {_MOST_EXAMPLES} consecutive samples, from step {plan.step} "

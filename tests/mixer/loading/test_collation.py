@@ -20,7 +20,7 @@ def _make(answer: Callable[[list[Any]], Any]) -> Callable[[list[Any]], dict[str,
     return lambda samples: {"x": answer(samples)}
 
 
-_LOADED = Loaded(Samples(None, [1, 2, 3, 4]))
+_LOADED = Loaded(Samples(None, [1, 2, 3, 4]).references(4))
 
 
 def test_a_stream_has_its_own_collator_and_task() -> None:
@@ -34,7 +34,7 @@ def test_a_stream_has_its_own_collator_and_task() -> None:
 
 def test_columns_go_to_a_collator_of_ones_own_as_samples() -> None:
     own = StreamSpecifics(_make(lambda samples: [int(sample["x"]) for sample in samples]))
-    loaded = Loaded(Samples({"x": torch.arange(4)}))
+    loaded = Loaded(Samples({"x": torch.arange(4)}).references(4))
     collation = Collation(None, ("a", "b"), lambda columns: {"stacked": columns["x"]}, specifics={1: own})
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 0)["stacked"].tolist() == [2, 0]
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 1)["x"] == [2, 0]

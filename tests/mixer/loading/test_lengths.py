@@ -193,13 +193,13 @@ class TestLoader:
 def test_a_length_is_that_of_its_column_or_else_of_the_input(lengths: Any, samples: Any, expected: list[int]) -> None:
     count = len(expected)
     share = [StreamShare(0, range(count), np.arange(count))]
-    assert lengths.measure(share, Loaded(samples)).tolist() == expected
+    assert lengths.measure(share, Loaded(samples.references(count))).tolist() == expected
 
 
 def test_samples_without_a_length_and_a_token_budget_that_is_none_are_refused() -> None:
     lengths = Lengths([range(3)], "length", "pixels")
     with refused("length_column_name"):
-        lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}])))
+        lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}]).references(1)))
     for value in (0, True, 1.5):
         with refused("max_tokens_per_micro_batch", kind=(ValueError, TypeError)):
             check_micro_batch(None, value)
