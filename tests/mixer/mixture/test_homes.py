@@ -48,11 +48,6 @@ class TestBothWays:
         assert samples_of(plan, 0, 1, is_balanced) == all_samples(plan)
         assert plan.fingerprint() == before
 
-    def test_shares_are_whole_numbers_of_64_bits(self, is_balanced: bool) -> None:
-        for rank in range(3):
-            ids, positions = rank_samples(make_plan([2, 0, 2]), rank, 3, is_balanced)
-            assert (ids.dtype, positions.dtype) == (np.int64, np.int64)
-
 
 class TestAtHome:
     @given(plan=plans, world_size=world_sizes)
@@ -83,20 +78,6 @@ class TestBalanced:
         assert shares_of(plan, 3, is_balanced=False) == [[(0, 0), (1, 2), (2, 1), (3, 0)], [], []]
         assert shares_of(plan, 3) == [[(0, 0), (1, 2)], [(2, 1)], [(3, 0)]]
         assert shares_of(make_plan([0, 0]), 3) == [[], [], []]
-
-    @given(world_size=world_sizes, changes=st.lists(st.integers(-3, 3), min_size=5, max_size=5))
-    def test_other_counts_move_few_samples_from_rank_to_rank(self, world_size: int, changes: list[int]) -> None:
-        starts, counts = [3, 90, 55, 20, 8], [40, 30, 20, 30, 40]
-        before = make_plan(counts, starts)
-        after = make_plan([count + change for count, change in zip(counts, changes, strict=True)], starts)
-        common, moved = set(all_samples(before)) & set(all_samples(after)), 0
-        for rank in range(world_size):
-            moved += len(
-                (set(samples_of(before, rank, world_size)) - set(samples_of(after, rank, world_size))) & common
-            )
-        # Each stream has an incomplete round on fewer than W ranks: nothing else is ever handed over.
-        assert moved <= 2 * len(counts) * (world_size - 1)
-        assert moved <= len(common) / 4
 
     @pytest.mark.parametrize("is_balanced", [True, False])
     def test_many_streams_on_many_ranks(self, is_balanced: bool) -> None:

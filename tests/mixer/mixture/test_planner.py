@@ -40,19 +40,6 @@ class TestDraw:
             seen += counts
         assert planner.seen.tolist() == seen.tolist()
 
-    def test_every_sample_comes_once_an_epoch_whatever_the_weights(self) -> None:
-        lengths, random = (13, 64, 7), np.random.default_rng(0)
-        planner = Planner(make_streams(*lengths), seed=3)
-        drawn: list[list[int]] = [[], [], []]
-        for step in range(100):
-            shares, available = planner.shares(random.dirichlet(np.ones(3)), 0.0)
-            counts, starts = planner.draw(shares, available, 9, step)
-            for part in planner.rank_share(make_plan(counts, starts), 0, 1):
-                drawn[part.stream_id] += part.indices.tolist()
-        for length, own in zip(lengths, drawn, strict=True):
-            for epoch in range(len(own) // length):
-                assert sorted(own[epoch * length : (epoch + 1) * length]) == list(range(length))
-
 
 class TestExhaustion:
     @pytest.mark.parametrize(
