@@ -42,26 +42,25 @@ def one_by_one(shares: np.ndarray, total: int, deficit: np.ndarray) -> np.ndarra
     return counts.astype(np.int64)
 
 
-class TestTooManyDue:
-    @given(
-        seed=st.integers(0, 10**6),
-        num_streams=st.integers(2, 60),
-        share_due=st.floats(0.3, 1.0),
-        most_due=st.sampled_from([1.0, 3.5, 40.0]),
-        is_coarse=st.booleans(),
-    )
-    def test_as_many_wait_as_if_taken_singly(self, seed, num_streams, share_due, most_due, is_coarse) -> None:
-        random = np.random.default_rng(seed)
-        deficit = random.uniform(0.5, most_due, num_streams) * (random.random(num_streams) < share_due)
-        deficit = np.round(deficit * 4) / 4 if is_coarse else deficit  # ties, too
-        deficit -= deficit.sum() / num_streams
-        shares = normalised(random.dirichlet(np.ones(num_streams)) + 1e-9)
-        for total in (1, 2, num_streams // 4 + 1):
-            counts, left = apportion(shares, total, deficit)
-            if (expected := one_by_one(shares, total, deficit)).sum() == total:
-                assert counts.tolist() == expected.tolist()
-            assert counts.sum() == total
-            np.testing.assert_allclose(left, deficit + shares * total - counts, atol=1e-12)
+@given(
+    seed=st.integers(0, 10**6),
+    num_streams=st.integers(2, 60),
+    share_due=st.floats(0.3, 1.0),
+    most_due=st.sampled_from([1.0, 3.5, 40.0]),
+    is_coarse=st.booleans(),
+)
+def test_as_many_wait_as_if_taken_singly(seed, num_streams, share_due, most_due, is_coarse) -> None:
+    random = np.random.default_rng(seed)
+    deficit = random.uniform(0.5, most_due, num_streams) * (random.random(num_streams) < share_due)
+    deficit = np.round(deficit * 4) / 4 if is_coarse else deficit  # ties, too
+    deficit -= deficit.sum() / num_streams
+    shares = normalised(random.dirichlet(np.ones(num_streams)) + 1e-9)
+    for total in (1, 2, num_streams // 4 + 1):
+        counts, left = apportion(shares, total, deficit)
+        if (expected := one_by_one(shares, total, deficit)).sum() == total:
+            assert counts.tolist() == expected.tolist()
+        assert counts.sum() == total
+        np.testing.assert_allclose(left, deficit + shares * total - counts, atol=1e-12)
 
 
 class TestCounts:
@@ -95,30 +94,28 @@ class TestCounts:
         assert np.flatnonzero(counts).tolist() == [16, 17, 18, 19]
 
 
-class TestConstantWeights:
-    @pytest.mark.parametrize("batch_size", [1, 7, 1_000])
-    @pytest.mark.parametrize("weights", [HARD_WEIGHTS, [1, 1], [1] * 7, [1000, 1], [2.0**-k for k in range(12)]])
-    def test_every_prefix_is_within_the_bound_of_tijdeman(self, weights: list[float], batch_size: int) -> None:
-        behind, _ = constant_run(weights, [batch_size] * 600)
-        assert np.abs(behind).max() <= tijdeman(len(weights)) + TOLERANCE
+@pytest.mark.parametrize("batch_size", [1, 7, 1_000])
+@pytest.mark.parametrize("weights", [HARD_WEIGHTS, [1, 1], [1] * 7, [1000, 1], [2.0**-k for k in range(12)]])
+def test_every_prefix_is_within_the_bound_of_tijdeman(weights: list[float], batch_size: int) -> None:
+    behind, _ = constant_run(weights, [batch_size] * 600)
+    assert np.abs(behind).max() <= tijdeman(len(weights)) + TOLERANCE
 
 
-class TestVaryingWeights:
-    @pytest.mark.parametrize("num_streams", [4, 30, 100])
-    @pytest.mark.parametrize("num_favoured", [None, 1, 3])
-    def test_an_adversary_that_feeds_who_is_furthest_behind(self, num_streams: int, num_favoured: int | None) -> None:
-        """The emptying game, where no number is given: fills alike whoever was never served, one fewer each time."""
-        behind, deficit, most = np.zeros(num_streams), np.zeros(num_streams), 0.0
-        for step in range(5 * num_streams):
-            shares = np.full(num_streams, 1e-9)
-            shares[np.argsort(-behind, kind="stable")[: num_favoured or num_streams - step % num_streams]] = 1.0
-            shares /= shares.sum()
-            counts, deficit = apportion(shares, 1, deficit)
-            behind = behind + shares - counts
-            most = max(most, behind.max())
-            assert behind.min() >= -1.0 - TOLERANCE
-        assert num_favoured or most > 1.0
-        assert most <= 1.0 + np.log(num_streams) + TOLERANCE
+@pytest.mark.parametrize("num_streams", [4, 30, 100])
+@pytest.mark.parametrize("num_favoured", [None, 1, 3])
+def test_an_adversary_that_feeds_who_is_furthest_behind(num_streams: int, num_favoured: int | None) -> None:
+    """The emptying game, where no number is given: fills alike whoever was never served, one fewer each time."""
+    behind, deficit, most = np.zeros(num_streams), np.zeros(num_streams), 0.0
+    for step in range(5 * num_streams):
+        shares = np.full(num_streams, 1e-9)
+        shares[np.argsort(-behind, kind="stable")[: num_favoured or num_streams - step % num_streams]] = 1.0
+        shares /= shares.sum()
+        counts, deficit = apportion(shares, 1, deficit)
+        behind = behind + shares - counts
+        most = max(most, behind.max())
+        assert behind.min() >= -1.0 - TOLERANCE
+    assert num_favoured or most > 1.0
+    assert most <= 1.0 + np.log(num_streams) + TOLERANCE
 
 
 @pytest.mark.parametrize("total", [1, 3, 39])

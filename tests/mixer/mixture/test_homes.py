@@ -38,22 +38,20 @@ def counted_out(plan: StepPlan, world_size: int) -> list[list[Key]]:
 
 
 @pytest.mark.parametrize("is_balanced", [True, False])
-class TestBothWays:
-    @given(plan=plans, world_size=world_sizes)
-    def test_the_ranks_together_have_each_sample_once(self, is_balanced: bool, plan: StepPlan, world_size: int) -> None:
-        before = plan.fingerprint()
-        shares = shares_of(plan, world_size, is_balanced)
-        assert sorted(key for share in shares for key in share) == all_samples(plan)
-        assert all(share == sorted(share) for share in shares)
-        assert samples_of(plan, 0, 1, is_balanced) == all_samples(plan)
-        assert plan.fingerprint() == before
+@given(plan=plans, world_size=world_sizes)
+def test_the_ranks_together_have_each_sample_once(is_balanced: bool, plan: StepPlan, world_size: int) -> None:
+    before = plan.fingerprint()
+    shares = shares_of(plan, world_size, is_balanced)
+    assert sorted(key for share in shares for key in share) == all_samples(plan)
+    assert all(share == sorted(share) for share in shares)
+    assert samples_of(plan, 0, 1, is_balanced) == all_samples(plan)
+    assert plan.fingerprint() == before
 
 
-class TestAtHome:
-    @given(plan=plans, world_size=world_sizes)
-    def test_position_p_of_stream_k_is_at_home_on_rank_p_plus_k(self, plan: StepPlan, world_size: int) -> None:
-        for rank, share in enumerate(shares_of(plan, world_size, is_balanced=False)):
-            assert share == [key for key in all_samples(plan) if home(key, world_size) == rank]
+@given(plan=plans, world_size=world_sizes)
+def test_position_p_of_stream_k_is_at_home_on_rank_p_plus_k(plan: StepPlan, world_size: int) -> None:
+    for rank, share in enumerate(shares_of(plan, world_size, is_balanced=False)):
+        assert share == [key for key in all_samples(plan) if home(key, world_size) == rank]
 
 
 class TestBalanced:
