@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 
 from mixer.ledger.append_table import Table
 from mixer.utils.files import WriteError
-from tests.refusals import refused
 
 SCHEMA = pa.schema({"step": pa.int64(), "name": pa.string(), "value": pa.float64()})
 LISTS = pa.schema({"step": pa.int64(), "row": pa.list_(pa.float64())})
@@ -68,17 +67,6 @@ class TestRead:
         assert table.read(["value", "name"]).column_names == ["value", "name"]
         assert table.read(["name"]).to_pydict() == {"name": ["a", "é", "a", "b"]}
 
-    @pytest.mark.parametrize("damage", [b"", b"PAR1", b"garbage" * 100])
-    def test_a_damaged_part_is_named(self, tmp_path: Path, damage: bytes) -> None:
-        table = make_table(tmp_path)
-        for step in (1, 2):
-            append(table, step).seal()
-        parts_of(tmp_path)[0].write_bytes(damage)
-        with refused("part-000000.parquet"):
-            table.read()
-        parts_of(tmp_path)[0].unlink()
-        assert steps_of(table) == [2]
-
     @settings(max_examples=30)
     @given(
         actions=st.lists(st.sampled_from(["append", "flush", "seal", "close", "read", "reopen"]), max_size=25),
@@ -121,14 +109,6 @@ def test_lists_of_any_length_and_nan_come_back_as_they_were(tmp_path_factory, pi
 
 
 class TestOtherProcess:
-    def test_the_tail_is_read_while_it_is_written(self, tmp_path: Path) -> None:
-        table, reader = append(make_table(tmp_path), 1, 2), make_table(tmp_path)
-        assert steps_of(reader) == []
-        table.flush()
-        assert steps_of(reader) == [1, 2]
-        append(Table(tmp_path / "at once", SCHEMA, flush_interval_seconds=0.0), 1)
-        assert steps_of(make_table(tmp_path / "at once")) == [1]
-
     def test_rows_that_gather_in_memory_are_bounded_however_fast_they_come(self, tmp_path: Path) -> None:
         table, names = make_table(tmp_path, rows_per_part=10**9), tuple(str(number) for number in range(1_000))
         most_waiting = 0

@@ -43,7 +43,8 @@ def test_whatever_is_predicted_they_are_those_without_workers(
     fields = {"rank": rank, "world_size": world_size, "num_epochs": 2, "policy": policy, **sizes}
     ahead = make_loader(num_workers, prefetch_factor=prefetch_factor, persistent_workers=is_persistent, **fields)
     plain = make_loader(**fields)
-    ahead.by_stream = plain.by_stream = by_stream
+    for loader in (ahead, plain):
+        split(loader, by_stream=by_stream)
     for mine, theirs in zip(batches_of(ahead, 15), batches_of(plain, 15), strict=True):
         assert contents(mine) == contents(theirs)
         assert mine.plan.staleness == 0
