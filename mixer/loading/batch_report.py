@@ -46,8 +46,8 @@ def make_report(
 
 def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
     if not (isinstance(kind, type) and issubclass(kind, measurements.Measurement)):
-        raise TypeError(
-            f"observe: measured has results by the class of a measurement, such as EvaluationLoss, not {kind!r}."
+        raise wrong_type(
+            "observe", f": measured has results by the class of a measurement, such as EvaluationLoss, not {kind!r}."
         )
     if issubclass(kind, measurements.ByStream):
         return as_numbers(kind.__name__, result, names)

@@ -145,9 +145,10 @@ class MixingDataLoader(Standalone):
         }
         if own and self._is_whole and len(self.streams) > 1:
             names = [self.streams[number].name for number in own]
-            raise ValueError(
-                f"The streams {names} have their own collators or heads, which a mixed batch cannot use: set "
-                "micro_batch_size to get micro-batches of one stream each."
+            raise wrong_value(
+                "micro_batch_size",
+                f"must be set, for micro-batches of one stream each: the streams {names} have their own collators or "
+                "heads, which a mixed batch cannot use.",
             )
         return own
 
@@ -155,9 +156,10 @@ class MixingDataLoader(Standalone):
         try:
             for plan in self._plans():
                 if self._is_whole and plan.loss_weights is not None:
-                    raise ValueError(
-                        f"{self.mixing.policy.name}, or a stream's loss_weight, weights losses by stream, which a "
-                        "mixed batch cannot do: set micro_batch_size to get micro-batches of one stream each."
+                    raise wrong_value(
+                        "micro_batch_size",
+                        f"must be set, for micro-batches of one stream each: {self.mixing.policy.name}, or a stream's "
+                        "loss_weight, weights losses by stream, which a mixed batch cannot do.",
                     )
                 yield self._batch(self._loader.load(plan))
         finally:

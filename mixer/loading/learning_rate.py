@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from mixer.measurements import check_requests
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
@@ -133,9 +133,10 @@ def check_scheduler(scheduler: Any) -> None:
     """
     if scheduler is None or isinstance(scheduler, LambdaLR) or follows_metric(scheduler):
         return
-    raise ValueError(
-        f"optimizers: a {type(scheduler).__name__} can only step, but with a variable batch size, or a budget in "
-        "samples or tokens, the learning rate must follow the data. Use an lr_scheduler_type, or a LambdaLR."
+    raise wrong_value(
+        "optimizers",
+        f": a {type(scheduler).__name__} can only step, but with a variable batch size, or a budget in samples or "
+        "tokens, the learning rate must follow the data. Use an lr_scheduler_type, or a LambdaLR.",
     )
 
 
