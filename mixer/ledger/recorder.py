@@ -15,7 +15,7 @@ from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.orders import OrderRecorder
 from mixer.loading.loaded_step import StepResult, read_together
-from mixer.measurements import Gradients, Results
+from mixer.measurements import GradientStatistics, Results
 from mixer.mixture.controller import Mixing
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
@@ -238,10 +238,10 @@ class Recorder(HasState):
         self._ledger.record_decision(rows)
 
     def _record_measured(self, result: StepResult, measured: Results) -> None:
-        step, names, gradients = result.plan.step, self._mixing.names, measured.get(Gradients)
-        if gradients is not None:
-            self._ledger.record_gradients(step, names, gradients)
-            self._gradients = gradient_entries(names, gradients)
+        step, names = result.plan.step, self._mixing.names
+        for statistics in (one for one in measured.values() if isinstance(one, GradientStatistics)):
+            self._ledger.record_gradients(step, names, statistics)
+            self._gradients = gradient_entries(names, statistics)
 
     def _flush_one(
         self,

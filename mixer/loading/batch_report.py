@@ -11,7 +11,7 @@ import mixer.measurements as measurements
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import wrong_type, wrong_value
+from mixer.utils.errors import wrong_value
 from mixer.utils.text import safe_names
 
 # By name, in order, or one number for a single stream.
@@ -41,25 +41,17 @@ def make_report(
     elif len(names) == 1 and math.isnan(whole):
         whole = float(own[0])
     found = {kind: _checked(kind, result, names) for kind, result in measured.items() if result is not None}
-    return {measurements.Loss: own, measurements.MeanLoss: whole, **found}
+    return {**measurements.reported_losses(own, whole), **found}
 
 
 def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
     if not (isinstance(kind, type) and issubclass(kind, measurements.Measurement)):
         raise TypeError(
-            f"observe: measured has results by the class of a measurement, such as EvaluationLoss, not {kind!r}."
+            f"observe: measured has results by the class of a measurement (mixer.measurements), not {kind!r}."
         )
     if issubclass(kind, measurements.ByStream):
         return as_numbers(kind.__name__, result, names)
-    if kind is measurements.Gradients and not isinstance(result, measurements.GradientStatistics):
-        raise wrong_type(
-            "observe", f": gradients must be the result of GradientProbe.finish(), got a {type(result).__name__}."
-        )
-    if kind is measurements.Gradients and len(result.counts) != len(names):
-        raise wrong_value(
-            "observe", f": gradients must cover the streams {list(names)}, got {len(result.counts)} streams."
-        )
-    return as_number(result) if isinstance(result, torch.Tensor) else result
+    return kind.reported(as_number(result) if isinstance(result, torch.Tensor | np.generic) else result, names)
 
 
 def find_missing(report: measurements.Results, step: int, policy: Policy, schedule: Schedule) -> list[str]:

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
-from mixer.loading.learning_rate import LearningRate, check_scheduler
+from mixer.loading.learning_rate import ScheduledRate, check_scheduler
 from mixer.mixture.controller import Mixing
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, restore_loop, save_checkpoint
 from mixer.run.state import Basis, Run
@@ -196,7 +196,7 @@ class LoopControl:
         scheduler: Any = getattr(self._trainer.lr_scheduler, "scheduler", self._trainer.lr_scheduler)
         if not self._run.mixing.clock.is_step_based:
             check_scheduler(scheduler)
-        self._run.learning_rate = LearningRate(scheduler)
+        self._run.learning_rate = ScheduledRate(scheduler)
         self._run.show_length(self._trainer.state)
         self._checkpoints.started = time.monotonic()
         if (saved := self._saved) is not None:
