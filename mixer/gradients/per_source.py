@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.distributed.collectives import RankSync
-from mixer.distributed.gradient_sync import add_up
+from mixer.distributed.gradient_sync import average_rows
 from mixer.gradients.probe.row_streams import at_least_float32
 from mixer.utils.arrays import FloatArray
 from mixer.utils.device import to_host
@@ -48,22 +48,8 @@ class StreamGradients:
             ranks: The collectives.
         """
         if self._world_size > 1 and self._rows:
-            self._average(ranks)
+            average_rows(list(self._rows.values()), self._parameters, ranks, self._world_size)
         self._rows[stream_id] = [parameter.grad for parameter in self._parameters]
-
-    def _average(self, ranks: RankSync) -> None:
-        """Averages over ranks; a gradient that only some ranks have counts as zero on the others."""
-        rows = list(self._rows.values())
-        are_present = np.array([[gradient is not None for gradient in row] for row in rows], dtype=np.int64)
-        are_anywhere = ranks.all_reduce_sum(are_present.reshape(-1)).reshape(are_present.shape)
-        for row, needed in zip(rows, list(are_anywhere > 0), strict=True):
-            for number, parameter in enumerate(self._parameters):
-                if needed[number] and row[number] is None:
-                    row[number] = torch.zeros_like(parameter)
-            gradients = [gradient for gradient in row if gradient is not None]
-            for gradient in gradients:
-                gradient.div_(self._world_size)
-            add_up(gradients)
 
     def gramian(self) -> FloatArray:
         """Computes the products of the gradients, at least in single precision, with one read from the device.

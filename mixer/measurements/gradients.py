@@ -116,21 +116,6 @@ class GradientStatistics:
         noise_of_batch = float((shares**2 * np.where(is_known, variance, mean) / counts).sum())
         return Noise(square - noise_of_batch, noise_of_batch * int(counts.sum()))
 
-    @property
-    def conflict(self) -> float:
-        """Conflict of the streams in this step, in [0, 1/2]; see `conflict_of`."""
-        return conflict_of(self.gram, self._squared_norms)
-
-    @property
-    def alignment(self) -> float:
-        """Alignment of the streams in this step, in [0, 1]; see `alignment_of`."""
-        return alignment_of(self.gram, self._squared_norms)
-
-    @property
-    def _squared_norms(self) -> FloatArray:
-        """`[num_streams]`: without noise; those of the batch if the noise was not measured."""
-        return np.where(np.isfinite(self.squared_norm), self.squared_norm, np.diagonal(self.gram))
-
 
 @dataclass(frozen=True)
 class Gradients(Measurement[GradientStatistics]):
