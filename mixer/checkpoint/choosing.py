@@ -124,8 +124,8 @@ def checkpoint_at(run: Path, step: int) -> Path:
     found = [checkpoint for checkpoint in checkpoint_files.list_checkpoints(run) if why_not(checkpoint, False) is None]
     usable = {checkpoint_files.step_of(checkpoint): checkpoint for checkpoint in reversed(found)}
     if step not in usable:
-        there = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
-        raise ValueError(f"at must be a step with a complete checkpoint: {run} has them {there}, got {step}.")
+        steps = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
+        raise ValueError(f"at must be a step with a complete checkpoint: {run} has them {steps}, got {step}.")
     return usable[step]
 
 
@@ -173,8 +173,8 @@ def _of_origin(output_dir: Path, choice: Choice, allow_inexact: bool) -> Choice 
         return None
     found = _named(output_dir, str(checkpoint_files.whole(origin.checkpoint)), None, allow_inexact)
     if found.error is not None:
-        said = f"The run in {output_dir} began at {origin.checkpoint} and has no complete checkpoint of its own"
-        return Choice(error=f"{said}. {found.error}")
+        reason = f"The run in {output_dir} began at {origin.checkpoint} and has no complete checkpoint of its own"
+        return Choice(error=f"{reason}. {found.error}")
     return replace(found, passed_over=choice.passed_over, is_origin=True)
 
 

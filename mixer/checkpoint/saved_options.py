@@ -88,14 +88,14 @@ def other_options(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """
     before, after = (flat(options["own"]) for options in (saved, now))
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    kept, taken = ([name for name in names if (name[0] in _KEPT) is is_kept] for is_kept in (True, False))
-    told = {
-        "These go on as they were saved, with the state of the optimizer, schedule and random numbers": kept,
-        "These take effect as they are set now": taken,
+    saved_hold, new_hold = ([name for name in names if (name[0] in _KEPT) is is_kept] for is_kept in (True, False))
+    sentences = {
+        "These go on as they were saved, with the state of the optimizer, schedule and random numbers": saved_hold,
+        "These take effect as they are set now": new_hold,
     }
     return " ".join(
         f"{text}: {', '.join(_change(name, before.get(name), after.get(name)) for name in own)}."
-        for text, own in told.items()
+        for text, own in sentences.items()
         if own
     )
 

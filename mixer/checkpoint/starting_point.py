@@ -170,10 +170,10 @@ class StartingPoint:
         if self._trainer.args.world_size == 1:
             return
         data = data_of_ranks(self._plan.streams, self._trainer.eval_dataset, self._plan.mixture.seed)
-        told: dict[str, Any] = {}
-        for one in data:
-            told.setdefault(one.option, {})[one.name] = one.described()
-        check_same(told, self._ranks)
+        described: dict[str, Any] = {}
+        for source in data:
+            described.setdefault(source.option, {})[source.name] = source.described()
+        check_same(described, self._ranks)
         check_same_rows(data, self._ranks)
 
     def _choose(self, requested: str | bool | None) -> Choice:

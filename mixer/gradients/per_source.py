@@ -60,7 +60,7 @@ class StreamGradients:
         """
         rows = list(self._rows.values())
         lower = np.tril_indices(len(rows))
-        products = [product(rows[one], rows[other]) for one, other in zip(*lower, strict=True)]
+        products = [product(rows[left], rows[right]) for left, right in zip(*lower, strict=True)]
         gramian = np.zeros((len(rows), len(rows)))
         gramian[lower] = gramian.T[lower] = to_host(products)
         return gramian
@@ -99,11 +99,10 @@ def product(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> Te
         A scalar, on the device of the gradients.
     """
     parts: list[Tensor] = []
-    for one, other in zip(left, right, strict=True):
-        if one is not None and other is not None:
-            part = torch.dot(
-                one.reshape(-1).to(at_least_float32(one.dtype)), other.reshape(-1).to(at_least_float32(other.dtype))
-            )
+    for pair in zip(left, right, strict=True):
+        wide = [entry.reshape(-1).to(at_least_float32(entry.dtype)) for entry in pair if entry is not None]
+        if len(wide) == 2:
+            part = torch.dot(*wide)
             # The sum is in double precision if the device supports it.
             part = part if part.device.type == "mps" else part.double()
             parts.append(part.to(parts[0]) if parts else part)

@@ -85,7 +85,7 @@ def gradient_entries(names: Sequence[str], statistics: GradientStatistics) -> di
     entries |= {f"gradient_noise/{name}": float(scale) for name, scale in zip(names, scales, strict=True) if scale > 0}
     cosines = dict(zip(itertools.combinations(names, 2), _pairs(statistics), strict=True))
     if len(cosines) <= _MOST_PAIRS:
-        entries |= {f"gradient_cosine/{one}/{other}": cosine for (one, other), cosine in cosines.items()}
+        entries |= {f"gradient_cosine/{first}/{second}": cosine for (first, second), cosine in cosines.items()}
     elif known := [cosine for cosine in cosines.values() if np.isfinite(cosine)]:
         entries |= {"gradient_cosine/min": min(known), "gradient_cosine/mean": float(np.mean(known))}
     if mixture > 0:

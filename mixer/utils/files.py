@@ -199,8 +199,8 @@ def at_once(work: Callable[[T], None], items: Iterable[T]) -> None:
     """
     with ThreadPoolExecutor(_MOST_THREADS) as pool:
         done = [pool.submit(work, item) for item in items]
-    for one in done:
-        one.result()
+    for item in done:
+        item.result()
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, int]:
@@ -253,14 +253,14 @@ def folder_name(name: str) -> str:
     edges = {len(name) - 1} if name.endswith((".", " ")) else set()
     if not name.strip(".") or _RESERVED.fullmatch(name):
         edges.add(0)
-    kept = "".join(
+    valid = "".join(
         _escaped(character) if place in edges or character in _REFUSED or not character.isprintable() else character
         for place, character in enumerate(name)
     )
-    if len(kept.encode()) <= _MOST_BYTES:
-        return kept or "%"
+    if len(valid.encode()) <= _MOST_BYTES:
+        return valid or "%"
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return f"{kept.encode()[:_MOST_BYTES].decode('utf-8', 'ignore')}%{digest}"
+    return f"{valid.encode()[:_MOST_BYTES].decode('utf-8', 'ignore')}%{digest}"
 
 
 def _escaped(character: str) -> str:

@@ -36,7 +36,7 @@ class PlainForward:
         """Starts to run uncompiled and with logits."""
         modules = list(self._model.modules())
         # torch has no public question for a module that is compiled in place.
-        if any(isinstance(one, OptimizedModule) or one._compiled_call_impl is not None for one in modules):  # noqa: SLF001
+        if any(isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in modules):  # noqa: SLF001
             logger.warning_once("The model is compiled; the steps in which its gradients are probed run uncompiled.")
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         for module in [] if self._is_homogeneous else modules:
@@ -68,7 +68,7 @@ def is_fused(forward: Callable[..., Any]) -> bool:
 
 
 def _learns(module: Any) -> bool:
-    return any(one.requires_grad for one in module.get_output_embeddings().parameters())
+    return any(parameter.requires_grad for parameter in module.get_output_embeddings().parameters())
 
 
 class _Unfused:
@@ -85,7 +85,9 @@ class _Unfused:
         """Runs the model."""
         if not kwargs.pop("fused_lm_head", False):
             return self._forward(*args, **kwargs)
-        labels, targets, num_items = (kwargs.pop(one, None) for one in ("labels", "shift_labels", "num_items_in_batch"))
+        labels, targets, num_items = (
+            kwargs.pop(name, None) for name in ("labels", "shift_labels", "num_items_in_batch")
+        )
         output = self._forward(*args, **{**kwargs, "use_cache": False})
         logits = output.logits
         if targets is None:

@@ -38,7 +38,7 @@ def split_targets(trainer: Trainer, objective: Objective | None, policy: Policy)
     Args:
         trainer: The trainer; its `eval_dataset` keeps the test rows.
         objective: The objective, or `None`.
-        policy: The policy, which may read no target: then nothing is taken, unless the objective asks for a share.
+        policy: The policy, which may read no target: then no rows are set aside, unless the objective asks for a share.
 
     Raises:
         ValueError: If names do not fit, or a set has too few rows; with the names there are.
@@ -64,18 +64,18 @@ def split_targets(trainer: Trainer, objective: Objective | None, policy: Policy)
         for name in (name for name in objective.names if name not in rows):
             rows[name], test[name] = _split(sets[name], share, name)
     trainer.eval_dataset = test
-    taken = {name: len(rows[name]) for name, own in test.items() if own is not sets[name]}
-    if taken and trainer.is_world_process_zero():
-        logger.warning("objective: %s.", _in_words(taken, test))
+    num_development = {name: len(rows[name]) for name, own in test.items() if own is not sets[name]}
+    if num_development and trainer.is_world_process_zero():
+        logger.warning("objective: %s.", _in_words(num_development, test))
     evaluated = {name: test[name] for name in objective.names}
     have_length = all(isinstance(own, Sized) and len(own) for own in evaluated.values())
-    return TargetSplits(objective, rows if is_followed else {}, taken, evaluated if have_length else {})
+    return TargetSplits(objective, rows if is_followed else {}, num_development, evaluated if have_length else {})
 
 
-def _in_words(taken: Mapping[str, int], test: Mapping[str, Any]) -> str:
+def _in_words(num_development: Mapping[str, int], test: Mapping[str, Any]) -> str:
     parts = [
         f"{number} of {number + len(test[name])} rows of {name} are development rows, {len(test[name])} are evaluated"
-        for name, number in taken.items()
+        for name, number in num_development.items()
     ]
     return "; ".join(first_of(parts))
 
