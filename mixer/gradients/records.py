@@ -38,9 +38,9 @@ def measurements_in(rows: pd.DataFrame) -> Iterator[tuple[int, list[str], Gradie
     Yields:
         Step, names of the streams, and statistics.
     """
-    for step, measured in rows.groupby("step"):
+    for _, measured in rows.groupby("step"):
         numbers = {name: np.stack(measured[column].to_list()) for name, column in _COLUMNS.items()}
-        yield int(step), measured["stream"].to_list(), GradientStatistics(**numbers)
+        yield int(measured["step"].iloc[0]), measured["stream"].to_list(), GradientStatistics(**numbers)
 
 
 def cosines_of(rows: pd.DataFrame) -> pd.DataFrame:
