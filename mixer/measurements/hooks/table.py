@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 
-from mixer.measurements import hooks as hook_files
+from mixer.measurements import BY_NAME, hooks as hook_files
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
@@ -27,8 +27,8 @@ def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
     Raises:
         ValueError: With the request.
     """
-    measured = {kind for hook in hooks for kind in hook.measures}
-    if unknown := [need for need in plan.needs if not {type(need), need.shown_by} & measured]:
+    known = {*BY_NAME.values(), *(kind for hook in hooks for kind in hook.measures)}
+    if unknown := [need for need in plan.needs if type(need) not in known]:
         raise ValueError(
             f"mixing={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
             f"hook with measures = ({type(unknown[0]).__name__},) in methods=[...]."

@@ -46,10 +46,6 @@ def test_they_are_told_once(loss: Any, tmp_path: Path, caplog: pytest.LogCapture
     assert loss.__name__ in said[0]
 
 
-def test_a_mean_stays_a_mean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert not _told(tmp_path, token_mean, caplog)
-
-
 def test_a_late_term_is_told_in_the_next_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not _told(tmp_path / "before", Late(10), caplog, max_steps=10)
     said = _told(tmp_path / "run", Late(10), caplog, max_steps=11)

@@ -63,10 +63,6 @@ def test_a_model_of_one_row_trains_as_by_the_trainer(shows_logits, accumulation,
     assert all("_OneRow" in message for message in told)
 
 
-def test_streams_of_single_rows_train(tmp_path: Path) -> None:
-    assert torch.isfinite(_weights(MixingTrainer, tmp_path, _OneRow(True), {"a": _ROWS[:5], "b": _ROWS[5:]})).all()
-
-
 def test_a_collator_of_one_row_trains_as_by_the_trainer(tmp_path: Path) -> None:
     plain = _weights(Trainer, tmp_path / "plain", small_model())
     torch.testing.assert_close(_weights(MixingTrainer, tmp_path / "own", small_model()), plain, rtol=0, atol=1e-7)
