@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mixer.checkpoint import checkpoint_files, trainer_files
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import other_version, read_json, write_json
 
 _ORIGIN_FILE, _ORIGIN_FORMAT = "origin.json", 1
@@ -62,7 +63,8 @@ class Origin(NamedTuple):
             return None
         content = read_json(path)
         if content.get("format") != _ORIGIN_FORMAT:
-            raise ValueError(f"{other_version(str(path), content.get('format'), _ORIGIN_FORMAT)}.")
+            text = f"{other_version(str(path), content.get('format'), _ORIGIN_FORMAT)}."
+            raise InvalidValueError(text, option=_ORIGIN_FILE)
         return Origin(Path(str(content.get("checkpoint"))), content.get("is_fork") is True)
 
     @staticmethod
@@ -125,7 +127,8 @@ def checkpoint_at(run: Path, step: int) -> Path:
     usable = {checkpoint_files.step_of(checkpoint): checkpoint for checkpoint in reversed(found)}
     if step not in usable:
         steps = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
-        raise ValueError(f"at must be a step with a complete checkpoint: {run} has them {steps}, got {step}.")
+        text = f"must be a step with a complete checkpoint: {run} has them {steps}, got {step}."
+        raise wrong_value("at", text, found=step)
     return usable[step]
 
 

@@ -13,7 +13,7 @@ from mixer.ledger.description import describe_run
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
 from mixer.run.plan import RunPlan
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.nested import flat
 from mixer.utils.text import shortened
 
@@ -151,9 +151,8 @@ def same_optimizer(trainer: Trainer, checkpoint: str, saved: str | None) -> Iter
     try:
         yield
     except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"Cannot resume: {now} does not take the optimizer of {checkpoint} ({error}). {hint}"
-        ) from error
+        text = f"Cannot resume: {now} does not take the optimizer of {checkpoint} ({error}). {hint}"
+        raise InvalidValueError(text, option="optim") from error
     optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     missing = {
         name for group in optimizer.param_groups for name in getattr(optimizer, "defaults", {}) if name not in group

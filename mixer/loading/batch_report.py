@@ -11,7 +11,7 @@ import mixer.measurements as measurements
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import wrong_type, wrong_value
 from mixer.utils.text import safe_names
 
 # By name, in order, or one number for a single stream.
@@ -46,9 +46,8 @@ def make_report(
 
 def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
     if not (isinstance(kind, type) and issubclass(kind, measurements.Measurement)):
-        raise TypeError(
-            f"observe: measured has results by the class of a measurement (mixer.measurements), not {kind!r}."
-        )
+        text = f": measured has results by the class of a measurement (mixer.measurements), not {kind!r}."
+        raise wrong_type("observe", text)
     if issubclass(kind, measurements.ByStream):
         return as_numbers(kind.__name__, result, names)
     return kind.reported(as_number(result) if isinstance(result, torch.Tensor | np.generic) else result, names)

@@ -229,7 +229,7 @@ class Standalone:
         try:
             self.mixing.load_state_dict(state)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"load_state_dict: the state lacks {error}.") from None
+            raise wrong_value("load_state_dict", f": the state lacks {error}.") from None
         except ValueError as error:
             raise wrong_value("load_state_dict", f": {error}.") from None
 

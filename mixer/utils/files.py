@@ -81,7 +81,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InvalidValueError(f"{path} is not a JSON object. Resume from an earlier checkpoint.", option=path.name)
     digest = content.pop(_DIGEST_ENTRY, None)
     if digest is not None and digest != zlib.crc32(json.dumps(content).encode()):
-        raise ValueError(f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint.")
+        text = f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint."
+        raise InvalidValueError(text, option=path.name)
     return content
 
 

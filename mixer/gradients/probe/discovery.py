@@ -145,10 +145,8 @@ def _check(
         )
     is_fsdp1 = any(isinstance(module, FullyShardedDataParallel) for module in modules)
     if is_fsdp1 or (owners and not any(parameter.numel() for parameter in owners)):
-        raise ValueError(
-            "FSDP1 or DeepSpeed ZeRO-3 shards the parameters in a way that hides them from their layers. Use FSDP2 "
-            "(fully_shard, fsdp_version=2), or DDP."
-        )
+        text = "FSDP1 or DeepSpeed ZeRO-3 shards the parameters in a way that hides them from their layers. Use FSDP2"
+        raise InvalidValueError(f"{text} (fully_shard, fsdp_version=2), or DDP.", option="model")
     if not owners:
         raise wrong_value(
             "model", "has no trainable parameters, so there is no gradient to measure: set requires_grad on some."

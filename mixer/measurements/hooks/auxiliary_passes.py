@@ -34,6 +34,7 @@ from mixer.run.loading import StreamLoading
 from mixer.run.state import Basis
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.device import is_out_of_memory
+from mixer.utils.errors import wrong_value
 
 logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
@@ -429,9 +430,8 @@ class AuxiliaryPasses:
         """
         reason = obstacle(model, self.trainer.args.world_size)
         if reason is not None and not self._has_engine:
-            raise ValueError(
-                f"mixing={self.plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
-            )
+            text = f"={self.plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
+            raise wrong_value("mixing", text)
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:
         for micro in batch.micro_batches:

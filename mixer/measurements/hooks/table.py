@@ -8,6 +8,7 @@ from mixer.measurements import BY_NAME, hooks as hook_files
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
+from mixer.utils.errors import wrong_value
 
 
 def new_hooks(passes: AuxiliaryPasses) -> list[StepHook]:
@@ -29,7 +30,6 @@ def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
     """
     known = {*BY_NAME.values(), *(kind for hook in hooks for kind in hook.measures)}
     if unknown := [need for need in plan.needs if type(need) not in known]:
-        raise ValueError(
-            f"mixing={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
-            f"hook with measures = ({type(unknown[0]).__name__},) in methods=[...]."
-        )
+        hint = f"pass a hook with measures = ({type(unknown[0]).__name__},) in methods=[...]"
+        text = f"={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: {hint}."
+        raise wrong_value("mixing", text)

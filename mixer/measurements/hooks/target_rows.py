@@ -103,13 +103,14 @@ def _check_rows(name: str, rows: Any) -> None:
 
 def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
     """Splits an evaluation set into development rows and test rows."""
-    called, hint = f"eval_dataset[{name!r}]", f"Pass Objective(development_sets={{{name!r}: dataset}}) with own rows."
+    hint = f"Pass Objective(development_sets={{{name!r}: dataset}}) with own rows."
     if not isinstance(dataset, Sized) or is_iterable(dataset):
-        raise ValueError(f"{called} has no length, so no part of it can be set aside as development rows. {hint}")
+        text = f"[{name!r}] has no length, so no part of it can be set aside as development rows. {hint}"
+        raise wrong_value("eval_dataset", text, stream=name)
     num_development = round(share * len(dataset))
     if not 0 < num_development < len(dataset):
         raise InvalidValueError(
-            f"{called}: development_share={share} sets {num_development} of its {len(dataset)} "
+            f"eval_dataset[{name!r}]: development_share={share} sets {num_development} of its {len(dataset)} "
             f"row{'s' * (len(dataset) != 1)} aside as development rows; those and the test rows need one or more each."
             f" {hint}",
             option="development_share",
