@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class Aggregator:
         aggregator = _checked(method)
         self._weighting, self.description = aggregator.gramian_weighting, repr(aggregator)
         self.name = method if isinstance(method, str) else type(method).__name__
-        self._scales: dict[int, float] = {}
+        self._scale = cache(self._scale_of)
         if num_streams > 1:  # fails now rather than in the first step
             self._scale(num_streams)
 
@@ -64,15 +65,13 @@ class Aggregator:
             weights = self._solve(gramian / np.trace(gramian))
         return weights * self._scale(len(gramian))
 
-    def _scale(self, num_present: int) -> float:
-        """Factor that gives orthogonal gradients of equal length a mean weight of 1."""
-        if num_present not in self._scales:
-            with seeded(0):
-                total = float(self._solve(np.eye(num_present) / num_present).sum())
-            expected = "an aggregator whose weights of orthogonal gradients add up to more than 0"
-            require(total > 0.0, "conflict", expected, f"{self.name}, with {total:g}")
-            self._scales[num_present] = num_present / total
-        return self._scales[num_present]
+    def _scale_of(self, num_present: int) -> float:
+        """Returns the factor that gives orthogonal gradients of equal length a mean weight of 1."""
+        with seeded(0):
+            total = float(self._solve(np.eye(num_present) / num_present).sum())
+        expected = "an aggregator whose weights of orthogonal gradients add up to more than 0"
+        require(total > 0.0, "conflict", expected, f"{self.name}, with {total:g}")
+        return num_present / total
 
     def _solve(self, gramian: FloatArray) -> FloatArray:
         try:

@@ -15,6 +15,7 @@ from torch._dynamo import OptimizedModule
 from transformers.utils import logging
 
 from mixer.models.labels import IGNORED
+from mixer.utils.attributes import attributes_held
 
 logger = logging.get_logger(__name__)
 
@@ -29,7 +30,6 @@ class PlainForward:
 
     def __init__(self, model: nn.Module, is_homogeneous: bool):
         self._model, self._is_homogeneous = model, is_homogeneous
-        self._fused: list[tuple[nn.Module, Callable[..., Any]]] = []
         self._stack = contextlib.ExitStack()
 
     def begin(self) -> None:
@@ -45,15 +45,11 @@ class PlainForward:
                 logger.warning_once(
                     "The head is fused with the loss; the steps in which its gradient is probed hold all logits."
                 )
-                self._fused.append((module, forward))
-                module.__dict__["forward"] = _Unfused(forward)
+                self._stack.enter_context(attributes_held(module, forward=_Unfused(forward)))
 
     def end(self) -> None:
         """Returns to compiled code and fused heads."""
         self._stack.close()
-        for module, forward in self._fused:
-            module.__dict__["forward"] = forward
-        self._fused.clear()
 
 
 def is_fused(forward: Callable[..., Any]) -> bool:
