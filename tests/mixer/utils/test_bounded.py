@@ -40,12 +40,13 @@ def test_json_that_is_refused(text: str, said: str, tmp_path: Path) -> None:
         load_json(tmp_path / "a.json")
 
 
-def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mixer.utils.validation.MOST_JSON_BYTES", 50)
     (tmp_path / "a.json").write_text(json.dumps("x" * 100))
     os.mkfifo(tmp_path / "pipe")
     for name, message in (("a.json", "50 bytes"), ("pipe", "not a regular file")):
         with pytest.raises(ValueError, match=message):
-            load_json(tmp_path / name, most_bytes=50)
+            load_json(tmp_path / name)
 
 
 def test_damage_is_one_error_and_those_of_the_system_are_none() -> None:
