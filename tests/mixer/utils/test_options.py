@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from mixer import Floor, LossChange, PiKE, Uniform
+from mixer import LossChange, Uniform
 from mixer.utils.errors import InvalidTypeError
 from tests.helpers import Tokens, three_streams
 from tests.mixer.trainer.runs import make
@@ -52,11 +52,3 @@ def test_what_nobody_observes_and_other_data_after_construction_are_refused(tmp_
     trainer.train_dataset = Tokens(4, 1)
     with pytest.raises(ValueError, match="Build a new trainer"):
         trainer.train()
-
-
-def test_a_batch_too_small_to_decide_on_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", logger="mixer"):
-        make(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=7)
-        assert not caplog.records
-        make(tmp_path, mixing=Floor(PiKE(), 0.1), batch_size=6)
-    assert "at least 2 samples per batch (min_samples), which leaves no samples of batch_size=6" in caplog.text
