@@ -27,7 +27,7 @@ _MOST_BYTES = 180
 _MOST_THREADS = 8
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # of CIFS for folders, and of some in user space
 _IS_SYNCED_LATER = ContextVar("is_synced_later", default=False)
-told_no_sync: set[str] = set()  # what a file system does not sync
+warned_no_sync: set[str] = set()  # kinds that a file system does not sync
 
 T = TypeVar("T")
 
@@ -180,9 +180,9 @@ def sync_descriptor(descriptor: int, path: Path) -> None:
 
 def warn_of_no_sync(kind: str, reason: str, folder: Path) -> None:
     """Warns once that a file system does not sync files, or folders."""
-    if kind in told_no_sync:
+    if kind in warned_no_sync:
         return
-    told_no_sync.add(kind)
+    warned_no_sync.add(kind)
     lost = "missing" if kind == "folders" else "damaged, which its digests show: then resume from an earlier one"
     warnings.warn(
         f"{folder}: its file system does not sync {kind} ({reason}). If the machine crashes, the last checkpoint may "
