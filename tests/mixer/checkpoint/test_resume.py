@@ -1,10 +1,8 @@
 """Runs that are killed at some instant and go on are the runs that were never killed, to the bit."""
 
 import json
-import os
 import random
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,28 +226,6 @@ def test_the_end_of_an_epoch_that_was_left_is_caught_up_with_once(tmp_path: Path
         state = json.loads((Path(str(newest_complete(folder).checkpoint)) / STATE_FILE).read_text())
         assert state["progress"]["epoch_end_is_left"]
         assert_same(go_on(build(folder, "epochs")), end)
-
-
-def test_a_killed_process_leaves_what_a_run_can_go_on_from(tmp_path: Path, whole: Whole) -> None:
-    write = torch.save
-
-    def torn(value: Any, path: Any, **options: Any) -> None:
-        write(value, path, **options)
-        if "checkpoint-8" in str(path) and "optimizer" in str(path):
-            os.truncate(path, 100)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    process = os.fork()
-    if not process:
-        try:
-            torch.save = torn
-            build(tmp_path).train()
-        finally:
-            os._exit(1)
-    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
-    trainer = build(tmp_path)
-    assert str(trainer.newest_checkpoint()).endswith("checkpoint-4")
-    assert_same(go_on(trainer), whole("steps")[0])
 
 
 def _write(folder: Path, step: int, is_complete: bool = True) -> Path:
