@@ -16,7 +16,7 @@ from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.orders import OrderRecorder
 from mixer.loading.loaded_step import StepResult, read_together
-from mixer.measurements import Gradients, Results
+from mixer.measurements import GradientStatistics, Results
 from mixer.mixture.controller import Mixing
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
@@ -99,15 +99,15 @@ class Recorder(HasState):
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
             left_out: Stream id and position of each skipped sample.
         """
-        plan, gradients = result.plan, (measured or {}).get(Gradients)
+        plan = result.plan
         self._batch_size, self._factor = plan.batch_size, result.learning_rate_factor
         shares, columns = _shares_in_unit(self._mixing, result), self._columns(result)
         self._waiting.append((result, shares, columns, self._place(result), gradient_norm))
         self._orders.record(plan, left_out)
         self._note_decision(plan.step)
-        if gradients is not None:
-            self._ledger.record_gradients(plan.step, self._mixing.names, gradients)
-            self._gradients = gradient_entries(self._mixing.names, gradients)
+        for statistics in (found for found in (measured or {}).values() if isinstance(found, GradientStatistics)):
+            self._ledger.record_gradients(plan.step, self._mixing.names, statistics)
+            self._gradients = gradient_entries(self._mixing.names, statistics)
         if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self._write_steps()
 

@@ -34,8 +34,8 @@ DAMAGE = (
 _LONGEST_REASON = 200
 
 
-def load_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
-    """Reads a JSON file of at most `most_bytes` bytes.
+def load_json(path: Path) -> Any:
+    """Reads a JSON file of at most `MOST_JSON_BYTES` bytes.
 
     Raises:
         OSError: If it cannot be read.
@@ -44,7 +44,7 @@ def load_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """
     try:
         return json.loads(
-            read_bytes(path, most_bytes), parse_constant=_refuse_constant, object_pairs_hook=with_unique_keys
+            read_bytes(path, MOST_JSON_BYTES), parse_constant=_refuse_constant, object_pairs_hook=with_unique_keys
         )
     except RecursionError:
         raise ValueError("it has too many nested levels") from None
