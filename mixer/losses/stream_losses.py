@@ -1,7 +1,7 @@
 """How the losses of streams are computed and normalised, and how many items they have."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,9 +20,9 @@ from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
 from mixer.run.hf_compat import loss_shifts_labels
 from mixer.run.plan import RunPlan
+from mixer.run.replaced_methods import replaced
 from mixer.run.state import PresentStep
 from mixer.utils.arrays import FloatArray
-from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, is_user_code, module_of
 from mixer.utils.validation import refusing_damage
 
@@ -100,7 +100,7 @@ class StreamLosses:
     def function_of(self, stream_id: int) -> contextlib.AbstractContextManager[None]:
         """Temporarily uses the loss function of a stream, if it has its own."""
         own = self._streams[stream_id].compute_loss_func
-        return contextlib.nullcontext() if own is None else attributes_held(self._trainer, compute_loss_func=own)
+        return contextlib.nullcontext() if own is None else replaced(self._trainer, compute_loss_func=own)
 
     def name(self, kind: int) -> str:
         """Names a loss, for messages."""
@@ -114,22 +114,17 @@ class StreamLosses:
             name = f"the loss of {type(inner_model(self.own_model)).__name__}"
         return f"{name} (stream {self._streams[kind].name!r})" if self.differ else name
 
-    @contextlib.contextmanager
-    def naming_streams(self, micro: MicroBatch) -> Iterator[None]:
-        """Adds the streams and samples of a micro-batch to an error."""
-        try:
-            yield
-        except Exception as error:
-            names = [self._streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
-            error.add_note(f"In a micro-batch with samples of the streams {names}.")
-            if micro.indices is not None:
-                error.add_note(f"The samples: {name_rows(self._streams, micro.stream_ids, micro.indices)}.")
-            reasons = batch_norm_reason(error, micro)
-            with contextlib.suppress(RuntimeError):  # after a failed assertion nothing can be read from a GPU
-                reasons += unfit_rows(self.unwrapped_model, self._streams, micro)
-            for reason in reasons:
-                error.add_note(reason)
-            raise
+    def name_streams(self, error: Exception, micro: MicroBatch) -> None:
+        """Adds the streams and samples of a micro-batch to its error."""
+        names = [self._streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
+        error.add_note(f"In a micro-batch with samples of the streams {names}.")
+        if micro.indices is not None:
+            error.add_note(f"The samples: {name_rows(self._streams, micro.stream_ids, micro.indices)}.")
+        reasons = batch_norm_reason(error, micro)
+        with contextlib.suppress(RuntimeError):  # after a failed assertion nothing can be read from a GPU
+            reasons += unfit_rows(self.unwrapped_model, self._streams, micro)
+        for reason in reasons:
+            error.add_note(reason)
 
     # ---- Normalisation ----
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.run.replaced_methods import replaced
 from mixer.run.state import Run
 from mixer.trainer.methods import MethodList
-from mixer.trainer.replaced_methods import log_replaced
+from mixer.utils.user_code import library_of
 
 # With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
 # stream.
@@ -37,6 +38,7 @@ class StreamLog:
     def adding_entries(self) -> Iterator[None]:
         """Adds the entries to the loop's log entry before any override of `log` sees it."""
         log = self._trainer.log
+        is_ours = library_of(log) == "mixer"
 
         def log_with_entries(logs: dict[str, float], start_time: float | None = None) -> None:
             self._add_entries(logs)
@@ -44,7 +46,7 @@ class StreamLog:
 
         self._entries = {}
         try:
-            with log_replaced(self._trainer, log_with_entries):
+            with contextlib.nullcontext() if is_ours else replaced(self._trainer, log=log_with_entries):
                 yield
         finally:
             self._entries = None

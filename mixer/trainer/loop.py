@@ -45,7 +45,6 @@ class LoopControl:
         self._trainer, plan, self._run, self._ranks = basis
         self._checkpoints, self._arguments = checkpoints, arguments
         self._handles_signals = plan.config.handle_signals
-        self._signals = StopSignals()
         self.stopped_by: signal.Signals | None = None  # the signal that ended the run early
         self._ended_at: int | None = None  # the step after which the clock last ended an epoch
         self._stops_epoch = False
@@ -53,11 +52,6 @@ class LoopControl:
         self._saved: Progress | None = None  # the loop's position in the checkpoint that the run resumes from
         self._was_stopped = False  # whether a callback stopped the run there before it finished
         self._ends_saved_epoch = False
-
-    @property
-    def signals(self) -> tuple[int, ...]:
-        """How many of the signals that end a run this rank has received."""
-        return self._signals.flags
 
     # ---- The length of the run, and its epochs ----
 
@@ -213,13 +207,13 @@ class LoopControl:
             RunTerminated: After a SIGTERM or SIGUSR1, once the run is saved; a `SystemExit`.
             RunInterrupted: After a SIGINT, likewise; a `KeyboardInterrupt`.
         """
-        self.stopped_by, self._signals = None, StopSignals()
-        with self._signals if self._handles_signals else contextlib.nullcontext():
+        self.stopped_by, self._run.signals = None, StopSignals()
+        with self._run.signals if self._handles_signals else contextlib.nullcontext():
             yield
         if not self._handles_signals:
             return
         # A signal after the last step has no step to stop, but ends the script after the run.
-        number = self.stopped_by or which(self._ranks.all_reduce_max(np.array(self._signals.flags)))
+        number = self.stopped_by or which(self._ranks.all_reduce_max(np.array(self._run.signals.flags)))
         if number is not None:
             raise ending(self._stop_in_words(number), number)
 

@@ -19,10 +19,10 @@ from mixer.losses.normalization import CANDIDATES, LARGEST_OTHER_SHARE, LossNorm
 from mixer.losses.stream_losses import StreamLosses
 from mixer.models.inputs import inner_model
 from mixer.models.row_losses import has_labels, hides_rows, items_per_row, labels_can_shift
+from mixer.run.replaced_methods import replaced
 from mixer.run.state import Basis
-from mixer.trainer.confirmation import StepConfirmation
+from mixer.trainer.agreement import StepAgreement
 from mixer.utils.arrays import BoolArray, Int64Array
-from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
@@ -49,12 +49,12 @@ class LossKinds:
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
         losses: The losses of the streams.
-        confirmation: Counts the items of a step again.
+        agreement: Counts the items of a step again.
     """
 
-    def __init__(self, basis: Basis, losses: StreamLosses, confirmation: StepConfirmation):
+    def __init__(self, basis: Basis, losses: StreamLosses, agreement: StepAgreement):
         self._trainer, _, self._run, self._ranks = basis
-        self._losses, self._confirmation = losses, confirmation
+        self._losses, self._agreement = losses, agreement
         self.begin_run()
 
     def begin_run(self) -> None:
@@ -131,7 +131,7 @@ class LossKinds:
             self._again = partial(function, outputs, labels, num_items_in_batch=torch.tensor(twice))
             return function(outputs, labels, **kwargs)
 
-        return attributes_held(self._trainer, compute_loss_func=noted)
+        return replaced(self._trainer, compute_loss_func=noted)
 
     def look(self, micro: MicroBatch, loss: Tensor, has_items: bool, is_given: bool) -> None:
         """Decides how losses are normalised, before the backward of a micro-batch.
@@ -278,7 +278,7 @@ class LossKinds:
             found = before
         losses.normalizations[kind] = found
         if (recounts or found.counts_rows != counted_rows) and self._batch is not None:
-            self._confirmation.recount(self._batch)
+            self._agreement.recount(self._batch)
 
     def _chosen(self, kind: int, explaining: BoolArray, is_one_row: bool) -> LossNormalization:
         """Chooses among candidates that explain all losses so far."""

@@ -16,14 +16,14 @@ from transformers import Trainer
 from mixer.loading.loaded_step import MicroBatch
 from mixer.losses.stream_losses import StreamLosses, factor_of
 from mixer.run.hf_compat import prepare_inputs
+from mixer.run.hooks import ForwardResult
 from mixer.run.state import Run
 from mixer.trainer.loss_kinds import LossKinds
-from mixer.trainer.replaced_methods import OwnStep
+from mixer.trainer.methods import MethodList
+from mixer.trainer.own_step import OwnStep
 from mixer.utils.errors import InvalidTypeError
 
 _HALF = (torch.float16, torch.bfloat16)
-
-Term = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,12 @@ class MicroBatchTraining:
         run: The run.
         losses: The losses of the streams.
         kinds: Finds out how they are normalised.
+        methods: The methods of the run.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, kinds: LossKinds):
+    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, kinds: LossKinds, methods: MethodList):
         self._trainer, self._run, self._losses, self._kinds = trainer, run, losses, kinds
+        self._methods = methods
         self._num_streams = len(run.mixing.names)
 
     def begin_run(self, own_step: OwnStep | None) -> None:
@@ -76,8 +78,7 @@ class MicroBatchTraining:
         micro: MicroBatch,
         number: int,
         num_items: Tensor | int | None,
-        weight: Callable[[], float] | None = None,
-        add_terms: Term | None = None,
+        trained: ForwardResult | None = None,
     ) -> MicroBatchResult:
         """Runs the forward and backward of a micro-batch.
 
@@ -86,20 +87,23 @@ class MicroBatchTraining:
             micro: The micro-batch.
             number: Its number in the step.
             num_items: Number of items in the step, as the Trainer counts them.
-            weight: Returns the factor of the methods on its loss; `None` for 1.
-            add_terms: Adds the methods' terms to a loss, if there are any.
+            trained: The micro-batch as hooks see it; `None` if there are none.
         """
         losses, first = self._losses, micro.first_stream
         losses.reader.listen(micro.inputs)
-        weigh = partial(self._weighted, micro, number, weight, add_terms)
+        weigh = partial(self._weighted, micro, number, trained)
         # What is declared to be divided by no number of items gets none, and the Trainer does not scale it then.
         num_items = None if losses.declared in ("item mean", "sum") else num_items
-        with losses.function_of(first), self._kinds.listening(micro), losses.naming_streams(micro):
-            if self._own_step is None:
-                is_given = num_items is not None
-                loss = self.step(model, self._inputs(micro), num_items, partial(weigh, is_given))
-            else:
-                loss, is_given = self._own_step.run(model, self._inputs(micro), num_items, weigh)
+        with losses.function_of(first), self._kinds.listening(micro):
+            try:
+                if self._own_step is None:
+                    is_given = num_items is not None
+                    loss = self.step(model, self._inputs(micro), num_items, partial(weigh, is_given))
+                else:
+                    loss, is_given = self._own_step.run(model, self._inputs(micro), num_items, weigh)
+            except Exception as error:
+                losses.name_streams(error, micro)
+                raise
         rows, own_items = losses.take_row_losses(micro), self._run.step.micro_items[number]
         sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
         if not own_items:
@@ -122,8 +126,7 @@ class MicroBatchTraining:
         self,
         micro: MicroBatch,
         number: int,
-        weight: Callable[[], float] | None,
-        add_terms: Term | None,
+        trained: ForwardResult | None,
         is_given: bool,
         loss: Tensor,
         is_first: bool = True,
@@ -133,8 +136,7 @@ class MicroBatchTraining:
         Args:
             micro: The micro-batch.
             number: Its number in the step.
-            weight: See `train`.
-            add_terms: See `train`.
+            trained: See `train`.
             is_given: Whether the loss was given the number of items.
             loss: The loss.
             is_first: Whether it is the first of the micro-batch.
@@ -145,9 +147,13 @@ class MicroBatchTraining:
             self._kinds.look(micro, loss, step.micro_items[number] > 0, is_given)
         factor = 0.0
         if own_items := step.micro_items[number]:
-            factor = factor_of(self._losses.factors, first) * (1.0 if weight is None else weight())
+            factor = factor_of(self._losses.factors, first)
+            if trained is not None:
+                factor *= self._methods.factor(first)
         loss = _divided(loss, self._divisor(first, own_items, is_given) / factor if factor else float("inf"))
-        return add_terms(loss) if add_terms is not None and is_first else loss
+        if trained is not None and is_first and len(self._methods):
+            return self._methods.add_terms(trained, self._losses.reader.output, loss)
+        return loss
 
     def step(
         self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Callable[..., Tensor]

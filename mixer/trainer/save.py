@@ -19,6 +19,7 @@ from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
 from mixer.losses.stream_losses import StreamLosses
 from mixer.run.hf_compat import loop_losses, output_folder, present_trial, push_checkpoint
+from mixer.run.replaced_methods import replaced
 from mixer.run.state import Basis
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.methods import MethodList
@@ -216,11 +217,8 @@ class Checkpointing:
             yield
             return
         model: Any = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
-        model.should_save_on_this_rank = lambda is_main_process: is_main_process
-        try:
+        with replaced(model, should_save_on_this_rank=lambda is_main_process: is_main_process):
             yield
-        finally:
-            del model.should_save_on_this_rank
 
     # ---- A checkpoint ----
 
@@ -244,8 +242,13 @@ class Checkpointing:
                 checkpoint_files.begin_writing(checkpoint)
         self._end_if_unwritten(checkpoint)
         trainer.accelerator.wait_for_everyone()
-        with self._putting_errors_off("it"), self._arguments.held(save_total_limit=None, push_to_hub=False):
+        with (
+            self._putting_errors_off("what the Trainer keeps"),
+            self._arguments.held(save_total_limit=None, push_to_hub=False),
+        ):
             save(model, trial)
+        if not args.save_only_model:
+            self._save_states(checkpoint)
         if args.save_on_each_node:
             # A rank may run on another node after a resume.
             names = (f"rng_state_{args.process_index}.pth", rows_file(args.process_index))
@@ -270,15 +273,8 @@ class Checkpointing:
             checkpoint_files.rotate(checkpoint, args.save_total_limit, trainer.state.best_model_checkpoint)
         trainer.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
 
-    def save_optimizer(self, save: Callable[[str], None], output_dir: str) -> None:
-        """Saves the optimizer; an error waits until all ranks can raise it."""
-        with self._putting_errors_off("its optimizer"):
-            save(output_dir)
-
-    def save_states(self, save_random_state: Callable[[str], None], output_dir: str) -> None:
-        """Saves the random state, the mixture, the loop's progress, and the methods."""
-        with self._putting_errors_off("its random state"):
-            save_random_state(output_dir)
+    def _save_states(self, checkpoint: Path) -> None:
+        """Saves the mixture, the loop's progress, and the methods."""
         ledger_rows: dict[str, int] = {}
         with self._putting_errors_off("the ledger it refers to"):
             self._run.recorder.flush()
@@ -287,12 +283,12 @@ class Checkpointing:
         progress, args = replace(self._progress(), ledger_rows=ledger_rows), self._trainer.args
         with self._putting_errors_off("the state of its mixture"):
             if args.should_save:
-                self._save_mixture(Path(output_dir), progress)
+                self._save_mixture(checkpoint, progress)
             if self._run.feed is not None:
-                self._run.feed.save(Path(output_dir), args.process_index)
+                self._run.feed.save(checkpoint, args.process_index)
         for method in self._methods if args.should_save else ():
             with self._putting_errors_off(f"{method.name}, a part of its methods"), synced_later():
-                method.save(self._methods.folder_of(Path(output_dir), method))
+                method.save(self._methods.folder_of(checkpoint, method))
 
     def _save_mixture(self, folder: Path, progress: Progress) -> None:
         loader = self._run.present_loader

@@ -11,7 +11,6 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from transformers.utils import logging
 
 from mixer.policies.objective import Objective
-from mixer.utils.attributes import attributes_held
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import folder_name, make_folder, write_json
 from mixer.utils.text import did_you_mean, safe_name
@@ -174,7 +173,7 @@ def early_stopping_by_its_metric(trainer: Any, seen: Collection[str] | None = No
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback) and (seen is None or metric in seen):
                 shown = partial(_show_metric, callback.on_evaluate, metric)
-                replaced.enter_context(attributes_held(callback, on_evaluate=shown))
+                replaced.enter_context(replaced(callback, on_evaluate=shown))
         yield
 
 
