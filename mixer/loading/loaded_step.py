@@ -206,6 +206,8 @@ def read_together(results: Sequence[StepResult], numbers: Sequence[Tensor | floa
     """
     unread = [result for result in results if "sums" not in vars(result)]
     scalars = [number for number in numbers if isinstance(number, Tensor)]
+    if not (unread or scalars):
+        return [*numbers]  # type: ignore[list-item]  # none of them is a tensor
     values = iter(to_host([*(result.loss_sums for result in unread), *scalars]))
     for result in unread:
         vars(result)["sums"] = next(values)

@@ -127,8 +127,7 @@ class StepAgreement:
         trainer, num_micro_batches = self._trainer, len(batch.micro_batches)
         check_one_pass(trainer.args, trainer.accelerator, batch.plan.step, num_micro_batches, not self._num_trained)
         self._largest = Size.largest(batch.micro_batches)
-        is_larger = self._largest.samples > self._fits.samples or self._largest.elements > self._fits.elements
-        return counted(batch, self._losses, self._run, num_larger=int(is_larger))
+        return counted(batch, self._losses, self._run, num_larger=int(self._is_larger))
 
     def _note_skipped(self, batch: StepBatch, skipped: Int64Array | None) -> None:
         """Logs the samples that a step skips, and ends the run on all ranks if there are too many."""
@@ -153,6 +152,11 @@ class StepAgreement:
     # ---- Training, once or again ----
 
     @property
+    def _is_larger(self) -> bool:
+        """Whether the step has a micro-batch larger than any before."""
+        return self._largest.samples > self._fits.samples or self._largest.elements > self._fits.elements
+
+    @property
     def is_repeatable(self) -> bool:
         """Whether the confirmed step can be repeated."""
         may_fail = self._trainer.args.world_size == 1 or self._run.step.counts.num_larger > 0
@@ -160,7 +164,7 @@ class StepAgreement:
 
     def note_trained(self) -> None:
         """Notes that all ranks have trained the step, with its largest micro-batch."""
-        if self._num_trained:
+        if self._num_trained and self._is_larger:
             self._fits = Size(*map(max, self._fits, self._largest))
         self._num_trained += 1
 

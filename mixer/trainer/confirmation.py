@@ -52,11 +52,14 @@ def counted(batch: StepBatch, losses: StreamLosses, run: Run, num_larger: int) -
             items += own_items
             tokens += micro.by_stream(own_tokens, num_streams)
             labels += own_items if own_labels is per_row else micro.by_stream(own_labels.cpu().numpy(), num_streams)
-            mixed_up += _mixed_up(micro, numbers, own_tokens)
+            if not len(numbers) == len(own_tokens) == len(micro.stream_ids):
+                mixed_up += _mixed_up(micro, numbers, own_tokens)
             num_first += losses.num_first_labels(micro, per_row)
             num_rows += len(numbers)
             squared_items += int(numbers @ numbers)
-    skipped = np.bincount([stream_id for stream_id, *_ in batch.broken], minlength=num_streams)
+    skipped = np.zeros(num_streams, dtype=np.int64)
+    for stream_id, *_ in batch.broken:
+        skipped[stream_id] += 1
     of_rows = num_rows, squared_items, (int(mixed_up[0]), int(mixed_up[1]))
     return StepCounts(items, tokens, num_larger, num_first, skipped, run.signals.flags, *of_rows, labels)
 

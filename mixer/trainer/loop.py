@@ -16,7 +16,6 @@ from transformers.utils import logging
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.loading.learning_rate import LearningRate, check_scheduler
-from mixer.mixture.controller import Mixing
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, restore_loop, save_checkpoint
 from mixer.run.state import Basis, Run
 from mixer.trainer.save import Checkpointing, HeldArguments, Progress
@@ -171,7 +170,7 @@ class LoopControl:
         callbacks = self._trainer.callback_handler.callbacks
         # Callbacks of libraries decide the same on all ranks.
         are_users = any(is_user_code(type(one)) for one in callbacks)
-        self._compares_control = bool(self._ranks.max_over_ranks(int(are_users)))
+        self._compares_control = self._ranks.world_size > 1 and bool(self._ranks.max_over_ranks(int(are_users)))
         self._ended_at, self._stops_epoch = None, False
         self._saved, self._was_stopped, self._ends_saved_epoch = None, False, False
 
@@ -295,11 +294,6 @@ class MixingCallback(TrainerCallback):
     run: Run
     handler: CallbackHandler
 
-    @property
-    def mixing(self) -> Mixing:
-        """The controller of the mixture."""
-        return self.run.mixing
-
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """Prepares the run."""
         self.begin()
@@ -308,14 +302,14 @@ class MixingCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Closes the step, and ends the run if the streams are exhausted."""
-        clock = self.mixing.clock
-        before = clock.progress
+        clock = self.run.mixing.clock
+        before = 0.0 if clock.is_step_based else clock.progress
         self.close_step()
         self.run.show_place(state)
         self.run.show_length(state)
         if not clock.is_step_based:
             _show_intervals(args, state, before, clock.progress)
-        if self.mixing.is_exhausted:
+        if self.run.mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:
                 logger.warning(
                     "The streams are exhausted after %d of the %d steps for which the learning rate was planned.",
@@ -324,7 +318,7 @@ class MixingCallback(TrainerCallback):
             # The Trainer then evaluates and saves as after its last step.
             state.max_steps = state.global_step
             control.should_training_stop = True
-        show_in_own_bars(self.handler.callbacks, state.max_steps, self.mixing)
+        show_in_own_bars(self.handler.callbacks, state.max_steps, self.run.mixing)
         return control
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:

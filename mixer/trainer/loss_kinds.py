@@ -34,6 +34,7 @@ _NUM = len(CANDIDATES)
 _ABSTENTION = np.ones(3 * _NUM + 4, dtype=np.int64)
 _FAILURE = np.append(_ABSTENTION[:-1], 0)
 _DIVIDED = np.array([one.kind == "items" for one in CANDIDATES])
+_NO_CONTEXT = contextlib.nullcontext()
 # Steps in which kinds that explain all losses so far are compared again.
 _MOST_LOOKS = 32
 _WAY_OUT = (
@@ -83,7 +84,8 @@ class LossKinds:
         kinds = np.flatnonzero(batch.plan.counts).tolist() if self._losses.differ else [0]
         self._pending = [kind for kind in kinds if self._is_in_question(kind, batch.plan.step)]
         self._batch = batch if self._pending else None
-        self._names = {kind: self._losses.name(kind) for kind in self._pending}
+        if self._pending:
+            self._names = {kind: self._losses.name(kind) for kind in self._pending}
         self._num_left, self._ends_all = len(batch.micro_batches), ends_all
         return bool(self._pending)
 
@@ -93,6 +95,8 @@ class LossKinds:
         Args:
             error: Why it has failed; `None` if it has not.
         """
+        if error is not None:
+            self._losses.reader.keeps_forward = False
         while self._pending and self._num_left:
             self._agree({}, error)
 
@@ -121,17 +125,23 @@ class LossKinds:
     # ---- A forward ----
 
     def listening(self, micro: MicroBatch) -> contextlib.AbstractContextManager[None]:
-        """Notes what a forward shows of its loss, if that is in question; after `StreamLosses.function_of`."""
-        self._losses.reader.keeps_forward = is_asked = self._losses.kind(micro.first_stream) in self._pending
-        function, twice = self._trainer.compute_loss_func, 2 * self._losses.num_items_in_batch
-        if not is_asked or function is None:
-            return contextlib.nullcontext()
+        """Gives a forward the loss of its stream, and notes what it shows of that loss if that is in question."""
+        function = self._losses.own_function(micro.first_stream)
+        if self._pending:
+            is_asked = self._losses.kind(micro.first_stream) in self._pending
+            self._losses.reader.keeps_forward = is_asked
+            used = function or self._trainer.compute_loss_func
+            function = self._noting(used) if is_asked and used is not None else function
+        return _NO_CONTEXT if function is None else replaced(self._trainer, compute_loss_func=function)
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        twice = 2 * self._losses.num_items_in_batch
 
         def noted(outputs: Any, labels: Any, **kwargs: Any) -> Any:
             self._again = partial(function, outputs, labels, num_items_in_batch=torch.tensor(twice))
             return function(outputs, labels, **kwargs)
 
-        return replaced(self._trainer, compute_loss_func=noted)
+        return noted
 
     def look(self, micro: MicroBatch, loss: Tensor, has_items: bool, is_given: bool) -> None:
         """Decides how losses are normalised, before the backward of a micro-batch.
@@ -164,13 +174,10 @@ class LossKinds:
 
     def _can_tell(self, known: LossNormalization) -> bool:
         """Whether kinds that explain all losses so far may differ in this step."""
-        counts, is_one = self._run.step.counts, self._trainer.args.world_size == len(self._run.step.micro_items) == 1
-        kinds = {known.kind, *(kind for kind, _ in known.others)}
-        if is_one:
-            kinds -= {"items"}
-        if counts.is_even:
-            kinds -= {"row means"}
-        return len(kinds) > 1
+        kinds = {known.kind, *dict(known.others)}
+        if self._ranks.world_size == len(self._run.step.micro_items) == 1:
+            kinds.discard("items")
+        return len(kinds) > 1 and len(kinds - {"row means"} if self._run.step.counts.is_even else kinds) > 1
 
     def _is_stock(self, kind: int) -> bool:
         """Whether a loss is that of a model of transformers or of ours, which is a mean over items if it is one."""

@@ -92,7 +92,7 @@ class Parts:
         self.resuming = Resuming(basis, start, loop, checkpoints, methods)
         self.search = Search(basis, methods, partial(check_trial, samples, plan, metrics_by_set is not None))
         self.agreement = agreement = StepAgreement(basis, losses, hooks, samples.rules)
-        self.steps = StepRunner(basis, losses, hooks, methods, agreement, guard, arguments, self.probe)
+        self.steps = StepRunner(basis, losses, hooks, methods, agreement, guard, self.probe)
         self.log = StreamLog(trainer, run, methods)
         mixture = EvaluatedMixture(basis, samples, loop.agree)
         self.evaluation = StreamEvaluation(trainer, losses, metrics_by_set, mixture)

@@ -38,11 +38,11 @@ from mixer.trainer.loss_kinds import LossKinds
 from mixer.trainer.methods import MethodList
 from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
 from mixer.trainer.own_step import OwnStep, has_own_step
-from mixer.trainer.save import HeldArguments
 from mixer.trainer.stream_separation import StreamSeparation
 from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)
+_NO_CONTEXT = contextlib.nullcontext()
 
 
 class StepRunner:
@@ -55,7 +55,6 @@ class StepRunner:
         methods: The methods of the run.
         agreement: Loads steps, confirms them with all ranks, and repeats what does not fit into memory.
         guard: Leaves out steps that would destroy the weights.
-        arguments: The training arguments.
         probe: The hook that measures the streams' gradients, if there is one.
     """
 
@@ -67,7 +66,6 @@ class StepRunner:
         methods: MethodList,
         agreement: StepAgreement,
         guard: WeightGuard,
-        arguments: HeldArguments,
         probe: RunProbe | None,
     ):
         self._trainer, plan, self._run, self._ranks = basis
@@ -76,8 +74,9 @@ class StepRunner:
         self._separation = StreamSeparation(basis, losses, len(self._hooks) > 0, agreement)
         self._kinds = LossKinds(basis, losses, agreement)
         self._micro = MicroBatchTraining(self._trainer, self._run, losses, self._kinds, methods)
-        self._guard, self._arguments, self._probe = guard, arguments, probe
-        self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
+        self._guard, self._probe = guard, probe
+        self._is_unfiltered = False  # from the last backward until the gradient is checked
+        self._teaches = len(methods) > 0  # also without labels
         self._labels = LabelsSeen(plan.streams, self._trainer.is_world_process_zero())
         self._finished: StepResult | None = None
         self._num_unlike = torch.zeros(())  # micro-batches whose rows do not explain their loss, over all ranks
@@ -99,7 +98,7 @@ class StepRunner:
 
     def end(self) -> None:
         """Ends a run that no signal has stopped; raises a `ValueError` if it had nothing to learn from."""
-        self._labels.end(teaches=len(self._methods) > 0)
+        self._labels.end(self._teaches)
 
     def replacing_training_step(self) -> contextlib.AbstractContextManager[None]:
         """Makes the Trainer's loop train whole steps; a `training_step` of the user's then gets each micro-batch."""
@@ -155,7 +154,7 @@ class StepRunner:
             raise named from error
         sums = self._ranks.add_up(sums)
         self._finished, self._num_unlike = self._result(batch, sums[:-1]), sums[-1]
-        self._labels.note(batch.plan.counts, self._run.step.counts.items, teaches=len(self._methods) > 0)
+        self._labels.note(batch.plan.counts, self._run.step.counts.items, self._teaches)
         self._methods.end_step(batch)
         self._note_times(batch)
         return self._filtered(loss)
@@ -165,9 +164,10 @@ class StepRunner:
 
         The wait saved is that for the norm of the gradient.
         """
-        if not self._trainer.args.logging_nan_inf_filter:
+        args: Any = self._trainer.args
+        if not args.logging_nan_inf_filter:
             return loss
-        self._unfiltered.enter_context(self._arguments.held(logging_nan_inf_filter=False))
+        args.logging_nan_inf_filter, self._is_unfiltered = False, True
         running_loss, _, last_logged_step = loop_losses(self._trainer)
         num_steps = 1 + self._trainer.state.global_step - last_logged_step
         return torch.where(torch.isfinite(loss), loss, running_loss / num_steps)
@@ -188,7 +188,8 @@ class StepRunner:
 
     def release(self) -> None:
         """Shows the Trainer its own arguments again."""
-        self._unfiltered.close()
+        if self._is_unfiltered:
+            self._trainer.args.logging_nan_inf_filter, self._is_unfiltered = True, False
 
     def _train_alone(self, model: nn.Module, batch: StepBatch) -> tuple[Tensor, Tensor]:
         """Runs the micro-batches without other ranks; the step may have been split again, with other items."""
@@ -211,7 +212,7 @@ class StepRunner:
                 gradient_state._set_sync_gradients(is_last)  # noqa: SLF001 accelerate
                 synchronises = is_synchronised and (always or is_last)
                 trained = self._begin_micro_batch(micro, synchronises) if self._hooks else None
-                with contextlib.nullcontext() if synchronises else accelerator.no_sync(model=model):
+                with _NO_CONTEXT if synchronises else accelerator.no_sync(model=model):
                     result = self._micro.train(model, micro, number, num_items, trained)
                 if trained is not None:
                     self._end_micro_batch(model, trained, result)
@@ -319,11 +320,13 @@ class StepRunner:
         measured: dict[Kind, Any] = {}
         for hook in self._observers:
             measured |= hook.observe(result)  # uses collectives, so errors are not deferred
-        after = sum(hook.seconds_after for hook in self._observers)
-        own = {name: self._times[name] + after for name in ("train_seconds", "probe_seconds")}
-        run.ledger.record_timings(**{**self._times, **own})
-        # Copies: a policy may write into its arrays.
-        kept = {kind: found.copy() if isinstance(found, np.ndarray) else found for kind, found in measured.items()}
+            self._times["train_seconds"] += hook.seconds_after
+            self._times["probe_seconds"] += hook.seconds_after
+        run.ledger.record_timings(**self._times)
+        kept = dict(measured)
+        for kind, found in measured.items():
+            if isinstance(found, np.ndarray):  # a policy may write into its arrays
+                kept[kind] = found.copy()
         self._decide(result, measured)
         run.recorder.record(result, kept, norm, run.step.left_out)
         if run.learning_rate is not None:

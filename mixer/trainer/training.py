@@ -220,8 +220,10 @@ class Training:
 
         def log_save_evaluate() -> None:
             self._parts.checkpoints.note_step(grad_norm, kwargs.get("learning_rate"))
-            does_log = self._trainer.control.should_log
-            with self._parts.log.adding_entries() if does_log else contextlib.nullcontext():
+            if self._trainer.control.should_log:
+                with self._parts.log.adding_entries():
+                    act(tr_loss, grad_norm, *args, **kwargs)
+            else:
                 act(tr_loss, grad_norm, *args, **kwargs)
 
         model, trial = args[:2]

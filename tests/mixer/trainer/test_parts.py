@@ -32,5 +32,5 @@ def test_no_constructor_changes_what_is_not_its_own(tmp_path: Path, monkeypatch:
     for kind in kinds:
         watch(kind)
     make(tmp_path)
-    assert changed == {"StreamDifferences: MixingTrainer._signature_columns"}  # which the Trainer keeps for itself
+    assert changed == {"StreamSamples: MixingTrainer._signature_columns"}  # which the Trainer keeps for itself
     assert len(known) > len(kinds)
