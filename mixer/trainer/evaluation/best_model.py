@@ -169,11 +169,11 @@ def early_stopping_by_its_metric(trainer: Any, seen: Collection[str] | None = No
         Nothing.
     """
     metric = _key_of(trainer.args.metric_for_best_model)
-    with contextlib.ExitStack() as replaced:
+    with contextlib.ExitStack() as stack:
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback) and (seen is None or metric in seen):
                 shown = partial(_show_metric, callback.on_evaluate, metric)
-                replaced.enter_context(replaced(callback, on_evaluate=shown))
+                stack.enter_context(replaced(callback, on_evaluate=shown))
         yield
 
 
