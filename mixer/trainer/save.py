@@ -29,9 +29,9 @@ from mixer.utils.text import shortened
 from mixer.utils.validation import finite_number, whole_number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The position of the training loop when a checkpoint is written.
+    """The position of the training loop when a checkpoint is written; the defaults are those of one that begins.
 
     Args:
         seconds: Training time so far.
@@ -52,20 +52,20 @@ class Progress:
         num_metrics: Rows of the ledger on metrics at this very step.
     """
 
-    seconds: float
+    seconds: float = 0.0
     running_losses: list[float]
-    logged_loss: float
+    logged_loss: float = 0.0
     last_logged_step: int
-    gradient_norm: float | None
-    learning_rate: float | None
-    learning_rate_factor: float
-    epoch_end_is_left: bool
-    epoch_stops: bool
-    training_stops: bool
-    num_evaluations: int
-    recorder: dict[str, Any]
-    methods: dict[str, Any]
-    num_metrics: int
+    gradient_norm: float | None = None
+    learning_rate: float | None = None
+    learning_rate_factor: float = 1.0
+    epoch_end_is_left: bool = False
+    epoch_stops: bool = False
+    training_stops: bool = False
+    num_evaluations: int = 0
+    recorder: dict[str, Any] = field(default_factory=dict)
+    methods: dict[str, Any] = field(default_factory=dict)
+    num_metrics: int = 0
     ledger_rows: dict[str, int] = field(default_factory=dict)
 
     def running_loss(self, rank: int, world_size: int) -> float:
@@ -76,26 +76,6 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as plain data; numbers that JSON cannot represent become text."""
         return {name: _to_json(value) for name, value in asdict(self).items()}
-
-    @classmethod
-    def begun(cls, step: int, world_size: int) -> "Progress":
-        """Returns the position of a loop that begins after a step, with nothing from before."""
-        return cls(
-            seconds=0.0,
-            running_losses=[0.0] * world_size,
-            logged_loss=0.0,
-            last_logged_step=step,
-            gradient_norm=None,
-            learning_rate=None,
-            learning_rate_factor=1.0,
-            epoch_end_is_left=False,
-            epoch_stops=False,
-            training_stops=False,
-            num_evaluations=0,
-            recorder={},
-            methods={},
-            num_metrics=0,
-        )
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Progress":
