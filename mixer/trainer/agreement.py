@@ -228,13 +228,13 @@ class StepAgreement:
 
     # ---- Where it does not fit ----
 
-    def named(self, error: BaseException, step: int) -> BaseException:
+    def explained(self, error: BaseException, step: int) -> BaseException:
         """Returns an error of a step; for one of memory that ends the run, one that names the option to lower.
 
         The other ranks wait for this one in a collective. Once it ends they find the connection broken, and the note; a
         backend that aborts or keeps waiting in that case (NCCL may) leaves them to the launcher.
         """
-        if isinstance(error, MicroBatchMemoryError) or not is_out_of_memory(error):
+        if not isinstance(error, Exception) or isinstance(error, MicroBatchMemoryError) or not is_out_of_memory(error):
             return error
         text = self._explanation(step, self._trainer.args.process_index, self._largest)
         leave_note(OUT_OF_MEMORY + text)

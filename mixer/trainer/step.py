@@ -146,12 +146,12 @@ class StepRunner:
             for hook in self._hooks:
                 hook.end_backward(model)
         except BaseException as error:
-            named = self._agreement.named(error, batch.plan.step)
+            explained = self._agreement.explained(error, batch.plan.step)
             for hook in self._hooks:
                 hook.cancel()
-            if named is error:
+            if explained is error:
                 raise
-            raise named from error
+            raise explained from error
         sums = self._ranks.add_up(sums)
         self._finished, self._num_unlike = self._result(batch, sums[:-1]), sums[-1]
         self._labels.note(batch.plan.counts, self._run.step.counts.items, self._teaches)
