@@ -11,6 +11,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from transformers.utils import logging
 
 from mixer.policies.objective import Objective
+from mixer.run.replaced_methods import replaced
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import folder_name, make_folder, write_json
 from mixer.utils.text import did_you_mean, safe_name
