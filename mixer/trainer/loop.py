@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import floor
@@ -133,7 +132,7 @@ class LoopControl:
         control.should_epoch_stop = saved.epoch_stops
         is_done = self._run.mixing.clock.step >= state.max_steps
         control.should_training_stop = is_done or self._was_stopped
-        self._checkpoints.last_step = (state.global_step, saved.gradient_norm, saved.learning_rate)
+        self._checkpoints.note_step(saved.gradient_norm, saved.learning_rate)
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, state, control)
         options = (model, trial, epoch, ignore_keys_for_eval, self._checkpoints.start_time)
         log_save_evaluate(trainer, saved.gradient_norm, options, saved.learning_rate)
@@ -191,9 +190,8 @@ class LoopControl:
             check_scheduler(scheduler)
         self._run.learning_rate = LearningRate(scheduler)
         self._run.show_length(self._trainer.state)
-        self._checkpoints.started = time.monotonic()
+        self._checkpoints.start_clock(0.0 if self._saved is None else self._saved.seconds)
         if (saved := self._saved) is not None:
-            self._checkpoints.started -= saved.seconds
             running_loss = saved.running_loss(self._trainer.args.process_index, self._trainer.args.world_size)
             restore_loop(self._trainer, running_loss, saved.logged_loss, saved.last_logged_step)
             self._run.learning_rate.factor = saved.learning_rate_factor

@@ -95,8 +95,6 @@ class LossKinds:
         Args:
             error: Why it has failed; `None` if it has not.
         """
-        if error is not None:
-            self._losses.reader.keeps_forward = False
         while self._pending and self._num_left:
             self._agree({}, error)
 
@@ -124,14 +122,16 @@ class LossKinds:
 
     # ---- A forward ----
 
+    def is_asked(self, micro: MicroBatch) -> bool:
+        """Whether the loss of a micro-batch is in question."""
+        return bool(self._pending) and self._losses.kind(micro.first_stream) in self._pending
+
     def listening(self, micro: MicroBatch) -> contextlib.AbstractContextManager[None]:
         """Gives a forward the loss of its stream, and notes what it shows of that loss if that is in question."""
         function = self._losses.own_function(micro.first_stream)
-        if self._pending:
-            is_asked = self._losses.kind(micro.first_stream) in self._pending
-            self._losses.reader.keeps_forward = is_asked
+        if self.is_asked(micro):
             used = function or self._trainer.compute_loss_func
-            function = self._noting(used) if is_asked and used is not None else function
+            function = None if used is None else self._noting(used)
         return _NO_CONTEXT if function is None else replaced(self._trainer, compute_loss_func=function)
 
     def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,10 +153,9 @@ class LossKinds:
             is_given: Whether the loss was given `num_items_in_batch`.
         """
         if self._pending:
-            kind = self._losses.kind(micro.first_stream)
-            is_seen = has_items and kind in self._pending
+            kind, is_seen = self._losses.kind(micro.first_stream), has_items and self.is_asked(micro)
             self._agree({kind: self._findings(kind, micro, loss, is_given)} if is_seen else {})
-            self._again, self._losses.reader.keeps_forward = None, False
+            self._again = None
 
     # ---- What is in question ----
 

@@ -93,7 +93,7 @@ class MicroBatchTraining:
             trained: The micro-batch as hooks see it; `None` if there are none.
         """
         losses, first = self._losses, micro.first_stream
-        losses.reader.listen(micro.inputs)
+        losses.reader.listen(micro.inputs, self._kinds.is_asked(micro))
         weigh = partial(self._weighted, micro, number, trained)
         # What is declared to be divided by no number of items gets none, and the Trainer does not scale it then.
         num_items = None if losses.declared in ("item mean", "sum") else num_items

@@ -134,10 +134,10 @@ class Checkpointing:
     ):
         self._trainer, self._plan, self._run, self._ranks = basis
         self._losses, self._methods, self._arguments, self._guard = losses, methods, arguments, guard
-        self.started = 0.0  # start time of the run without its interruptions, by the monotonic clock
+        self._started = 0.0  # start time of the run without its interruptions, by the monotonic clock
         self.last: Path | None = None  # the newest checkpoint
         # Number, gradient norm and learning rate of the last step.
-        self.last_step: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
+        self._last_step: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
         self._epoch_end_is_left = False
         self._num_parts = 0  # nested parts of a checkpoint that are being written
         self._unsaved: tuple[str, Exception] | None = None  # the part that could not be written, and the cause
@@ -145,7 +145,7 @@ class Checkpointing:
     @property
     def start_time(self) -> float:
         """Start time of the run in the present wall clock, from which the Trainer computes the runtime."""
-        return time.time() - (time.monotonic() - self.started)
+        return time.time() - (time.monotonic() - self._started)
 
     @property
     def _folder(self) -> Path:
@@ -163,9 +163,13 @@ class Checkpointing:
 
     def begin_run(self, last: Path | None) -> None:
         """Begins a run, at its newest checkpoint if it resumes; later ones in the folder are of an earlier run."""
-        self.last, self.last_step = last, (None, None, None)
+        self.last, self._last_step = last, (None, None, None)
         if self._trainer.args.should_save:
             checkpoint_files.supersede(self._folder, last)
+
+    def start_clock(self, seconds: float) -> None:
+        """Starts the clock of a run that has trained for some seconds before."""
+        self._started = time.monotonic() - seconds
 
     def note_end(self) -> None:
         """Notes in the newest checkpoint that the run has ended, unless it is one of another run."""
@@ -177,8 +181,8 @@ class Checkpointing:
     def note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         """Records the last step; called after every step, and once more at the end of an epoch."""
         step = self._trainer.state.global_step
-        self._epoch_end_is_left = step != self.last_step[0]
-        self.last_step = (step, grad_norm, learning_rate)
+        self._epoch_end_is_left = step != self._last_step[0]
+        self._last_step = (step, grad_norm, learning_rate)
 
     # ---- The model ----
 
@@ -287,10 +291,10 @@ class Checkpointing:
         trainer, run = self._trainer, self._run
         state, control = trainer.state, trainer.control
         running_loss, logged_loss, last_logged_step = loop_losses(trainer)
-        _, gradient_norm, learning_rate = self.last_step
+        _, gradient_norm, learning_rate = self._last_step
         num_evaluations, num_metrics = run.ledger.num_evaluations(state.global_step)
         return Progress(
-            seconds=time.monotonic() - self.started,
+            seconds=time.monotonic() - self._started,
             running_losses=trainer.accelerator.gather(running_loss.reshape(1)).tolist(),
             logged_loss=logged_loss,
             last_logged_step=last_logged_step,
