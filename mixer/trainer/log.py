@@ -77,7 +77,7 @@ class StreamLog:
 def log_at(log: Callable[..., None], logs: dict[str, float], start_time: float | None) -> None:
     """Logs with a method of a class that may have no parameter `start_time`, as older versions had none."""
     parameters = inspect.signature(log).parameters.values()
-    is_taken = len(parameters) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    is_taken = len(parameters) > 1 or any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
     log(logs, *((start_time,) if is_taken else ()))
 
 

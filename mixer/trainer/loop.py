@@ -168,7 +168,7 @@ class LoopControl:
         """Finds out whether some callbacks may decide on one rank only."""
         callbacks = self._trainer.callback_handler.callbacks
         # Callbacks of libraries decide the same on all ranks.
-        are_users = any(is_user_code(type(one)) for one in callbacks)
+        are_users = any(is_user_code(type(callback)) for callback in callbacks)
         self._compares_control = self._ranks.world_size > 1 and bool(self._ranks.max_over_ranks(int(are_users)))
         self._ended_at, self._stops_epoch = None, False
         self._saved, self._was_stopped, self._ends_saved_epoch = None, False, False

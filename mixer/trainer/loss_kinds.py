@@ -33,7 +33,7 @@ _NUM = len(CANDIDATES)
 # did not fail. The minimum over ranks is what holds on all of them; a rank with nothing to say has ones.
 _ABSTENTION = np.ones(3 * _NUM + 4, dtype=np.int64)
 _FAILURE = np.append(_ABSTENTION[:-1], 0)
-_DIVIDED = np.array([one.kind == "items" for one in CANDIDATES])
+_DIVIDED = np.array([candidate.kind == "items" for candidate in CANDIDATES])
 _NO_CONTEXT = contextlib.nullcontext()
 # Steps in which kinds that explain all losses so far are compared again.
 _MOST_LOOKS = 32
@@ -195,11 +195,11 @@ class LossKinds:
         losses, is_stock = self._losses, self._is_stock(kind)
         may_scale = [losses.is_scaled(kind)] if losses.is_computed_by_trainer else [False, True]
         may_scale = [False] if self._trainer.args.world_size == 1 else may_scale
-        kinds = {"item mean", "items"} if is_stock else {one.kind for one in CANDIDATES}
+        kinds = {"item mean", "items"} if is_stock else {candidate.kind for candidate in CANDIDATES}
         # A loss of half the mean looks like one divided by the items of two micro-batches.
         if losses.is_computed_by_trainer and not losses.may_be_divided(kind):
             kinds -= {"items"}
-        return np.array([one.is_scaled in may_scale and one.kind in kinds for one in CANDIDATES])
+        return np.array([candidate.is_scaled in may_scale and candidate.kind in kinds for candidate in CANDIDATES])
 
     # ---- What a rank finds ----
 
@@ -288,19 +288,20 @@ class LossKinds:
 
     def _chosen(self, kind: int, explaining: BoolArray, is_one_row: bool) -> LossNormalization:
         """Chooses among candidates that explain all losses so far."""
-        left = [one for one, explains in zip(CANDIDATES, explaining, strict=True) if explains]
-        chosen, kinds = left[0], {one.kind for one in left}
+        left = [candidate for candidate, explains in zip(CANDIDATES, explaining, strict=True) if explains]
+        chosen, kinds = left[0], {candidate.kind for candidate in left}
         if is_one_row and not self._is_stock(kind) and not self._run.step.counts.is_even:
             like = (
                 "row means" if "row means" in kinds else "sum" if self._losses.is_taken_as_divided(kind) else "row sums"
             )
-            chosen = next((one for one in left if one.kind == like), chosen)
+            chosen = next((candidate for candidate in left if candidate.kind == like), chosen)
             if len(kinds) > 1:
                 text = (
                     "%s is computed of single rows, which do not show how it is divided: it counts as {} over rows. %s"
                 )
                 self._warn(kind, text.format("a mean" if chosen.counts_rows else "a sum"))
-        return replace(chosen, others=tuple((one.kind, one.is_scaled) for one in left if one is not chosen))
+        others = [candidate for candidate in left if candidate is not chosen]
+        return replace(chosen, others=tuple((candidate.kind, candidate.is_scaled) for candidate in others))
 
     def _as_trainer(self, kind: int, is_one_row: bool, divides: bool) -> LossNormalization:
         """Returns the normalisation by which a loss is trained as by the Trainer, and warns."""
@@ -323,4 +324,4 @@ class LossKinds:
 def _places(known: LossNormalization) -> BoolArray:
     """Returns the candidates that have explained all losses so far, bool `[num_candidates]`."""
     left = {(known.kind, known.is_scaled), *known.others}
-    return np.array([(one.kind, one.is_scaled) in left for one in CANDIDATES])
+    return np.array([(candidate.kind, candidate.is_scaled) in left for candidate in CANDIDATES])

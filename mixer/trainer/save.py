@@ -84,11 +84,11 @@ class Progress:
         Raises:
             ValueError: If a field is missing, unknown or of another kind.
         """
-        names = {one.name for one in fields(cls)}
+        names = {entry.name for entry in fields(cls)}
         missing, unknown = names - state.keys(), state.keys() - names
         if missing or unknown:
             raise ValueError(f"the saved progress lacks {sorted(missing)} and has the unknown fields {sorted(unknown)}")
-        return cls(**{one.name: _CHECKS[one.type](state[one.name], one.name) for one in fields(cls)})
+        return cls(**{entry.name: _CHECKS[entry.type](state[entry.name], entry.name) for entry in fields(cls)})
 
 
 class HeldArguments:
@@ -367,7 +367,9 @@ _CHECKS: dict[Any, Callable[[Any, str], Any]] = {
     float: _number,
     float | None: lambda value, name: None if value is None else _number(value, name),
     bool: _flag,
-    list[float]: lambda value, name: [_number(one, name) for one in _list(value, name)],
+    list[float]: lambda value, name: [_number(number, name) for number in _list(value, name)],
     dict[str, Any]: _mapping,
-    dict[str, int]: lambda value, name: {key: whole_number(one, name) for key, one in _mapping(value, name).items()},
+    dict[str, int]: lambda value, name: {
+        key: whole_number(number, name) for key, number in _mapping(value, name).items()
+    },
 }

@@ -63,8 +63,8 @@ def check_classes(
     trained = [
         (f"Stream {own.name!r}", own.dataset, own, task) for own, task in zip(plan.streams, plan.tasks, strict=True)
     ]
-    found = [one for own in (*trained, *evaluated) if (one := _named(trainer, samples, *own)) is not None]
-    by_head = check_same_classes(one for one in found if one.names)
+    found = [classes for own in (*trained, *evaluated) if (classes := _named(trainer, samples, *own)) is not None]
+    by_head = check_same_classes(classes for classes in found if classes.names)
     if "" in by_head:
         warn_of_config(model, by_head[""])
     if trainer.is_world_process_zero():

@@ -110,7 +110,7 @@ def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
     sets, is_loss = trainer.eval_dataset, key.endswith(_SUFFIX)
     adds = [
         *(kind for kind in type(trainer).__mro__ if {"evaluation_loop", "prediction_step"} & vars(kind).keys()),
-        *(type(one) for one in trainer.callback_handler.callbacks if type(one).on_evaluate != _NO_CALL),
+        *(type(callback) for callback in trainer.callback_handler.callbacks if type(callback).on_evaluate != _NO_CALL),
     ]
     if not is_loss and not all(map(_is_ours, adds)):
         return True
@@ -228,7 +228,7 @@ def save_best_of_each(
     for name, values in found.items():
         value, key = values.get(metric, math.nan), f"{prefix}_{name}_{metric}"
         before = [entry[key] for entry in trainer.state.log_history if key in entry and entry["step"] < step]
-        if math.isnan(value) or any(sign * value >= sign * one for one in before):
+        if math.isnan(value) or any(sign * value >= sign * earlier for earlier in before):
             continue
         folder = folder_of(trainer.args.output_dir, name)
         if trainer.args.should_save:
