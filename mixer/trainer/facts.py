@@ -148,10 +148,11 @@ def _first_samples(samples: StreamSamples) -> dict[int, Any]:
                     missing[number] = error.args
     for number, names in missing.items() if samples.rules.removes_columns else ():
         stream = samples.streams[number]
-        for name in set(names) & set(getattr(stream.dataset, "column_names", None) or ()):
+        if removed := [name for name in names if name in (getattr(stream.dataset, "column_names", None) or ())]:
             raise ValueError(
-                f"Stream {stream.name!r}: its transform reads the column {name!r}, which remove_unused_columns=True"
-                " removes (not in the model's forward). Set it to False, or pass it as preprocess."
+                f"Stream {stream.name!r}: its transform reads the column {removed[0]!r}, which "
+                "remove_unused_columns=True removes (not in the model's forward). Set it to False, or pass it as "
+                "preprocess."
             )
     return first
 
