@@ -159,8 +159,9 @@ class StepAgreement:
     @property
     def is_repeatable(self) -> bool:
         """Whether the confirmed step can be repeated."""
-        may_fail = self._trainer.args.world_size == 1 or self._run.step.counts.num_larger > 0
-        return self.is_on and self._obstacle is None and may_fail
+        if not self.is_on or self._obstacle is not None:
+            return False
+        return self._ranks.world_size == 1 or self._run.step.counts.num_larger > 0
 
     def note_trained(self) -> None:
         """Notes that all ranks have trained the step, with its largest micro-batch."""

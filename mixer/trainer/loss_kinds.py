@@ -129,7 +129,7 @@ class LossKinds:
     def listening(self, micro: MicroBatch) -> contextlib.AbstractContextManager[None]:
         """Gives a forward the loss of its stream, and notes what it shows of that loss if that is in question."""
         function = self._losses.own_function(micro.first_stream)
-        if self.is_asked(micro):
+        if self._pending and self.is_asked(micro):
             used = function or self._trainer.compute_loss_func
             function = None if used is None else self._noting(used)
         return _NO_CONTEXT if function is None else replaced(self._trainer, compute_loss_func=function)

@@ -40,15 +40,21 @@ def check_batch(plan: RunPlan, batch: StepBatch) -> None:
     Raises:
         ValueError: With the streams, and what was found.
     """
-    facts = plan.facts
-    have_classes = any(facts.num_classes)
-    for micro in batch.micro_batches if have_classes or facts.num_tokens is not None else ():
-        if isinstance(micro.inputs, Mapping) and have_classes:
+    have_classes = any(plan.facts.num_classes)
+    for micro in batch.micro_batches:
+        if not isinstance(micro.inputs, dict | Mapping):
+            continue
+        if have_classes:
             _check_classes(plan, micro.inputs.get("labels"), micro.stream_ids)
-        if isinstance(micro.inputs, Mapping) and facts.num_tokens is not None:
-            names = [repr(plan.streams[stream_id].name) for stream_id in np.unique(micro.stream_ids).tolist()]
-            called = f"A micro-batch of {listed(names) if names else 'no stream'}"
-            check_tokens(called, micro.inputs.get("input_ids"), facts.num_tokens)
+        if plan.facts.num_tokens is not None:
+            _check_tokens(plan, micro.inputs.get("input_ids"), micro.stream_ids, plan.facts.num_tokens)
+
+
+def _check_tokens(plan: RunPlan, ids: Any, stream_ids: Int64Array, num_tokens: int) -> None:
+    if not isinstance(ids, Tensor) or not ids.numel() or 0 <= int(ids.min()) <= int(ids.max()) < num_tokens:
+        return  # before anything is named: this is done in every step
+    names = [repr(plan.streams[stream_id].name) for stream_id in np.unique(stream_ids).tolist()]
+    check_tokens(f"A micro-batch of {listed(names) if names else 'no stream'}", ids, num_tokens)
 
 
 def _check_classes(plan: RunPlan, labels: Any, stream_ids: Int64Array) -> None:
