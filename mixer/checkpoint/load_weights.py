@@ -17,7 +17,7 @@ from transformers.modeling_utils import LoadStateDictConfig, load_state_dict
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from mixer.run.hf_compat import without_ignored_weights
-from mixer.utils.attributes import attributes_held
+from mixer.run.replaced_methods import replaced
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import shortened
 
@@ -75,7 +75,7 @@ def adapters_checked(model: Any, allow_inexact: bool) -> Iterator[None]:
         _refuse(model, _IncompatibleKeys(result.missing_keys, []), folder, allow_inexact)
         return result
 
-    with attributes_held(model, load_adapter=load_and_check):
+    with replaced(model, load_adapter=load_and_check):
         yield
 
 

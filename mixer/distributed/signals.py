@@ -45,6 +45,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._received: dict[int, float] = {}
+        self.flags = (0,) * NUM_SIGNALS  # received signals, 0 and 1
         self._previous: dict[int, Any] = {}
         self._process = os.getpid()
 
@@ -60,11 +61,6 @@ class StopSignals:
             signal.signal(number, previous)
         self._previous = {}
 
-    @property
-    def flags(self) -> tuple[int, ...]:
-        """Received signals, `[NUM_SIGNALS]` of 0 and 1."""
-        return tuple(int(number in self._received) for number in _NUMBERS)
-
     def record(self, number: int, frame: FrameType | None) -> None:
         """Records a signal, as its handler; a second SIGINT interrupts at once."""
         if os.getpid() != self._process:
@@ -73,6 +69,7 @@ class StopSignals:
                 signal.alarm(_SECONDS_LEFT_TO_WORKERS)
             return
         now, first = time.monotonic(), self._received.setdefault(number, time.monotonic())
+        self.flags = tuple(int(number in self._received) for number in _NUMBERS)
         if number == signal.SIGINT and now - first >= _SECONDS_TO_BE_ANOTHER:
             signal.default_int_handler(number, frame)
         if now <= first:
@@ -81,7 +78,9 @@ class StopSignals:
 
 def which(flags: Any) -> signal.Signals | None:
     """Returns the signal that ends a run, SIGTERM first, or `None`, from the sum of the ranks' `StopSignals.flags`."""
-    return next((signal.Signals(number) for number, count in zip(_NUMBERS, flags, strict=False) if count), None)
+    if not any(flags):
+        return None
+    return next(signal.Signals(number) for number, count in zip(_NUMBERS, flags, strict=False) if count)
 
 
 def ending(message: str, number: signal.Signals) -> BaseException:

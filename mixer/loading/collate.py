@@ -250,7 +250,7 @@ def collates_without_randomness(collator: Any) -> bool:
 
 def batch_mapping(inputs: Any) -> Mapping[str, Any]:
     """Returns the collated micro-batch if it is a mapping of model inputs, else raises a `TypeError`."""
-    if not isinstance(inputs, Mapping):
+    if not isinstance(inputs, dict | Mapping):
         raise wrong_type(
             "data_collator", f"The data_collator must return a mapping of model inputs, got {type(inputs).__name__}."
         )

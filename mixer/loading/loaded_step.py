@@ -150,7 +150,7 @@ class StepResult:
     `loss/NAME` in the log is the sum of a stream's `loss_sums` over the sum of its `contents.items`, both over the
     steps since the last entry; steps that do not measure the stream, or whose mean of it is not finite, are in neither.
     An item is a label that the loss learns, or a row where the loss is a mean over rows. Loss weights and terms of
-    methods are left out. `MicroBatchTraining` adds up the sums, `StepConfirmation` the items, `Recorder` the steps.
+    methods are left out. `MicroBatchTraining` adds up the sums, `StepAgreement` the items, `Recorder` the steps.
 
     Args:
         plan: Its plan.
@@ -206,6 +206,8 @@ def read_together(results: Sequence[StepResult], numbers: Sequence[Tensor | floa
     """
     unread = [result for result in results if "sums" not in vars(result)]
     scalars = [number for number in numbers if isinstance(number, Tensor)]
+    if not (unread or scalars):
+        return [*numbers]  # type: ignore[list-item]  # none of them is a tensor
     values = iter(to_host([*(result.loss_sums for result in unread), *scalars]))
     for result in unread:
         vars(result)["sums"] = next(values)

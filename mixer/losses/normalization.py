@@ -1,5 +1,6 @@
 """What a loss is divided by, read off a micro-batch's loss and those of its rows."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -48,22 +49,22 @@ class LossNormalization:
         pairs_left = tuple((other.kind, other.is_scaled) for other in others)
         return replace(first, rows_known=bool(state["rows_known"]), others=pairs_left)
 
-    @property
+    @functools.cached_property
     def counts_items(self) -> bool:
         """Whether it divides by `num_items_in_batch`."""
         return self.kind == "items"
 
-    @property
+    @functools.cached_property
     def counts_rows(self) -> bool:
         """Whether rows are the items of the loss."""
         return self.kind in ("row means", "row sums")
 
-    @property
+    @functools.cached_property
     def has_row_means(self) -> bool:
         """Whether a row's term in a mean over rows is the mean over its items."""
         return self.kind == "row means"
 
-    @property
+    @functools.cached_property
     def is_plain_sum(self) -> bool:
         """Whether the loss is not divided by anything."""
         return self.kind == "sum"
@@ -87,7 +88,7 @@ class LossNormalization:
         Returns:
             The divisor; infinite for a micro-batch without items.
         """
-        factor = self.factor(world_size) if is_given else 1
+        factor = world_size if is_given and self.is_scaled else 1
         if self.counts_items and is_given:
             return factor / world_size
         if self.is_plain_sum:

@@ -15,8 +15,7 @@ from mixer.loading.collate import batch_mapping
 from mixer.losses.normalization import CANDIDATES, TOLERANCE, explaining, predicted
 from mixer.losses.stream_losses import StreamLosses
 from mixer.models.row_losses import RowLossReader, num_rows
-from mixer.models.trl_metrics import metrics_restored
-from mixer.run.state import PresentStep
+from mixer.run.trl_metrics import metrics_restored
 from mixer.utils.arrays import Int64Array
 from mixer.utils.attributes import attributes_held
 from mixer.utils.device import to_host
@@ -40,24 +39,14 @@ class SetLoss:
 
     Args:
         trainer: The trainer.
+        losses: What training knows of the streams' losses.
     """
 
-    def __init__(self, trainer: Trainer):
-        self._trainer = trainer
-        self._losses: StreamLosses | None = None
+    def __init__(self, trainer: Trainer, losses: StreamLosses):
+        self._trainer, self._losses = trainer, losses
         self._kind = _UNKNOWN
         self._batches: list[Tensor] | None = None  # of a set: loss, items and rows of each batch
         self._reader: RowLossReader | None = None
-
-    def connect(self, losses: StreamLosses) -> None:
-        """Takes over what training knows of the streams' losses."""
-        self._losses = losses
-
-    @property
-    def _known(self) -> StreamLosses:
-        if self._losses is None:  # a trainer without streams
-            self._losses = StreamLosses(self._trainer, PresentStep())
-        return self._losses
 
     @contextlib.contextmanager
     def measuring(self, stream_id: int | None) -> Iterator[None]:
@@ -66,7 +55,7 @@ class SetLoss:
         Args:
             stream_id: The stream to which it belongs; `None` for any.
         """
-        losses = self._known
+        losses = self._losses
         kind = -1 if stream_id is None and losses.differ else losses.kind(stream_id or 0)
         known = losses.normalizations.get(kind)
         self._kind, self._batches = _UNKNOWN, []
@@ -88,7 +77,7 @@ class SetLoss:
         """Counts the loss terms of batches where the Trainer does, which counts first labels that are none."""
         if self._batches is None or not isinstance(by_trainer, Tensor):
             return by_trainer
-        return sum(self._known.labels_per_row(batch_mapping(batch)).sum().to(by_trainer) for batch in batches)
+        return sum(self._losses.labels_per_row(batch_mapping(batch)).sum().to(by_trainer) for batch in batches)
 
     # ---- Batches ----
 
@@ -118,9 +107,9 @@ class SetLoss:
             if here == size:  # else rows are no samples, and cannot be left out
                 batch, share, here = _rows_of(batch, np.arange(max(own, 1)), here), float(own > 0), max(own, 1)
                 loss = _loss(predict, batch)  # on all ranks: a forward may be a collective
-        items = self._known.labels_per_row(batch).sum().to(loss.device, non_blocking=True)
+        items = self._losses.labels_per_row(batch).sum().to(loss.device, non_blocking=True)
         rows = torch.full_like(items, here)
-        return torch.stack([loss.detach().reshape(()).to(self._known.sum_dtype), items * share, rows * share])
+        return torch.stack([loss.detach().reshape(()).to(self._losses.sum_dtype), items * share, rows * share])
 
     # ---- The kind of the loss ----
 
@@ -128,14 +117,14 @@ class SetLoss:
         """Reads the rows' losses in the next forward, which stays the Trainer's."""
         if self._reader is None:
             model = self._trainer.accelerator.unwrap_model(self._trainer.model, keep_torch_compile=False)
-            self._reader = self._known.new_reader(model, wraps=False)
+            self._reader = self._losses.new_reader(model, wraps=False)
             self._reader.attach()
         self._reader.listen(batch)
 
     def _found(self, batch: Mapping[str, Any], loss: Tensor) -> int:
         """Returns what the ranks know of the kind of the loss after a batch."""
         assert self._reader is not None, "it has been attached before the forward"  # noqa: S101
-        rows, items = self._reader.take_row_losses(), self._known.labels_per_row(batch).cpu().numpy()
+        rows, items = self._reader.take_row_losses(), self._losses.labels_per_row(batch).cpu().numpy()
         code = _UNKNOWN
         if rows is not None and len(rows) == len(items) and float(loss):
             predictions = predicted(rows.double().cpu().numpy(), items, max(int(items.sum()), 1), 1)

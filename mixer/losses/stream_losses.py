@@ -1,7 +1,7 @@
 """How the losses of streams are computed and normalised, and how many items they have."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,9 +20,9 @@ from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import RowlessTracker, RowLossReader, hides_rows, items_per_row, num_rows
 from mixer.run.hf_compat import loss_shifts_labels
 from mixer.run.plan import RunPlan
+from mixer.run.replaced_methods import replaced
 from mixer.run.state import PresentStep
 from mixer.utils.arrays import FloatArray
-from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import definitions, is_user_code, module_of
 from mixer.utils.validation import refusing_damage
 
@@ -45,6 +45,7 @@ class StreamLosses:
         declared = None if plan is None else plan.config.loss_reduction
         self.declared = None if declared is None else DECLARED[declared]  # the kind of loss that the user says it is
         self.normalizations: dict[int, LossNormalization] = {}  # by stream if losses differ, else under 0
+        self._hides_rows = hides_rows(trainer.args)
         self._reader: RowLossReader | None = None
         self._shifts_labels: bool | None = None
         self._unwrapped: tuple[Any, nn.Module] | None = None  # the model of the Trainer, and what is in it
@@ -97,10 +98,14 @@ class StreamLosses:
         """Whether the user computes the loss of a stream, not the model."""
         return computes_loss(self._trainer, self._streams[stream_id])
 
+    def own_function(self, stream_id: int) -> Callable[..., Any] | None:
+        """Returns the loss function of a stream, if it has its own."""
+        return self._streams[stream_id].compute_loss_func
+
     def function_of(self, stream_id: int) -> contextlib.AbstractContextManager[None]:
         """Temporarily uses the loss function of a stream, if it has its own."""
-        own = self._streams[stream_id].compute_loss_func
-        return contextlib.nullcontext() if own is None else attributes_held(self._trainer, compute_loss_func=own)
+        own = self.own_function(stream_id)
+        return contextlib.nullcontext() if own is None else replaced(self._trainer, compute_loss_func=own)
 
     def name(self, kind: int) -> str:
         """Names a loss, for messages."""
@@ -114,22 +119,17 @@ class StreamLosses:
             name = f"the loss of {type(inner_model(self.own_model)).__name__}"
         return f"{name} (stream {self._streams[kind].name!r})" if self.differ else name
 
-    @contextlib.contextmanager
-    def naming_streams(self, micro: MicroBatch) -> Iterator[None]:
-        """Adds the streams and samples of a micro-batch to an error."""
-        try:
-            yield
-        except Exception as error:
-            names = [self._streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
-            error.add_note(f"In a micro-batch with samples of the streams {names}.")
-            if micro.indices is not None:
-                error.add_note(f"The samples: {name_rows(self._streams, micro.stream_ids, micro.indices)}.")
-            reasons = batch_norm_reason(error, micro)
-            with contextlib.suppress(RuntimeError):  # after a failed assertion nothing can be read from a GPU
-                reasons += unfit_rows(self.unwrapped_model, self._streams, micro)
-            for reason in reasons:
-                error.add_note(reason)
-            raise
+    def name_streams(self, error: Exception, micro: MicroBatch) -> None:
+        """Adds the streams and samples of a micro-batch to its error."""
+        names = [self._streams[stream_id].name for stream_id in np.unique(micro.stream_ids).tolist()]
+        error.add_note(f"In a micro-batch with samples of the streams {names}.")
+        if micro.indices is not None:
+            error.add_note(f"The samples: {name_rows(self._streams, micro.stream_ids, micro.indices)}.")
+        reasons = batch_norm_reason(error, micro)
+        with contextlib.suppress(RuntimeError):  # after a failed assertion nothing can be read from a GPU
+            reasons += unfit_rows(self.unwrapped_model, self._streams, micro)
+        for reason in reasons:
+            error.add_note(reason)
 
     # ---- Normalisation ----
 
@@ -161,7 +161,10 @@ class StreamLosses:
     @property
     def shows_rows(self) -> bool:
         """Whether losses are those of their rows, as far as is known."""
-        return not hides_rows(self._trainer.args) and all(known.rows_known for known in self.normalizations.values())
+        for known in self.normalizations.values():
+            if not known.rows_known:
+                return False
+        return not self._hides_rows
 
     def is_taken_as_divided(self, stream_id: int) -> bool:
         """Whether the Trainer takes a loss for one that is divided by `num_items_in_batch`."""
@@ -195,7 +198,7 @@ class StreamLosses:
         known = self.normalizations.get(stream_id if self.differ else 0)
         if known is None:
             is_seen = self.declared is not None or not self.user_computes_loss_of(stream_id)
-            rows_known = is_seen and not hides_rows(self._trainer.args)
+            rows_known = is_seen and not self._hides_rows
             known = LossNormalization(self.declared or "item mean", self.is_scaled(stream_id), rows_known)
         return known
 

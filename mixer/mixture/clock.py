@@ -144,7 +144,10 @@ class Clock:
     @property
     def progress(self) -> float:
         """Completed fraction of the run's budget, in [0, 1]; 1 at its end and never before."""
-        limits = [("steps", self.step, self.planned_steps)] if self.is_step_based else [*self._budgets()]
+        if self.is_step_based:
+            is_over = self.step >= self.planned_steps
+            return 1.0 if is_over else max(self._least_progress, min(self.step / self.planned_steps, _BEFORE_END))
+        limits = [*self._budgets()]
         if any(done >= limit for _, done, limit in limits):
             return 1.0
         return max(self._least_progress, *(min(done / limit, _BEFORE_END) for _, done, limit in limits))

@@ -241,8 +241,9 @@ class Mixing:
     @property
     def left_in_pass(self) -> int | None:
         """Rows left of a pass that is an epoch, or `None`: no pass is one, or its end is not known yet."""
-        cursors = self.planner.row_drawers.values() if self.clock.has_passes else ()
-        return next((cursor.left_in_pass for cursor in cursors), None)
+        if not self.clock.has_passes:
+            return None
+        return next((cursor.left_in_pass for cursor in self.planner.row_drawers.values()), None)
 
     @property
     def _next_total(self) -> int:

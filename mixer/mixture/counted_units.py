@@ -52,11 +52,8 @@ def check_counted(
         _refuse_without_tokens(
             mixing, [mixing.planner.streams[at] for at in np.flatnonzero(has_samples & (tokens == 0))]
         )
-    option = option_counting(mixing, "labels")
-    if option is None:
-        return
     are_without = has_samples & (mixing.num_labels + (0 if labels is None else labels) == 0)
-    if not are_without.any():
+    if not are_without.any() or (option := option_counting(mixing, "labels")) is None:
         return
     names = [mixing.names[at] for at in np.flatnonzero(are_without)]
     if (mixing.seen[are_without] >= _MOST_UNLABELLED).any() or labels is None:

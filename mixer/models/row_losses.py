@@ -124,7 +124,7 @@ class RowLossReader:
         self.output: Any = None
         self.row_losses: Tensor | None = None  # of the last forward
         self.terms: list[Tensor] = []
-        self.keeps_forward = False  # whether `other_row_losses` will be asked of the next forward
+        self._keeps_forward = False
         self.was_given_count = False  # whether the model's loss function was given `num_items_in_batch`
         self._forward: Any = None  # the output of the last one
         self._labels: Any = None
@@ -176,12 +176,14 @@ class RowLossReader:
                 if self._previous_loss_function is not None:
                     inner.loss_function = self._previous_loss_function
 
-    def listen(self, inputs: Mapping[str, Any]) -> None:
+    def listen(self, inputs: Mapping[str, Any], keeps_forward: bool = False) -> None:
         """Prepares for the next forward.
 
         Args:
             inputs: Its micro-batch.
+            keeps_forward: Whether `other_row_losses` will be asked of it.
         """
+        self._keeps_forward = keeps_forward
         self.row_losses, self.terms, self.is_listening, self.output = None, [], True, None
         self._labels, self._forward, self.was_given_count = inputs.get("labels"), None, False
 
@@ -205,7 +207,7 @@ class RowLossReader:
         """Reads the row losses of a forward's output."""
         if self.keeps_output:
             self.output = output
-        if self.keeps_forward:
+        if self._keeps_forward:
             self._forward = output
         labels = kwargs.get("labels", self._labels)
         if not isinstance(labels, Tensor) or labels.dim() == 0:

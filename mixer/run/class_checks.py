@@ -61,7 +61,7 @@ def check_finite(args: TrainingArguments) -> None:
     Raises:
         ValueError: With the argument.
     """
-    values = flat({one.name: getattr(args, one.name) for one in fields(args)})
+    values = flat({option.name: getattr(args, option.name) for option in fields(args)})
     for name, value in values.items():
         if isinstance(value, float) and not (math.isfinite(value) or (name, value) == (("max_grad_norm",), math.inf)):
             raise ValueError(f"{'.'.join(name)} of the training arguments must be a finite number, got {value}.")

@@ -30,7 +30,9 @@ LOSS_REDUCTIONS = ("mean", "sum", "items")
 
 def _with_help(kind: type[T]) -> type[T]:
     """Gives each field its text of the docstring as `metadata["help"]`, which `HfArgumentParser` shows."""
-    texts = {one.arg_name: one.description for one in docstring_parser.parse(kind.__doc__ or "").params}
+    texts = {
+        parameter.arg_name: parameter.description for parameter in docstring_parser.parse(kind.__doc__ or "").params
+    }
     for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
         field.metadata = MappingProxyType({"help": " ".join((texts.get(field.name) or "").split())})
     return kind

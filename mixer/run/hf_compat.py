@@ -14,21 +14,18 @@ CHECKED_WITH = ("5.19.0", "5.23.0")
 OVERRIDDEN = {
     "_determine_best_metric": "a metric that is not finite chooses no model",
     "_finalize_training": "the whole run is summed up, its part before a checkpoint too; a signal keeps checkpoints",
-    "_get_collator_with_removed_columns": "a drop-in trainer gives the user's collator all columns",
     "_get_grad_norm": "policies and ledger need the norm, which no callback gets",
     "_get_num_items_in_batch": "an evaluation counts the loss terms that a batch has",
     "_init_training_state": "a resumed run begins in the epoch of its data clock",
     "_issue_warnings_after_load": "weights that loading by name has left out are converted, or refused",
     "_load_optimizer_and_scheduler": "another optimizer than that of the checkpoint is refused by name",
     "_maybe_log_save_evaluate": "ranks agree on what callbacks ask for before any of them acts",
-    "_remove_unused_columns": "a drop-in trainer gives the user's collator all columns",
     "_report_to_hp_search": "a trial is pruned on all ranks",
     "_run_epoch": "the data clock ends an epoch, not a number of steps",
-    "_save_checkpoint": "a checkpoint is marked once all ranks have written it",
-    "_save_optimizer_and_scheduler": "an error of one rank waits until all ranks can raise it",
-    "_save_rng_state": "the state of the mixture is part of what a checkpoint keeps",
+    "_save_checkpoint": "the mixture is part of a checkpoint, which is marked once all ranks have written it",
 }
 USED = {
+    "_get_collator_with_removed_columns": "streams may have collators of their own",
     "_get_output_dir": "a trial has a folder of its own",
     "_globalstep_last_logged": "saved and restored, so that a resumed run logs the same",
     "_initial_global_step": "a resumed run counts from its very start",
@@ -37,6 +34,7 @@ USED = {
     "_loss_shifts_labels": "whether the first label of a row is no loss term",
     "_prepare_inputs": "forwards beside the training see what a training step sees",
     "_push_from_checkpoint": "a checkpoint is pushed once it is complete",
+    "_remove_unused_columns": "streams are loaded without columns that the model does not take",
     "_set_signature_columns_if_needed": "streams may have label columns of their own",
     "_signature_columns": "the columns that the model takes",
     "_total_loss_scalar": "saved and restored, so that a resumed run logs the same",
@@ -69,9 +67,11 @@ def prepares_inputs_itself(trainer: Trainer) -> bool:
     return type(trainer)._prepare_inputs != Trainer._prepare_inputs
 
 
-def find_signature_columns(trainer: Any) -> None:
-    """Makes the trainer find the columns that its model takes."""
+def count_as_columns(names: list[str], trainer: Any) -> None:
+    """Counts columns, such as the label columns of single streams, as columns that the model takes."""
     trainer._set_signature_columns_if_needed()
+    known = signature_columns(trainer)
+    known += [name for name in names if name not in known]
 
 
 def signature_columns(trainer: Any) -> list[str]:

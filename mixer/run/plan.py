@@ -84,12 +84,16 @@ class Facts:
         tasks: The head of each stream, as the model's argument `task`; `None` for its only one.
         share_batches: Whether samples of several streams can be collated together, as far as some tell.
         packs_rows: Whether the trainer puts several samples into a row, as `padding_free` of TRL does.
+        num_classes: The number of classes of each stream's head; `None` if it is no classifier or computes no loss.
+        num_tokens: The number of tokens that the model knows; `None` if it takes none.
     """
 
     most_samples: int
     tasks: tuple[str | None, ...]
     share_batches: bool = True
     packs_rows: bool = False
+    num_classes: tuple[int | None, ...] = ()
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,8 @@ class RunPlan(Options):
 
     Args:
         streams: The streams.
-        tasks: The head of each stream, as the model's argument `task`; `None` for its only one.
+        facts: What is known of trainer and model.
         probed: The steps whose gradients are measured, and how; `None` for none.
-        most_samples: Maximum samples of a micro-batch.
         streams_differ: Whether streams cannot share a micro-batch.
         one_stream_each: Whether every micro-batch contains one stream, for that or another reason.
         have_losses: Whether streams have losses or heads of their own.
@@ -112,9 +115,8 @@ class RunPlan(Options):
     """
 
     streams: Sequence[Stream]
-    tasks: tuple[str | None, ...]
+    facts: Facts
     probed: ProbedSteps | None
-    most_samples: int
     streams_differ: bool
     one_stream_each: bool
     have_losses: bool
@@ -123,6 +125,16 @@ class RunPlan(Options):
     keeps_outputs: bool
     reads_losses_at_once: bool
     is_step_based: bool
+
+    @property
+    def tasks(self) -> tuple[str | None, ...]:
+        """The head of each stream, as the model's argument `task`; `None` for its only one."""
+        return self.facts.tasks
+
+    @property
+    def most_samples(self) -> int:
+        """Maximum samples of a micro-batch."""
+        return self.facts.most_samples
 
 
 def plan_run(
@@ -148,9 +160,8 @@ def plan_run(
     return RunPlan(
         **vars(replace(options, methods=tuple(methods))),
         streams=tuple(streams),
-        tasks=facts.tasks,
+        facts=facts,
         probed=probed,
-        most_samples=facts.most_samples,
         streams_differ=streams_differ,
         one_stream_each=streams_differ or is_parted or any(method.one_stream_each for method in methods),
         have_losses=have_heads or _differ_in_loss(streams),

@@ -8,6 +8,7 @@ import numpy as np
 from transformers import Trainer, TrainerState
 
 from mixer.distributed.collectives import RankSync
+from mixer.distributed.signals import StopSignals
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.batching import MicroBatchCap, Splitting
@@ -75,6 +76,7 @@ class Run:
         policy_error: Error of the policy after the last step, which all ranks raise together.
         method_error: Error of a method after the last step, likewise.
         has_begun: Whether the present run has asked for a step.
+        signals: The signals that this rank has received in the present run.
     """
 
     mixing: Mixing
@@ -89,6 +91,7 @@ class Run:
     policy_error: Exception | None = None
     method_error: Exception | None = None
     has_begun: bool = False
+    signals: StopSignals = field(default_factory=StopSignals)
 
     @property
     def present_loader(self) -> MixingLoader:

@@ -8,7 +8,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from mixer.mixture.controller import Mixing
 from mixer.models.inputs import parameters_of_forward
-from mixer.run.loading import LoadingRules, goes_by_first
+from mixer.run.samples import LoadingRules, goes_by_first
 from mixer.schedules.base import BatchDecision, Schedule
 from mixer.schedules.function import Function
 from mixer.trainer.trainer import MixingTrainer

@@ -103,7 +103,7 @@ class GradientAggregation(Method):
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Counts the micro-batches of each stream; see `Method.begin_step`."""
         ids = [int(micro.stream_ids[0]) for micro in batch.micro_batches]
-        changes = 1 + sum(one != other for one, other in itertools.pairwise(ids))
+        changes = 1 + sum(before != after for before, after in itertools.pairwise(ids))
         if self._is_active and changes != len(set(ids)):
             raise ValueError(f"{self.name}: micro-batches must be sorted by stream, got {ids}.")
         self._index, self._last = batch.plan.index, ids[-1]

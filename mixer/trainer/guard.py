@@ -107,8 +107,8 @@ class WeightGuard:
             NonFiniteWeightsError: With the name of a parameter.
         """
         model: Any = self._trainer.model
-        named = {name: one for name, one in model.named_parameters() if one.requires_grad}
-        are_finite = to_host([torch.isfinite(_held(one)).all() for one in named.values()])
+        named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        are_finite = to_host([torch.isfinite(_held(parameter)).all() for parameter in named.values()])
         bad = [name for name, is_finite in zip(named, are_finite, strict=True) if not is_finite]
         if bad:
             raise NonFiniteWeightsError(

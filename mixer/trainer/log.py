@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.run.replaced_methods import replaced
 from mixer.run.state import Run
 from mixer.trainer.methods import MethodList
-from mixer.trainer.replaced_methods import log_replaced
+from mixer.utils.user_code import library_of
 
 # With more streams than this, the Trainer's history, which every checkpoint contains in full, has no entries per
 # stream.
@@ -37,6 +38,7 @@ class StreamLog:
     def adding_entries(self) -> Iterator[None]:
         """Adds the entries to the loop's log entry before any override of `log` sees it."""
         log = self._trainer.log
+        is_ours = library_of(log) == "mixer"
 
         def log_with_entries(logs: dict[str, float], start_time: float | None = None) -> None:
             self._add_entries(logs)
@@ -44,7 +46,7 @@ class StreamLog:
 
         self._entries = {}
         try:
-            with log_replaced(self._trainer, log_with_entries):
+            with contextlib.nullcontext() if is_ours else replaced(self._trainer, log=log_with_entries):
                 yield
         finally:
             self._entries = None
@@ -75,7 +77,7 @@ class StreamLog:
 def log_at(log: Callable[..., None], logs: dict[str, float], start_time: float | None) -> None:
     """Logs with a method of a class that may have no parameter `start_time`, as older versions had none."""
     parameters = inspect.signature(log).parameters.values()
-    is_taken = len(parameters) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    is_taken = len(parameters) > 1 or any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
     log(logs, *((start_time,) if is_taken else ()))
 
 

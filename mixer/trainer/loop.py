@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import floor
@@ -16,7 +15,6 @@ from transformers.utils import logging
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
 from mixer.loading.learning_rate import ScheduledRate, check_scheduler
-from mixer.mixture.controller import Mixing
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, restore_loop, save_checkpoint
 from mixer.run.state import Basis, Run
 from mixer.trainer.save import Checkpointing, HeldArguments, Progress
@@ -45,7 +43,6 @@ class LoopControl:
         self._trainer, plan, self._run, self._ranks = basis
         self._checkpoints, self._arguments = checkpoints, arguments
         self._handles_signals = plan.config.handle_signals
-        self._signals = StopSignals()
         self.stopped_by: signal.Signals | None = None  # the signal that ended the run early
         self._ended_at: int | None = None  # the step after which the clock last ended an epoch
         self._stops_epoch = False
@@ -53,11 +50,6 @@ class LoopControl:
         self._saved: Progress | None = None  # the loop's position in the checkpoint that the run resumes from
         self._was_stopped = False  # whether a callback stopped the run there before it finished
         self._ends_saved_epoch = False
-
-    @property
-    def signals(self) -> tuple[int, ...]:
-        """How many of the signals that end a run this rank has received."""
-        return self._signals.flags
 
     # ---- The length of the run, and its epochs ----
 
@@ -140,7 +132,7 @@ class LoopControl:
         control.should_epoch_stop = saved.epoch_stops
         is_done = self._run.mixing.clock.step >= state.max_steps
         control.should_training_stop = is_done or self._was_stopped
-        self._checkpoints.last_step = (state.global_step, saved.gradient_norm, saved.learning_rate)
+        self._checkpoints.note_step(saved.gradient_norm, saved.learning_rate)
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, state, control)
         options = (model, trial, epoch, ignore_keys_for_eval, self._checkpoints.start_time)
         log_save_evaluate(trainer, saved.gradient_norm, options, saved.learning_rate)
@@ -176,8 +168,8 @@ class LoopControl:
         """Finds out whether some callbacks may decide on one rank only."""
         callbacks = self._trainer.callback_handler.callbacks
         # Callbacks of libraries decide the same on all ranks.
-        are_users = any(is_user_code(type(one)) for one in callbacks)
-        self._compares_control = bool(self._ranks.max_over_ranks(int(are_users)))
+        are_users = any(is_user_code(type(callback)) for callback in callbacks)
+        self._compares_control = self._ranks.world_size > 1 and bool(self._ranks.max_over_ranks(int(are_users)))
         self._ended_at, self._stops_epoch = None, False
         self._saved, self._was_stopped, self._ends_saved_epoch = None, False, False
 
@@ -198,9 +190,8 @@ class LoopControl:
             check_scheduler(scheduler)
         self._run.learning_rate = ScheduledRate(scheduler)
         self._run.show_length(self._trainer.state)
-        self._checkpoints.started = time.monotonic()
+        self._checkpoints.start_clock(0.0 if self._saved is None else self._saved.seconds)
         if (saved := self._saved) is not None:
-            self._checkpoints.started -= saved.seconds
             running_loss = saved.running_loss(self._trainer.args.process_index, self._trainer.args.world_size)
             restore_loop(self._trainer, running_loss, saved.logged_loss, saved.last_logged_step)
             self._run.learning_rate.factor = saved.learning_rate_factor
@@ -213,13 +204,13 @@ class LoopControl:
             RunTerminated: After a SIGTERM or SIGUSR1, once the run is saved; a `SystemExit`.
             RunInterrupted: After a SIGINT, likewise; a `KeyboardInterrupt`.
         """
-        self.stopped_by, self._signals = None, StopSignals()
-        with self._signals if self._handles_signals else contextlib.nullcontext():
+        self.stopped_by, self._run.signals = None, StopSignals()
+        with self._run.signals if self._handles_signals else contextlib.nullcontext():
             yield
         if not self._handles_signals:
             return
         # A signal after the last step has no step to stop, but ends the script after the run.
-        number = self.stopped_by or which(self._ranks.all_reduce_max(np.array(self._signals.flags)))
+        number = self.stopped_by or which(self._ranks.all_reduce_max(np.array(self._run.signals.flags)))
         if number is not None:
             raise ending(self._stop_in_words(number), number)
 
@@ -301,11 +292,6 @@ class MixingCallback(TrainerCallback):
     run: Run
     handler: CallbackHandler
 
-    @property
-    def mixing(self) -> Mixing:
-        """The controller of the mixture."""
-        return self.run.mixing
-
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """Prepares the run."""
         self.begin()
@@ -314,14 +300,14 @@ class MixingCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Closes the step, and ends the run if the streams are exhausted."""
-        clock = self.mixing.clock
-        before = clock.progress
+        clock = self.run.mixing.clock
+        before = 0.0 if clock.is_step_based else clock.progress
         self.close_step()
         self.run.show_place(state)
         self.run.show_length(state)
         if not clock.is_step_based:
             _show_intervals(args, state, before, clock.progress)
-        if self.mixing.is_exhausted:
+        if self.run.mixing.is_exhausted:
             if state.global_step < state.max_steps and state.is_world_process_zero:
                 logger.warning(
                     "The streams are exhausted after %d of the %d steps for which the learning rate was planned.",
@@ -330,7 +316,7 @@ class MixingCallback(TrainerCallback):
             # The Trainer then evaluates and saves as after its last step.
             state.max_steps = state.global_step
             control.should_training_stop = True
-        show_in_own_bars(self.handler.callbacks, state.max_steps, self.mixing)
+        show_in_own_bars(self.handler.callbacks, state.max_steps, self.run.mixing)
         return control
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:

@@ -19,10 +19,10 @@ from mixer.losses.normalization import CANDIDATES, LARGEST_OTHER_SHARE, LossNorm
 from mixer.losses.stream_losses import StreamLosses
 from mixer.models.inputs import inner_model
 from mixer.models.row_losses import has_labels, hides_rows, items_per_row, labels_can_shift
+from mixer.run.replaced_methods import replaced
 from mixer.run.state import Basis
-from mixer.trainer.confirmation import StepConfirmation
+from mixer.trainer.agreement import StepAgreement
 from mixer.utils.arrays import BoolArray, Int64Array
-from mixer.utils.attributes import attributes_held
 from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
@@ -33,7 +33,8 @@ _NUM = len(CANDIDATES)
 # did not fail. The minimum over ranks is what holds on all of them; a rank with nothing to say has ones.
 _ABSTENTION = np.ones(3 * _NUM + 4, dtype=np.int64)
 _FAILURE = np.append(_ABSTENTION[:-1], 0)
-_DIVIDED = np.array([one.kind == "items" for one in CANDIDATES])
+_DIVIDED = np.array([candidate.kind == "items" for candidate in CANDIDATES])
+_NO_CONTEXT = contextlib.nullcontext()
 # Steps in which kinds that explain all losses so far are compared again.
 _MOST_LOOKS = 32
 _WAY_OUT = (
@@ -49,12 +50,12 @@ class LossKinds:
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
         losses: The losses of the streams.
-        confirmation: Counts the items of a step again.
+        agreement: Counts the items of a step again.
     """
 
-    def __init__(self, basis: Basis, losses: StreamLosses, confirmation: StepConfirmation):
+    def __init__(self, basis: Basis, losses: StreamLosses, agreement: StepAgreement):
         self._trainer, _, self._run, self._ranks = basis
-        self._losses, self._confirmation = losses, confirmation
+        self._losses, self._agreement = losses, agreement
         self.begin_run()
 
     def begin_run(self) -> None:
@@ -83,7 +84,8 @@ class LossKinds:
         kinds = np.flatnonzero(batch.plan.counts).tolist() if self._losses.differ else [0]
         self._pending = [kind for kind in kinds if self._is_in_question(kind, batch.plan.step)]
         self._batch = batch if self._pending else None
-        self._names = {kind: self._losses.name(kind) for kind in self._pending}
+        if self._pending:
+            self._names = {kind: self._losses.name(kind) for kind in self._pending}
         self._num_left, self._ends_all = len(batch.micro_batches), ends_all
         return bool(self._pending)
 
@@ -120,18 +122,26 @@ class LossKinds:
 
     # ---- A forward ----
 
+    def is_asked(self, micro: MicroBatch) -> bool:
+        """Whether the loss of a micro-batch is in question."""
+        return bool(self._pending) and self._losses.kind(micro.first_stream) in self._pending
+
     def listening(self, micro: MicroBatch) -> contextlib.AbstractContextManager[None]:
-        """Notes what a forward shows of its loss, if that is in question; after `StreamLosses.function_of`."""
-        self._losses.reader.keeps_forward = is_asked = self._losses.kind(micro.first_stream) in self._pending
-        function, twice = self._trainer.compute_loss_func, 2 * self._losses.num_items_in_batch
-        if not is_asked or function is None:
-            return contextlib.nullcontext()
+        """Gives a forward the loss of its stream, and notes what it shows of that loss if that is in question."""
+        function = self._losses.own_function(micro.first_stream)
+        if self._pending and self.is_asked(micro):
+            used = function or self._trainer.compute_loss_func
+            function = None if used is None else self._noting(used)
+        return _NO_CONTEXT if function is None else replaced(self._trainer, compute_loss_func=function)
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        twice = 2 * self._losses.num_items_in_batch
 
         def noted(outputs: Any, labels: Any, **kwargs: Any) -> Any:
             self._again = partial(function, outputs, labels, num_items_in_batch=torch.tensor(twice))
             return function(outputs, labels, **kwargs)
 
-        return attributes_held(self._trainer, compute_loss_func=noted)
+        return noted
 
     def look(self, micro: MicroBatch, loss: Tensor, has_items: bool, is_given: bool) -> None:
         """Decides how losses are normalised, before the backward of a micro-batch.
@@ -143,10 +153,9 @@ class LossKinds:
             is_given: Whether the loss was given `num_items_in_batch`.
         """
         if self._pending:
-            kind = self._losses.kind(micro.first_stream)
-            is_seen = has_items and kind in self._pending
+            kind, is_seen = self._losses.kind(micro.first_stream), has_items and self.is_asked(micro)
             self._agree({kind: self._findings(kind, micro, loss, is_given)} if is_seen else {})
-            self._again, self._losses.reader.keeps_forward = None, False
+            self._again = None
 
     # ---- What is in question ----
 
@@ -164,13 +173,10 @@ class LossKinds:
 
     def _can_tell(self, known: LossNormalization) -> bool:
         """Whether kinds that explain all losses so far may differ in this step."""
-        counts, is_one = self._run.step.counts, self._trainer.args.world_size == len(self._run.step.micro_items) == 1
-        kinds = {known.kind, *(kind for kind, _ in known.others)}
-        if is_one:
-            kinds -= {"items"}
-        if counts.is_even:
-            kinds -= {"row means"}
-        return len(kinds) > 1
+        kinds = {known.kind, *dict(known.others)}
+        if self._ranks.world_size == len(self._run.step.micro_items) == 1:
+            kinds.discard("items")
+        return len(kinds) > 1 and len(kinds - {"row means"} if self._run.step.counts.is_even else kinds) > 1
 
     def _is_stock(self, kind: int) -> bool:
         """Whether a loss is that of a model of transformers or of ours, which is a mean over items if it is one."""
@@ -189,11 +195,11 @@ class LossKinds:
         losses, is_stock = self._losses, self._is_stock(kind)
         may_scale = [losses.is_scaled(kind)] if losses.is_computed_by_trainer else [False, True]
         may_scale = [False] if self._trainer.args.world_size == 1 else may_scale
-        kinds = {"item mean", "items"} if is_stock else {one.kind for one in CANDIDATES}
+        kinds = {"item mean", "items"} if is_stock else {candidate.kind for candidate in CANDIDATES}
         # A loss of half the mean looks like one divided by the items of two micro-batches.
         if losses.is_computed_by_trainer and not losses.may_be_divided(kind):
             kinds -= {"items"}
-        return np.array([one.is_scaled in may_scale and one.kind in kinds for one in CANDIDATES])
+        return np.array([candidate.is_scaled in may_scale and candidate.kind in kinds for candidate in CANDIDATES])
 
     # ---- What a rank finds ----
 
@@ -278,23 +284,24 @@ class LossKinds:
             found = before
         losses.normalizations[kind] = found
         if (recounts or found.counts_rows != counted_rows) and self._batch is not None:
-            self._confirmation.recount(self._batch)
+            self._agreement.recount(self._batch)
 
     def _chosen(self, kind: int, explaining: BoolArray, is_one_row: bool) -> LossNormalization:
         """Chooses among candidates that explain all losses so far."""
-        left = [one for one, explains in zip(CANDIDATES, explaining, strict=True) if explains]
-        chosen, kinds = left[0], {one.kind for one in left}
+        left = [candidate for candidate, explains in zip(CANDIDATES, explaining, strict=True) if explains]
+        chosen, kinds = left[0], {candidate.kind for candidate in left}
         if is_one_row and not self._is_stock(kind) and not self._run.step.counts.is_even:
             like = (
                 "row means" if "row means" in kinds else "sum" if self._losses.is_taken_as_divided(kind) else "row sums"
             )
-            chosen = next((one for one in left if one.kind == like), chosen)
+            chosen = next((candidate for candidate in left if candidate.kind == like), chosen)
             if len(kinds) > 1:
                 text = (
                     "%s is computed of single rows, which do not show how it is divided: it counts as {} over rows. %s"
                 )
                 self._warn(kind, text.format("a mean" if chosen.counts_rows else "a sum"))
-        return replace(chosen, others=tuple((one.kind, one.is_scaled) for one in left if one is not chosen))
+        others = [candidate for candidate in left if candidate is not chosen]
+        return replace(chosen, others=tuple((candidate.kind, candidate.is_scaled) for candidate in others))
 
     def _as_trainer(self, kind: int, is_one_row: bool, divides: bool) -> LossNormalization:
         """Returns the normalisation by which a loss is trained as by the Trainer, and warns."""
@@ -317,4 +324,4 @@ class LossKinds:
 def _places(known: LossNormalization) -> BoolArray:
     """Returns the candidates that have explained all losses so far, bool `[num_candidates]`."""
     left = {(known.kind, known.is_scaled), *known.others}
-    return np.array([(one.kind, one.is_scaled) in left for one in CANDIDATES])
+    return np.array([(candidate.kind, candidate.is_scaled) in left for candidate in CANDIDATES])

@@ -113,6 +113,8 @@ class MethodList:
     def order(self, batch: StepBatch) -> list[int]:
         """Returns the order of a step's micro-batches; the same on every rank."""
         numbers = list(range(len(batch.micro_batches)))
+        if not self.all:
+            return numbers
         return sorted(numbers, key=lambda number: not self.has_priority(batch.micro_batches[number]))
 
     def factor(self, stream_id: int) -> float:

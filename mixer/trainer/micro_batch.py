@@ -16,14 +16,14 @@ from transformers import Trainer
 from mixer.loading.loaded_step import MicroBatch
 from mixer.losses.stream_losses import StreamLosses, factor_of
 from mixer.run.hf_compat import prepare_inputs
+from mixer.run.hooks import ForwardResult
 from mixer.run.state import Run
 from mixer.trainer.loss_kinds import LossKinds
-from mixer.trainer.replaced_methods import OwnStep
+from mixer.trainer.methods import MethodList
+from mixer.trainer.own_step import OwnStep
 from mixer.utils.errors import InvalidTypeError
 
 _HALF = (torch.float16, torch.bfloat16)
-
-Term = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,12 @@ class MicroBatchTraining:
         run: The run.
         losses: The losses of the streams.
         kinds: Finds out how they are normalised.
+        methods: The methods of the run.
     """
 
-    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, kinds: LossKinds):
+    def __init__(self, trainer: Trainer, run: Run, losses: StreamLosses, kinds: LossKinds, methods: MethodList):
         self._trainer, self._run, self._losses, self._kinds = trainer, run, losses, kinds
+        self._methods = methods
         self._num_streams = len(run.mixing.names)
 
     def begin_run(self, own_step: OwnStep | None) -> None:
@@ -65,7 +67,10 @@ class MicroBatchTraining:
         Args:
             own_step: A training step that `step` does not know; `None` if there is none.
         """
-        self._own_step, self._tolerance = own_step, self._losses.tolerance
+        args: Any = self._trainer.args
+        self._own_step, self._tolerance, self._sum_dtype = own_step, self._losses.tolerance, self._losses.sum_dtype
+        self._world_size, self._device = args.world_size, args.device
+        self._is_non_blocking = args.accelerator_config.non_blocking
         is_deepspeed = self._trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
         self._options = {"scale_wrt_gas": False} if is_deepspeed else {}
         self._offloading = vars(self._trainer).get("maybe_activation_offload_context", contextlib.nullcontext())
@@ -76,8 +81,7 @@ class MicroBatchTraining:
         micro: MicroBatch,
         number: int,
         num_items: Tensor | int | None,
-        weight: Callable[[], float] | None = None,
-        add_terms: Term | None = None,
+        trained: ForwardResult | None = None,
     ) -> MicroBatchResult:
         """Runs the forward and backward of a micro-batch.
 
@@ -86,44 +90,41 @@ class MicroBatchTraining:
             micro: The micro-batch.
             number: Its number in the step.
             num_items: Number of items in the step, as the Trainer counts them.
-            weight: Returns the factor of the methods on its loss; `None` for 1.
-            add_terms: Adds the methods' terms to a loss, if there are any.
+            trained: The micro-batch as hooks see it; `None` if there are none.
         """
         losses, first = self._losses, micro.first_stream
-        losses.reader.listen(micro.inputs)
-        weigh = partial(self._weighted, micro, number, weight, add_terms)
+        losses.reader.listen(micro.inputs, self._kinds.is_asked(micro))
+        weigh = partial(self._weighted, micro, number, trained)
         # What is declared to be divided by no number of items gets none, and the Trainer does not scale it then.
         num_items = None if losses.declared in ("item mean", "sum") else num_items
-        with losses.function_of(first), self._kinds.listening(micro), losses.naming_streams(micro):
-            if self._own_step is None:
-                is_given = num_items is not None
-                loss = self.step(model, self._inputs(micro), num_items, partial(weigh, is_given))
-            else:
-                loss, is_given = self._own_step.run(model, self._inputs(micro), num_items, weigh)
+        with self._kinds.listening(micro):
+            try:
+                if self._own_step is None:
+                    is_given = num_items is not None
+                    loss = self.step(model, self._inputs(micro), num_items, partial(weigh, is_given))
+                else:
+                    loss, is_given = self._own_step.run(model, self._inputs(micro), num_items, weigh)
+            except Exception as error:
+                losses.name_streams(error, micro)
+                raise
         rows, own_items = losses.take_row_losses(micro), self._run.step.micro_items[number]
-        sums = torch.zeros(self._num_streams + 2, dtype=losses.sum_dtype, device=self._trainer.args.device)
+        sums = torch.zeros(self._num_streams + 2, dtype=self._sum_dtype, device=self._device)
         if not own_items:
             return MicroBatchResult(torch.zeros_like(loss), rows, sums)
-        world_size, total = self._trainer.args.world_size, losses.divisor_of_sum
-        counting = factor_of(losses.item_factors, first)
-        per_item = counting * world_size / total
-        loss = _divided(loss.reshape(()), self._divisor(first, own_items, is_given) / counting)
+        total, counting = losses.divisor_of_sum, factor_of(losses.item_factors, first)
+        per_item = counting * self._world_size / total
+        divisor = losses.normalization_of(first).divisor(total, own_items, self._world_size, is_given)
+        loss = _divided(loss.reshape(()), divisor / counting)
         loss = self._add_losses(sums, micro, loss, rows, per_item)
         share = total / self._run.step.num_items
-        sums[-2].add_(_divided(loss if share == 1.0 else loss * share, world_size))
+        sums[-2].add_(_divided(loss if share == 1.0 else loss * share, self._world_size))
         return MicroBatchResult(loss, rows, sums)
-
-    def _divisor(self, stream_id: int, own_items: int, is_given: bool) -> float:
-        losses = self._losses
-        normalization, world_size = losses.normalization_of(stream_id), self._trainer.args.world_size
-        return normalization.divisor(losses.divisor_of_sum, own_items, world_size, is_given)
 
     def _weighted(
         self,
         micro: MicroBatch,
         number: int,
-        weight: Callable[[], float] | None,
-        add_terms: Term | None,
+        trained: ForwardResult | None,
         is_given: bool,
         loss: Tensor,
         is_first: bool = True,
@@ -133,21 +134,28 @@ class MicroBatchTraining:
         Args:
             micro: The micro-batch.
             number: Its number in the step.
-            weight: See `train`.
-            add_terms: See `train`.
+            trained: See `train`.
             is_given: Whether the loss was given the number of items.
             loss: The loss.
             is_first: Whether it is the first of the micro-batch.
         """
-        first, step = micro.first_stream, self._run.step
+        first, step, losses = micro.first_stream, self._run.step, self._losses
         loss = as_scalar(loss, micro, self._run.mixing.names)
         if is_first:  # after which items may be counted in another way
             self._kinds.look(micro, loss, step.micro_items[number] > 0, is_given)
         factor = 0.0
         if own_items := step.micro_items[number]:
-            factor = factor_of(self._losses.factors, first) * (1.0 if weight is None else weight())
-        loss = _divided(loss, self._divisor(first, own_items, is_given) / factor if factor else float("inf"))
-        return add_terms(loss) if add_terms is not None and is_first else loss
+            factor = factor_of(losses.factors, first)
+            if trained is not None:
+                factor *= self._methods.factor(first)
+        divisor = float("inf")
+        if factor:
+            total, normalization = losses.divisor_of_sum, losses.normalization_of(first)
+            divisor = normalization.divisor(total, own_items, self._world_size, is_given) / factor
+        loss = _divided(loss, divisor)
+        if trained is not None and is_first and len(self._methods):
+            return self._methods.add_terms(trained, losses.reader.output, loss)
+        return loss
 
     def step(
         self, model: nn.Module, inputs: Any, num_items: Tensor | int | None, weigh: Callable[..., Tensor]
@@ -176,10 +184,9 @@ class MicroBatchTraining:
 
     def _inputs(self, micro: MicroBatch) -> Any:
         """Returns inputs that a training step may change."""
-        args: Any = self._trainer.args
-        inputs = copy.copy(micro.inputs) if isinstance(micro.inputs, Mapping) else micro.inputs
-        if args.accelerator_config.non_blocking:  # as in the Trainer's own loader
-            inputs = send_to_device(inputs, args.device, non_blocking=True)
+        inputs = copy.copy(micro.inputs) if isinstance(micro.inputs, dict | Mapping) else micro.inputs
+        if self._is_non_blocking:  # as in the Trainer's own loader
+            inputs = send_to_device(inputs, self._device, non_blocking=True)
         return inputs
 
     def _add_losses(
@@ -197,7 +204,7 @@ class MicroBatchTraining:
         losses, first = self._losses, micro.first_stream
         ids = torch.from_numpy(micro.stream_ids).to(sums.device, non_blocking=True)
         is_single = bool((micro.stream_ids == first).all())
-        if rows is not None and losses.normalization_of(first).rows_known and len(rows) == len(ids):
+        if rows is not None and losses.normalization_of(first).rows_known and rows.shape[0] == len(micro.stream_ids):
             sums[-1] = (loss - rows.sum() * per_item).abs() > self._tolerance * loss.abs()
             if not (is_single and losses.user_computes_loss_of(first)):
                 sums[:-2].index_add_(0, ids, rows.to(sums.dtype))

@@ -1,7 +1,8 @@
-"""The parts of a trainer, and the order in which they are built."""
+"""The parts of a trainer, in the order in which they are built: facts make the plan of its runs, the plan its parts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples, resolve_epoch_size
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import describe
-from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import check_arguments, check_budget
-from mixer.run.loading import LoadingRules, StreamLoading
-from mixer.run.plan import Facts, Options, RunPlan, plan_run
-from mixer.run.state import Basis, PresentStep, Run
+from mixer.run.hooks import StepHook
+from mixer.run.loading import StreamLoading
+from mixer.run.plan import Options, RunPlan, plan_run
+from mixer.run.samples import LoadingRules, StreamSamples
+from mixer.run.state import Basis, Run
+from mixer.run.trl_metrics import trl_hooks
+from mixer.trainer.agreement import StepAgreement
 from mixer.trainer.checks.classes import check_classes
 from mixer.trainer.checks.engines import check_engine
 from mixer.trainer.checks.requirements import (
@@ -38,93 +42,61 @@ from mixer.trainer.checks.requirements import (
     warn_of_forwards,
     warn_of_ungrouped,
 )
-from mixer.trainer.confirmation import StepConfirmation
 from mixer.trainer.evaluation.best_model import check_best_metric, check_best_of_each
-from mixer.trainer.evaluation.evaluation import StreamEvaluation
+from mixer.trainer.evaluation.evaluation import EvaluatedMixture, StreamEvaluation
 from mixer.trainer.evaluation.evaluation_sets import check_evaluation_names
+from mixer.trainer.facts import facts_of
 from mixer.trainer.gradient_aggregation import check_conflict
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.hyperparameter_search import Search
 from mixer.trainer.log import StreamLog
 from mixer.trainer.loop import LoopControl
 from mixer.trainer.methods import MethodList, methods_of
-from mixer.trainer.out_of_memory import Recovery
 from mixer.trainer.resume import Resuming
 from mixer.trainer.save import Checkpointing, HeldArguments
 from mixer.trainer.step import StepRunner
-from mixer.trainer.streams_that_differ import StreamDifferences
-from mixer.trainer.trl.preparation import TRLMetrics
 
 
 class Parts:
-    """The parts of a trainer, built from its options once all of these are checked.
+    """The parts of a trainer, built from the plan of its runs.
 
     Args:
-        trainer: The trainer, after the construction of its parent class.
-        streams: The streams.
-        options: The options of the mixture.
-        evaluation: Its evaluations.
-        rules: How the trainer loads.
+        samples: The samples of its streams, with the trainer after the construction of its parent class.
+        plan: The plan of the run.
+        metrics_by_set: The option `compute_metrics` as a dict with one function per evaluation set.
 
     Raises:
         ValueError: If options do not go together; with the alternatives.
-        TypeError: If an option is of the wrong type.
     """
 
     def __init__(
-        self,
-        trainer: Trainer,
-        streams: Sequence[Stream],
-        options: Options,
-        evaluation: StreamEvaluation,
-        rules: LoadingRules,
+        self, samples: StreamSamples, plan: RunPlan, metrics_by_set: Mapping[str, Callable[..., Any]] | None = None
     ):
-        check_options(trainer, streams, options, evaluation, rules.most_samples)
-        self.trainer, self._evaluation, self._rules = trainer, evaluation, rules
-        args, step = trainer.args, PresentStep()
-        self.ranks = ranks = RankSync(args.world_size, args.ddp_timeout_delta)
-        self.loading = StreamLoading(trainer, streams, options, ranks, rules)
-        self.differences = StreamDifferences(trainer, streams, self.loading, rules)
-        # TRL's trainers set padding_free if one row holds several samples.
-        packs_rows = bool(getattr(trainer, "padding_free", False))
-        facts = Facts(rules.most_samples, self.differences.tasks, self.differences.share_batches, packs_rows)
-        self.plan = plan = plan_run(streams, options, methods_of(streams, options.methods), args, facts)
-        self.losses = losses = StreamLosses(trainer, step, plan)
-        mixing = _new_mixing(trainer, plan, self.loading.lengths())
-        folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
-        ledger = Ledger(folder, is_writer, plan.config.ledger_interval_steps)
-        self.run = run = Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once), step)
+        self.trainer = trainer = samples.trainer
+        self.plan, self.samples = plan, samples
+        self.ranks = ranks = RankSync(trainer.args.world_size, trainer.args.ddp_timeout_delta)
+        self.loading = StreamLoading(plan, samples, ranks)
+        self.run = run = _new_run(trainer, plan, self.loading.lengths())
         basis = Basis(trainer, plan, run, ranks)
-        self.auxiliary_passes = AuxiliaryPasses(basis, losses, self.loading)
-        observers = new_hooks(self.auxiliary_passes)
+        self.losses = losses = StreamLosses(trainer, run.step, plan)
+        self.auxiliary_passes = passes = AuxiliaryPasses(basis, losses, samples)
+        observers = new_hooks(passes)
         self.probe = next((hook for hook in observers if isinstance(hook, RunProbe)), None)
-        self.methods = methods = MethodList(basis, self.auxiliary_passes, losses.sum_dtype)
-        self.hooks = hooks = [*observers, *_trl_metrics(trainer, step), *methods]
-        self.arguments = HeldArguments(trainer)
+        self.methods = methods = MethodList(basis, passes, losses.sum_dtype)
+        self.hooks = hooks = [*observers, *trl_hooks(trainer, run.step), *methods]
+        self.arguments = arguments = HeldArguments(trainer)
         guard = WeightGuard(basis, methods)
-        self.checkpoints = Checkpointing(basis, losses, methods, self.arguments, guard)
-        self.loop = loop = LoopControl(basis, self.checkpoints, self.arguments)
+        self.checkpoints = checkpoints = Checkpointing(basis, losses, methods, arguments, guard)
+        self.loop = loop = LoopControl(basis, checkpoints, arguments)
         self.start = start = StartingPoint(basis)
-        self.resuming = Resuming(basis, start, loop, self.checkpoints, methods)
-        self.search = Search(basis, methods, self._check_again)
-        confirmation = StepConfirmation(basis, losses, self.differences.check_classes, lambda: loop.signals)
-        self.recovery = Recovery(basis, hooks, losses, confirmation, rules)
-        together = hooks, losses, confirmation, self.recovery, methods
-        self.steps = StepRunner(basis, *together, guard, self.arguments, self.probe)
+        self.resuming = Resuming(basis, start, loop, checkpoints, methods)
+        self.search = Search(basis, methods, partial(check_trial, samples, plan, metrics_by_set is not None))
+        self.agreement = agreement = StepAgreement(basis, losses, hooks, samples.rules)
+        self.steps = StepRunner(basis, losses, hooks, methods, agreement, guard, self.probe)
         self.log = StreamLog(trainer, run, methods)
-        evaluation.connect(basis, losses, self.differences, loop.agree)
-        self._check_parts()
-
-    def _check_parts(self) -> None:
-        """Refuses what only the parts can tell."""
-        trainer, plan, mixing = self.trainer, self.plan, self.run.mixing
-        check_conflict(trainer, plan)
-        check_measured(plan, self.hooks)
-        check_classes(trainer, plan, self.differences, self._evaluation)
-        check_engine(trainer, plan)
-        warn_of_ungrouped(plan.streams, trainer.args)
-        if plan.one_stream_each or mixing.weighs_losses:
-            warn_of_forwards(len(plan.streams), mixing.batch_size, trainer.args)
+        mixture = EvaluatedMixture(basis, samples, loop.agree)
+        self.evaluation = StreamEvaluation(trainer, losses, metrics_by_set, mixture)
+        _check_parts(basis, hooks, samples, self.evaluation)
 
     @property
     def mixture(self) -> MixtureOptions:
@@ -141,23 +113,42 @@ class Parts:
             "development_rows": {} if plan.target_splits is None else dict(plan.target_splits.taken),
         }
 
-    def _check_again(self) -> None:
-        """Checks the options of a trial."""
-        plan, cap = self.plan, self._rules.most_samples
-        check_options(self.trainer, plan.streams, plan, self._evaluation, cap)
-        check_conflict(self.trainer, plan)
+
+def parts_of(
+    trainer: Trainer,
+    streams: Sequence[Stream],
+    options: Options,
+    rules: LoadingRules,
+    metrics_by_set: Mapping[str, Callable[..., Any]] | None = None,
+) -> Parts:
+    """Builds the parts of a trainer: what is known of it makes the plan of its runs, and the plan makes the parts.
+
+    Args:
+        trainer: The trainer, after the construction of its parent class.
+        streams: The streams.
+        options: The options of the mixture.
+        rules: How the trainer loads.
+        metrics_by_set: The option `compute_metrics` as a dict with one function per evaluation set.
+
+    Raises:
+        ValueError: If options do not go together; with the alternatives.
+        TypeError: If an option is of the wrong type.
+    """
+    check_options(trainer, streams, options, metrics_by_set is not None, rules.most_samples)
+    samples = StreamSamples(trainer, streams, rules)
+    facts = facts_of(trainer, samples)
+    plan = plan_run(streams, options, methods_of(streams, options.methods), trainer.args, facts)
+    return Parts(samples, plan, metrics_by_set)
 
 
-def check_options(
-    trainer: Trainer, streams: Sequence[Stream], options: Options, evaluation: StreamEvaluation, cap: int
-) -> None:
+def check_options(trainer: Trainer, streams: Sequence[Stream], options: Options, has_metrics: bool, cap: int) -> None:
     """Refuses options that do not go together, of the constructor or of a trial.
 
     Args:
         trainer: The trainer.
         streams: The streams.
         options: Its options.
-        evaluation: Its evaluations.
+        has_metrics: Whether the user computes metrics by evaluation set.
         cap: Maximum samples of a micro-batch.
 
     Raises:
@@ -173,9 +164,34 @@ def check_options(
     check_schedule(schedule, trainer.lr_scheduler)
     check_gradient_noise(trainer, schedule)
     check_evaluation_names(trainer.eval_dataset)
-    check_best_metric(trainer, evaluation.has_metrics, options.mixture.objective)
+    check_best_metric(trainer, has_metrics or trainer.compute_metrics is not None, options.mixture.objective)
     if options.config.save_best_of_each:
         check_best_of_each(trainer)
+
+
+def check_trial(samples: StreamSamples, plan: RunPlan, has_metrics: bool) -> None:
+    """Checks the options of a trial of a search, in the arguments that it has set; see `check_options`."""
+    check_options(samples.trainer, plan.streams, plan, has_metrics, samples.rules.most_samples)
+    check_conflict(samples.trainer, plan)
+
+
+def _check_parts(basis: Basis, hooks: Sequence[StepHook], samples: StreamSamples, evaluation: StreamEvaluation) -> None:
+    """Refuses what only the parts can tell."""
+    trainer, plan, run, _ = basis
+    check_conflict(trainer, plan)
+    check_measured(plan, hooks)
+    check_classes(trainer, plan, samples, evaluation.stream_and_task_of)
+    check_engine(trainer, plan)
+    warn_of_ungrouped(plan.streams, trainer.args)
+    if plan.one_stream_each or run.mixing.weighs_losses:
+        warn_of_forwards(len(plan.streams), run.mixing.batch_size, trainer.args)
+
+
+def _new_run(trainer: Trainer, plan: RunPlan, lengths: Lengths | None) -> Run:
+    mixing, args = _new_mixing(trainer, plan, lengths), trainer.args
+    folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
+    ledger = Ledger(folder, is_writer, plan.config.ledger_interval_steps)
+    return Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once))
 
 
 def _new_mixing(trainer: Trainer, plan: RunPlan, lengths: Lengths | None) -> Mixing:
@@ -186,7 +202,3 @@ def _new_mixing(trainer: Trainer, plan: RunPlan, lengths: Lengths | None) -> Mix
     mixing = Mixing(planner, policy, clock, size, mixture.objective, units)
     check_own_weights(policy, describe(streams), mixing.weights)
     return mixing
-
-
-def _trl_metrics(trainer: Trainer, step: PresentStep) -> list[TRLMetrics]:
-    return [TRLMetrics(trainer, lambda: int(step.counts.tokens.sum()))] if keeps_metrics(trainer) else []

@@ -19,6 +19,7 @@ from mixer.distributed.consistency import share_files
 from mixer.loading.iterable.feed import rows_file
 from mixer.losses.stream_losses import StreamLosses
 from mixer.run.hf_compat import loop_losses, output_folder, present_trial, push_checkpoint
+from mixer.run.replaced_methods import replaced
 from mixer.run.state import Basis
 from mixer.trainer.guard import WeightGuard
 from mixer.trainer.methods import MethodList
@@ -28,9 +29,9 @@ from mixer.utils.text import shortened
 from mixer.utils.validation import finite_number, whole_number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The position of the training loop when a checkpoint is written.
+    """The position of the training loop when a checkpoint is written; the defaults are those of one that begins.
 
     Args:
         seconds: Training time so far.
@@ -51,20 +52,20 @@ class Progress:
         num_metrics: Rows of the ledger on metrics at this very step.
     """
 
-    seconds: float
+    seconds: float = 0.0
     running_losses: list[float]
-    logged_loss: float
+    logged_loss: float = 0.0
     last_logged_step: int
-    gradient_norm: float | None
-    learning_rate: float | None
-    learning_rate_factor: float
-    epoch_end_is_left: bool
-    epoch_stops: bool
-    training_stops: bool
-    num_evaluations: int
-    recorder: dict[str, Any]
-    methods: dict[str, Any]
-    num_metrics: int
+    gradient_norm: float | None = None
+    learning_rate: float | None = None
+    learning_rate_factor: float = 1.0
+    epoch_end_is_left: bool = False
+    epoch_stops: bool = False
+    training_stops: bool = False
+    num_evaluations: int = 0
+    recorder: dict[str, Any] = field(default_factory=dict)
+    methods: dict[str, Any] = field(default_factory=dict)
+    num_metrics: int = 0
     ledger_rows: dict[str, int] = field(default_factory=dict)
 
     def running_loss(self, rank: int, world_size: int) -> float:
@@ -77,37 +78,17 @@ class Progress:
         return {name: _to_json(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def begun(cls, step: int, world_size: int) -> "Progress":
-        """Returns the position of a loop that begins after a step, with nothing from before."""
-        return cls(
-            seconds=0.0,
-            running_losses=[0.0] * world_size,
-            logged_loss=0.0,
-            last_logged_step=step,
-            gradient_norm=None,
-            learning_rate=None,
-            learning_rate_factor=1.0,
-            epoch_end_is_left=False,
-            epoch_stops=False,
-            training_stops=False,
-            num_evaluations=0,
-            recorder={},
-            methods={},
-            num_metrics=0,
-        )
-
-    @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Progress":
         """Restores a saved state.
 
         Raises:
             ValueError: If a field is missing, unknown or of another kind.
         """
-        names = {one.name for one in fields(cls)}
+        names = {entry.name for entry in fields(cls)}
         missing, unknown = names - state.keys(), state.keys() - names
         if missing or unknown:
             raise ValueError(f"the saved progress lacks {sorted(missing)} and has the unknown fields {sorted(unknown)}")
-        return cls(**{one.name: _CHECKS[one.type](state[one.name], one.name) for one in fields(cls)})
+        return cls(**{entry.name: _CHECKS[entry.type](state[entry.name], entry.name) for entry in fields(cls)})
 
 
 class HeldArguments:
@@ -153,10 +134,10 @@ class Checkpointing:
     ):
         self._trainer, self._plan, self._run, self._ranks = basis
         self._losses, self._methods, self._arguments, self._guard = losses, methods, arguments, guard
-        self.started = 0.0  # start time of the run without its interruptions, by the monotonic clock
+        self._started = 0.0  # start time of the run without its interruptions, by the monotonic clock
         self.last: Path | None = None  # the newest checkpoint
         # Number, gradient norm and learning rate of the last step.
-        self.last_step: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
+        self._last_step: tuple[int | None, Tensor | float | None, float | None] = (None, None, None)
         self._epoch_end_is_left = False
         self._num_parts = 0  # nested parts of a checkpoint that are being written
         self._unsaved: tuple[str, Exception] | None = None  # the part that could not be written, and the cause
@@ -164,7 +145,7 @@ class Checkpointing:
     @property
     def start_time(self) -> float:
         """Start time of the run in the present wall clock, from which the Trainer computes the runtime."""
-        return time.time() - (time.monotonic() - self.started)
+        return time.time() - (time.monotonic() - self._started)
 
     @property
     def _folder(self) -> Path:
@@ -182,9 +163,13 @@ class Checkpointing:
 
     def begin_run(self, last: Path | None) -> None:
         """Begins a run, at its newest checkpoint if it resumes; later ones in the folder are of an earlier run."""
-        self.last, self.last_step = last, (None, None, None)
+        self.last, self._last_step = last, (None, None, None)
         if self._trainer.args.should_save:
             checkpoint_files.supersede(self._folder, last)
+
+    def start_clock(self, seconds: float) -> None:
+        """Starts the clock of a run that has trained for some seconds before."""
+        self._started = time.monotonic() - seconds
 
     def note_end(self) -> None:
         """Notes in the newest checkpoint that the run has ended, unless it is one of another run."""
@@ -196,8 +181,8 @@ class Checkpointing:
     def note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         """Records the last step; called after every step, and once more at the end of an epoch."""
         step = self._trainer.state.global_step
-        self._epoch_end_is_left = step != self.last_step[0]
-        self.last_step = (step, grad_norm, learning_rate)
+        self._epoch_end_is_left = step != self._last_step[0]
+        self._last_step = (step, grad_norm, learning_rate)
 
     # ---- The model ----
 
@@ -216,11 +201,8 @@ class Checkpointing:
             yield
             return
         model: Any = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
-        model.should_save_on_this_rank = lambda is_main_process: is_main_process
-        try:
+        with replaced(model, should_save_on_this_rank=lambda is_main_process: is_main_process):
             yield
-        finally:
-            del model.should_save_on_this_rank
 
     # ---- A checkpoint ----
 
@@ -244,8 +226,13 @@ class Checkpointing:
                 checkpoint_files.begin_writing(checkpoint)
         self._end_if_unwritten(checkpoint)
         trainer.accelerator.wait_for_everyone()
-        with self._putting_errors_off("it"), self._arguments.held(save_total_limit=None, push_to_hub=False):
+        with (
+            self._putting_errors_off("what the Trainer keeps"),
+            self._arguments.held(save_total_limit=None, push_to_hub=False),
+        ):
             save(model, trial)
+        if not args.save_only_model:
+            self._save_states(checkpoint)
         if args.save_on_each_node:
             # A rank may run on another node after a resume.
             names = (f"rng_state_{args.process_index}.pth", rows_file(args.process_index))
@@ -270,15 +257,8 @@ class Checkpointing:
             checkpoint_files.rotate(checkpoint, args.save_total_limit, trainer.state.best_model_checkpoint)
         trainer.accelerator.wait_for_everyone()  # callbacks may read it, or copy it, on any rank
 
-    def save_optimizer(self, save: Callable[[str], None], output_dir: str) -> None:
-        """Saves the optimizer; an error waits until all ranks can raise it."""
-        with self._putting_errors_off("its optimizer"):
-            save(output_dir)
-
-    def save_states(self, save_random_state: Callable[[str], None], output_dir: str) -> None:
-        """Saves the random state, the mixture, the loop's progress, and the methods."""
-        with self._putting_errors_off("its random state"):
-            save_random_state(output_dir)
+    def _save_states(self, checkpoint: Path) -> None:
+        """Saves the mixture, the loop's progress, and the methods."""
         ledger_rows: dict[str, int] = {}
         with self._putting_errors_off("the ledger it refers to"):
             self._run.recorder.flush()
@@ -287,12 +267,12 @@ class Checkpointing:
         progress, args = replace(self._progress(), ledger_rows=ledger_rows), self._trainer.args
         with self._putting_errors_off("the state of its mixture"):
             if args.should_save:
-                self._save_mixture(Path(output_dir), progress)
+                self._save_mixture(checkpoint, progress)
             if self._run.feed is not None:
-                self._run.feed.save(Path(output_dir), args.process_index)
+                self._run.feed.save(checkpoint, args.process_index)
         for method in self._methods if args.should_save else ():
             with self._putting_errors_off(f"{method.name}, a part of its methods"), synced_later():
-                method.save(self._methods.folder_of(Path(output_dir), method))
+                method.save(self._methods.folder_of(checkpoint, method))
 
     def _save_mixture(self, folder: Path, progress: Progress) -> None:
         loader = self._run.present_loader
@@ -311,10 +291,10 @@ class Checkpointing:
         trainer, run = self._trainer, self._run
         state, control = trainer.state, trainer.control
         running_loss, logged_loss, last_logged_step = loop_losses(trainer)
-        _, gradient_norm, learning_rate = self.last_step
+        _, gradient_norm, learning_rate = self._last_step
         num_evaluations, num_metrics = run.ledger.num_evaluations(state.global_step)
         return Progress(
-            seconds=time.monotonic() - self.started,
+            seconds=time.monotonic() - self._started,
             running_losses=trainer.accelerator.gather(running_loss.reshape(1)).tolist(),
             logged_loss=logged_loss,
             last_logged_step=last_logged_step,
@@ -387,7 +367,9 @@ _CHECKS: dict[Any, Callable[[Any, str], Any]] = {
     float: _number,
     float | None: lambda value, name: None if value is None else _number(value, name),
     bool: _flag,
-    list[float]: lambda value, name: [_number(one, name) for one in _list(value, name)],
+    list[float]: lambda value, name: [_number(number, name) for number in _list(value, name)],
     dict[str, Any]: _mapping,
-    dict[str, int]: lambda value, name: {key: whole_number(one, name) for key, one in _mapping(value, name).items()},
+    dict[str, int]: lambda value, name: {
+        key: whole_number(number, name) for key, number in _mapping(value, name).items()
+    },
 }

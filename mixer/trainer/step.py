@@ -31,19 +31,18 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.run.hf_compat import loop_losses
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.state import Basis
-from mixer.trainer.checks.labels_seen import LabelsSeen
-from mixer.trainer.confirmation import StepConfirmation
+from mixer.trainer.agreement import StepAgreement
+from mixer.trainer.checks.labels import LabelsSeen
 from mixer.trainer.guard import NonFiniteLossError as NonFiniteLossError, WeightGuard
 from mixer.trainer.loss_kinds import LossKinds
 from mixer.trainer.methods import MethodList
 from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
-from mixer.trainer.out_of_memory import Recovery
-from mixer.trainer.replaced_methods import OwnStep, has_own_step
-from mixer.trainer.save import HeldArguments
+from mixer.trainer.own_step import OwnStep, has_own_step
 from mixer.trainer.stream_separation import StreamSeparation
 from mixer.utils.arrays import BoolArray
 
 logger = logging.get_logger(__name__)
+_NO_CONTEXT = contextlib.nullcontext()
 
 
 class StepRunner:
@@ -51,40 +50,37 @@ class StepRunner:
 
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
-        hooks: The hooks of its steps.
         losses: The losses of the streams.
-        confirmation: Loads steps and confirms them with all ranks.
-        recovery: Repeats what does not fit into memory.
+        hooks: The hooks of its steps.
         methods: The methods of the run.
+        agreement: Loads steps, confirms them with all ranks, and repeats what does not fit into memory.
         guard: Leaves out steps that would destroy the weights.
-        arguments: The training arguments.
         probe: The hook that measures the streams' gradients, if there is one.
     """
 
     def __init__(
         self,
         basis: Basis,
-        hooks: Sequence[StepHook],
         losses: StreamLosses,
-        confirmation: StepConfirmation,
-        recovery: Recovery,
+        hooks: Sequence[StepHook],
         methods: MethodList,
+        agreement: StepAgreement,
         guard: WeightGuard,
-        arguments: HeldArguments,
         probe: RunProbe | None,
     ):
         self._trainer, plan, self._run, self._ranks = basis
         self._observers, self._hooks = hooks, [hook for hook in hooks if not hook.only_observes]
-        self._losses, self._confirmation = losses, confirmation
-        self._recovery, self._methods = recovery, methods
-        self._separation = StreamSeparation(basis, losses, len(self._hooks) > 0, confirmation)
-        self._kinds = LossKinds(basis, losses, confirmation)
-        self._micro = MicroBatchTraining(self._trainer, self._run, losses, self._kinds)
-        self._guard, self._arguments, self._probe = guard, arguments, probe
-        self._unfiltered = contextlib.ExitStack()  # from the last backward until the gradient is checked
+        self._losses, self._agreement, self._methods = losses, agreement, methods
+        self._separation = StreamSeparation(basis, losses, len(self._hooks) > 0, agreement)
+        self._kinds = LossKinds(basis, losses, agreement)
+        self._micro = MicroBatchTraining(self._trainer, self._run, losses, self._kinds, methods)
+        self._guard, self._probe = guard, probe
+        self._is_unfiltered = False  # from the last backward until the gradient is checked
+        self._teaches = len(methods) > 0  # also without labels
         self._labels = LabelsSeen(plan.streams, self._trainer.is_world_process_zero())
         self._finished: StepResult | None = None
         self._num_unlike = torch.zeros(())  # micro-batches whose rows do not explain their loss, over all ranks
+        self._counts = self._run.step.counts  # before the forward of a micro-batch
         self._num_first = 0  # remaining micro-batches of the present step that go first
         self._load_started = self._train_started = 0.0
         self._load_counts: dict[str, int] = {}
@@ -96,20 +92,19 @@ class StepRunner:
         self._finished = self._run.policy_error = self._run.method_error = None
         self._run.step.clear()
         self._guard.begin_run()
-        self._confirmation.begin_run()
         self._losses.begin_run()
         self._kinds.begin_run()
         self._labels.begin_run()
 
     def end(self) -> None:
         """Ends a run that no signal has stopped; raises a `ValueError` if it had nothing to learn from."""
-        self._labels.end(teaches=len(self._methods) > 0)
+        self._labels.end(self._teaches)
 
     def replacing_training_step(self) -> contextlib.AbstractContextManager[None]:
         """Makes the Trainer's loop train whole steps; a `training_step` of the user's then gets each micro-batch."""
         own_step = OwnStep(self._trainer, self.train) if has_own_step(self._trainer) else None
         self._micro.begin_run(own_step)
-        return contextlib.nullcontext() if own_step is None else own_step.replaced()
+        return contextlib.nullcontext() if own_step is None else own_step.replacing()
 
     # ---- Plan, load, confirm ----
 
@@ -124,12 +119,12 @@ class StepRunner:
             As `Trainer.get_batch_samples`; no batch if no step is left.
         """
         self._load_started, self._run.has_begun = time.perf_counter(), True
-        if (batch := self._confirmation.load_and_confirm(lambda: next(epoch_iterator, None))) is None:
+        if (batch := self._agreement.load_and_confirm(lambda: next(epoch_iterator, None))) is None:
             return [], None
         self._load_counts = dict(zip(("hits", "misses"), self._run.present_loader.hits_and_misses, strict=True))
         batch = self._separation.separated(batch)
         self._losses.start_reading()
-        batch = self._methods.retrieve(batch, self._confirmation.reload)
+        batch = self._methods.retrieve(batch, self._agreement.reload)
         self._run.set_learning_rate()
         self._train_started = time.perf_counter()
         return [batch], torch.full((), self._losses.num_items_in_batch, device=device)
@@ -143,17 +138,23 @@ class StepRunner:
                 f"get_batch_samples of this {type(self._trainer).__name__} bypasses the mixin's: call super()."
             )
         try:
-            work = partial(self._train_micro_batches, model, num_items_in_batch)
-            loss, sums = self._recovery.train(work, batch)
+            if self._agreement.is_repeatable:
+                loss, sums = self._agreement.train_repeatably(partial(self._train_alone, model), batch)
+            else:
+                loss, sums = self._train_micro_batches(model, batch, num_items_in_batch)
+            self._agreement.note_trained()
             for hook in self._hooks:
                 hook.end_backward(model)
-        except BaseException:
+        except BaseException as error:
+            explained = self._agreement.explained(error, batch.plan.step)
             for hook in self._hooks:
                 hook.cancel()
-            raise
+            if explained is error:
+                raise
+            raise explained from error
         sums = self._ranks.add_up(sums)
         self._finished, self._num_unlike = self._result(batch, sums[:-1]), sums[-1]
-        self._labels.note(batch.plan.counts, self._run.step.counts.items, teaches=len(self._methods) > 0)
+        self._labels.note(batch.plan.counts, self._run.step.counts.items, self._teaches)
         self._methods.end_step(batch)
         self._note_times(batch)
         return self._filtered(loss)
@@ -163,9 +164,10 @@ class StepRunner:
 
         The wait saved is that for the norm of the gradient.
         """
-        if not self._trainer.args.logging_nan_inf_filter:
+        args: Any = self._trainer.args
+        if not args.logging_nan_inf_filter:
             return loss
-        self._unfiltered.enter_context(self._arguments.held(logging_nan_inf_filter=False))
+        args.logging_nan_inf_filter, self._is_unfiltered = False, True
         running_loss, _, last_logged_step = loop_losses(self._trainer)
         num_steps = 1 + self._trainer.state.global_step - last_logged_step
         return torch.where(torch.isfinite(loss), loss, running_loss / num_steps)
@@ -186,27 +188,34 @@ class StepRunner:
 
     def release(self) -> None:
         """Shows the Trainer its own arguments again."""
-        self._unfiltered.close()
+        if self._is_unfiltered:
+            self._trainer.args.logging_nan_inf_filter, self._is_unfiltered = True, False
+
+    def _train_alone(self, model: nn.Module, batch: StepBatch) -> tuple[Tensor, Tensor]:
+        """Runs the micro-batches without other ranks; the step may have been split again, with other items."""
+        num_items = torch.full((), self._losses.num_items_in_batch, device=self._trainer.args.device)
+        return self._train_micro_batches(model, batch, num_items, is_synchronised=False)
 
     def _train_micro_batches(
-        self, model: nn.Module, num_items: Tensor | int | None, batch: StepBatch, is_synchronised: bool
+        self, model: nn.Module, batch: StepBatch, num_items: Tensor | int | None, is_synchronised: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Runs the micro-batches; returns the sums of `MicroBatchResult.loss` and `MicroBatchResult.sums`."""
-        args, accelerator = self._trainer.args, self._trainer.accelerator
-        loss, sums = torch.zeros((), device=args.device), None
-        if not is_synchronised:  # the step may have been split again, with other numbers of items
-            num_items = torch.full((), self._losses.num_items_in_batch, device=args.device)
+        accelerator = self._trainer.accelerator
+        loss, sums = torch.zeros((), device=self._trainer.args.device), None
         gradient_state = accelerator.gradient_state
         always = gradient_state.plugin_kwargs.get("sync_each_batch", False)
         self._begin_step(model, batch)
         order = self._order(batch, is_synchronised)
         try:
             for number in order:
-                micro, last = batch.micro_batches[number], order[-1]
-                gradient_state._set_sync_gradients(number == last)  # noqa: SLF001 accelerate
-                synchronises = is_synchronised and (always or number == last)
-                no_sync = contextlib.nullcontext() if synchronises else accelerator.no_sync(model=model)
-                result = self._train_micro_batch(model, micro, number, num_items, synchronises, no_sync)
+                micro, is_last = batch.micro_batches[number], number == order[-1]
+                gradient_state._set_sync_gradients(is_last)  # noqa: SLF001 accelerate
+                synchronises = is_synchronised and (always or is_last)
+                trained = self._begin_micro_batch(micro, synchronises) if self._hooks else None
+                with _NO_CONTEXT if synchronises else accelerator.no_sync(model=model):
+                    result = self._micro.train(model, micro, number, num_items, trained)
+                if trained is not None:
+                    self._end_micro_batch(model, trained, result)
                 loss = loss + result.loss
                 sums = result.sums if sums is None else sums + result.sums
         except Exception as error:
@@ -233,37 +242,23 @@ class StepRunner:
         for hook in self._hooks:
             hook.begin_step(model, batch)
 
-    def _train_micro_batch(
-        self,
-        model: nn.Module,
-        micro: MicroBatch,
-        number: int,
-        num_items: Tensor | int | None,
-        is_synchronised: bool,
-        no_sync: contextlib.AbstractContextManager[None],
-    ) -> MicroBatchResult:
-        """Trains a micro-batch, with the hooks before and after it."""
-        train = partial(self._micro.train, model, micro, number, num_items)
-        hooks, methods = self._hooks, self._methods
-        if not hooks:
-            with no_sync:
-                return train()
-        counts = self._run.step.counts
+    def _begin_micro_batch(self, micro: MicroBatch, is_synchronised: bool) -> ForwardResult:
+        """Tells the hooks of a micro-batch; returns it as they see it."""
+        self._counts = self._run.step.counts
         trained = ForwardResult(self._run.step.present_plan, micro, None, self._losses.items_per_row(micro))
-        for hook in hooks:
+        for hook in self._hooks:
             hook.begin_micro_batch(trained, is_synchronised)
-        reader = self._losses.reader
-        add_terms = (lambda loss: methods.add_terms(trained, reader.output, loss)) if len(methods) else None
-        with no_sync:
-            result = train(lambda: methods.factor(micro.first_stream), add_terms)
+        return trained
+
+    def _end_micro_batch(self, model: nn.Module, trained: ForwardResult, result: MicroBatchResult) -> None:
+        """Tells the hooks of a micro-batch after its backward."""
         done = replace(trained, row_losses=result.row_losses)
-        if self._run.step.counts is not counts:  # the forward has shown that items are others
-            done = replace(done, items=self._losses.items_per_row(micro))
-        is_first = methods.has_priority(micro)
+        if self._run.step.counts is not self._counts:  # the forward has shown that items are others
+            done = replace(done, items=self._losses.items_per_row(trained.micro))
+        is_first = self._methods.has_priority(trained.micro)
         self._num_first -= is_first
-        for hook in hooks:
+        for hook in self._hooks:
             hook.end_micro_batch(model, done, is_first and self._num_first == 0)
-        return result
 
     def _result(self, batch: StepBatch, sums: Tensor) -> StepResult:
         run, rate = self._run, self._run.learning_rate
@@ -325,11 +320,13 @@ class StepRunner:
         measured: dict[Kind, Any] = {}
         for hook in self._observers:
             measured |= hook.observe(result)  # uses collectives, so errors are not deferred
-        after = sum(hook.seconds_after for hook in self._observers)
-        own = {name: self._times[name] + after for name in ("train_seconds", "probe_seconds")}
-        run.ledger.record_timings(**{**self._times, **own})
-        # Copies: a policy may write into its arrays.
-        kept = {kind: found.copy() if isinstance(found, np.ndarray) else found for kind, found in measured.items()}
+            self._times["train_seconds"] += hook.seconds_after
+            self._times["probe_seconds"] += hook.seconds_after
+        run.ledger.record_timings(**self._times)
+        kept = dict(measured)
+        for kind, found in measured.items():
+            if isinstance(found, np.ndarray):  # a policy may write into its arrays
+                kept[kind] = found.copy()
         self._decide(result, measured)
         run.recorder.record(result, kept, norm, run.step.left_out)
         if run.learning_rate is not None:

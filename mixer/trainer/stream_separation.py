@@ -11,7 +11,7 @@ from mixer.loading.loaded_step import StepBatch
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.step_plan import StepPlan
 from mixer.run.state import Basis
-from mixer.trainer.confirmation import StepConfirmation
+from mixer.trainer.agreement import StepAgreement
 
 logger = logging.get_logger(__name__)
 
@@ -23,12 +23,12 @@ class StreamSeparation:
         basis: The trainer, the plan of the run, the run and its ranks.
         losses: The losses of the streams.
         needs_rows: Whether a hook needs rows of a known stream.
-        confirmation: Loads steps again.
+        agreement: Loads steps again.
     """
 
-    def __init__(self, basis: Basis, losses: StreamLosses, needs_rows: bool, confirmation: StepConfirmation):
+    def __init__(self, basis: Basis, losses: StreamLosses, needs_rows: bool, agreement: StepAgreement):
         self._trainer, _, self._run, _ = basis
-        self._losses, self._needs_rows, self._confirmation = losses, needs_rows, confirmation
+        self._losses, self._needs_rows, self._agreement = losses, needs_rows, agreement
         self._has_warned = False  # of rows that belong to no stream
 
     def is_by_stream(self, plan: StepPlan) -> bool:
@@ -50,7 +50,7 @@ class StreamSeparation:
             return batch
         if not (num_samples or self._losses.shows_rows):
             self._separate("The loss of this model cannot be separated by row")
-            return self._confirmation.reload(batch)
+            return self._agreement.reload(batch)
         if not num_samples:
             return batch
         collator: Any = self._trainer.data_collator
@@ -58,7 +58,7 @@ class StreamSeparation:
         found = f"data_collator={name} made {num_rows} rows of {num_samples} samples of several streams"
         if not num_rows < num_samples <= 2 * num_rows or self._needs_rows:
             self._separate(f"In step {batch.plan.step} {found}: which row is of which stream cannot be told")
-            return self._confirmation.reload(batch)
+            return self._agreement.reload(batch)
         if not self._has_warned and self._trainer.is_world_process_zero():
             self._has_warned = True
             logger.warning(

@@ -55,7 +55,7 @@ def take_over(basis: Basis, checkpoint: Path) -> Progress:
             *(checkpoint, state.global_step, state.global_step),
             *(f"{mixing.clock.num_samples:,}", "" if problem is None else f" {problem}"),
         )
-    return Progress.begun(state.global_step, trainer.args.world_size)
+    return Progress(running_losses=[0.0] * trainer.args.world_size, last_logged_step=state.global_step)
 
 
 def _other_amount(epoch: float, state: TrainerState, spans_run: bool) -> InvalidValueError | None:

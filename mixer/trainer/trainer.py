@@ -16,6 +16,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.loading.build import resolve_budget, resolve_policy
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
+from mixer.losses.stream_losses import StreamLosses
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements.hooks.target_rows import split_targets
 from mixer.mixture.clock import Budget
@@ -29,9 +30,11 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.class_checks import check_output_folder
 from mixer.run.config import options_in
-from mixer.run.loading import LoadingRules, data_seed
+from mixer.run.loading import data_seed
 from mixer.run.plan import Options
 from mixer.run.probing import Probing
+from mixer.run.samples import LoadingRules
+from mixer.run.state import PresentStep
 from mixer.schedules.base import Schedule
 from mixer.trainer.checks.overrides import check_class, check_trainer_keywords
 from mixer.trainer.checks.shared_rows import tell_shared_rows
@@ -42,9 +45,9 @@ from mixer.trainer.failures import reports_errors_to_all_ranks
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
-from mixer.trainer.parts import Parts
+from mixer.trainer.parts import Parts, parts_of
+from mixer.trainer.preparation import StreamPreparation
 from mixer.trainer.training import Training
-from mixer.trainer.trl.preparation import StreamPreparation
 from mixer.utils.text import safe_names
 
 
@@ -133,7 +136,6 @@ class MixingMixin(Trainer):
         length = _shown_length(args, streams, config.epoch_size, config.chosen_budget(budget))
         self._preparation = StreamPreparation(self, streams, length)
         self._rules = self._new_rules(config.max_samples_per_micro_batch)
-        self._evaluation = StreamEvaluation(self, by_set)
         prepares, tokenizer = hasattr(super(), "_prepare_dataset"), kwargs.get("processing_class")
         stand_in = self._preparation.stand_in(prepares, args, tokenizer)
         if positional or not takes_names:
@@ -163,8 +165,10 @@ class MixingMixin(Trainer):
             evaluated_on_training_rows=overlap,
         )
         if streams:
-            self._built = Parts(self, streams, options, self._evaluation, self._rules)
-            self._training = Training(self._built)
+            self._built = parts_of(self, streams, options, self._rules, by_set)
+            self._training, self._evaluation = Training(self._built), self._built.evaluation
+        else:
+            self._evaluation = StreamEvaluation(self, StreamLosses(self, PresentStep()), by_set)
 
     # ---- What users look at ----
 
@@ -472,23 +476,9 @@ class MixingMixin(Trainer):
         self._training.check_decisions()
         self._parts.checkpoints.write(super()._save_checkpoint, model, trial)
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        self._parts.checkpoints.save_optimizer(super()._save_optimizer_and_scheduler, output_dir)
-
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         with self._parts.resuming.loading_optimizer():
             super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        self._parts.checkpoints.save_states(super()._save_rng_state, output_dir)
-
-    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
-        return super()._remove_unused_columns(dataset, description) if self._rules.removes_columns else dataset
-
-    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
-        if not self._rules.removes_columns:
-            return data_collator
-        return super()._get_collator_with_removed_columns(data_collator, description)
 
     # ---- TRL's private methods: only trainers that have them call these ----
 

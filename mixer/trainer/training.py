@@ -71,7 +71,7 @@ class Training:
 
     def _train(self, train: Callable[..., Any], requested: str | bool | None, *args: Any, **kwargs: Any) -> Any:
         training_args = self._trainer.args
-        self._parts.recovery.begin_run()
+        self._parts.agreement.begin_run()
         trial = args[0] if args else kwargs.get("trial")
         with (
             reporting_to_all_ranks(self._place, lambda: training_args.ddp_timeout),
@@ -155,18 +155,18 @@ class Training:
         mixing = run.mixing if is_run else run.mixing.preview_copy()
         feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
         loader = self._parts.loading.new_loader(
-            *(mixing, feed, self._parts.differences.specifics),
+            *(mixing, feed),
             splitting=(lambda: run.splitting) if is_run else (lambda: splitting),
             is_preview=not is_run,
         )
         splitting = Splitting(
             loader.configured_cap,
             by_stream=self._one_stream_each,
-            keeps_samples=self._plan.keeps_samples or self._parts.recovery.is_on,
+            keeps_samples=self._plan.keeps_samples or self._parts.agreement.is_on,
         )
         if is_run:
             run.loader, run.feed, run.splitting = loader, feed, splitting
-            if self._parts.recovery.is_on:
+            if self._parts.agreement.is_on:
                 run.splitting = replace(splitting, cap=self._parts.resuming.lowered(splitting.cap))
         return loader
 
@@ -175,7 +175,7 @@ class Training:
         args = self._trainer.args
         self._parts.loop.begin_run()
         # Callbacks, evaluation and checkpoints see the user's value.
-        self._held.enter_context(self._parts.arguments.held(auto_find_batch_size=self._parts.recovery.is_on))
+        self._held.enter_context(self._parts.arguments.held(auto_find_batch_size=self._parts.agreement.is_on))
         self._parts.search.begin_run()
         # The first samples of one rank decide for all ranks.
         self._one_stream_each = bool(self._ranks.max_over_ranks(int(self._one_stream_each)))
@@ -212,7 +212,7 @@ class Training:
         for hook in self._parts.hooks:
             hook.prepare(self._trainer.model_wrapped)
         self._parts.loop.prepare()
-        self._parts.recovery.prepare()
+        self._parts.agreement.prepare()
         self._held.enter_context(self._parts.steps.replacing_training_step())
 
     def after_step(self, act: Callable[..., None], tr_loss: Any, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
@@ -220,11 +220,14 @@ class Training:
 
         def log_save_evaluate() -> None:
             self._parts.checkpoints.note_step(grad_norm, kwargs.get("learning_rate"))
-            act(tr_loss, grad_norm, *args, **kwargs)
+            if self._trainer.control.should_log:
+                with self._parts.log.adding_entries():
+                    act(tr_loss, grad_norm, *args, **kwargs)
+            else:
+                act(tr_loss, grad_norm, *args, **kwargs)
 
         model, trial = args[:2]
-        with self._parts.log.adding_entries():
-            self._parts.loop.after_step(log_save_evaluate, model, trial)
+        self._parts.loop.after_step(log_save_evaluate, model, trial)
 
     def check_decisions(self) -> None:
         """Ends all ranks if a policy or a method failed on one of them: a checkpoint would lack a decision."""

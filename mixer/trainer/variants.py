@@ -1,4 +1,4 @@
-"""MixingSeq2SeqTrainer, and trainers without weights that only plan and load."""
+"""MixingSeq2SeqTrainer, and models without weights, whose trainers only plan and load."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,16 +21,10 @@ class MixingSeq2SeqTrainer(MixingMixin, Seq2SeqTrainer):
     """
 
 
-def weightless(kind: type[MixingMixin]) -> type[Any]:
-    """Makes a trainer for a model on torch's meta device, to inspect the batches of a run; it cannot train."""
-
-    def stay(_self: Any, _model: Any, _device: Any) -> None:
-        """Does nothing: meta tensors have no values to move."""
-
-    return type(f"Weightless{kind.__name__}", (kind,), {"_move_model_to_device": stay})
-
-
 def stay_on_meta(model: Any) -> Any:
-    """Makes a model on torch's meta device stay there, whatever device it is sent to; returns it."""
+    """Makes a model on torch's meta device stay there, whatever device it is sent to; returns it.
+
+    Its tensors have no values to move. A trainer of it shows the batches of a run, but cannot train.
+    """
     model.to = lambda *_args, **_kwargs: model
     return model

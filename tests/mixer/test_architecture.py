@@ -27,7 +27,7 @@ PLUG_INS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 # Rooms from the ground up: a room imports rooms below it. Several between two bars do not know each other.
 ROOMS = {
     "mixer": "utils|measurements|distributed schedules|policies|mixture|models|gradients|loading|ledger|run"
-    "|checkpoint losses|measurements.hooks|trainer"
+    "|checkpoint losses|measurements.hooks|trainer.checks trainer.evaluation|trainer|trainer.trl"
     "|tools.console|tools.records|tools.report|tools.recipe|tools.analysis|tools.cli",
     "replay": "storage shared|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
     "tasks": "sources mlp text_domains task_folders|task|heads sequences generation|score metrics|harness methods"
@@ -46,7 +46,8 @@ MODULES = sorted(
 )
 # What reads files of data reads them as recipes do. Nothing else outside of the tools imports a tool.
 READING_FILES = {(("tasks", room), ("mixer", "tools.recipe")) for room in ("sources", "sequences")}
-FACES = {f"{package}.{name}" for package in ROOMS for name in ("__init__", "__main__")}  # see every room
+# These see every room.
+FACES = {f"{package}.{name}" for package in ROOMS for name in ("__init__", "__main__")} | {"mixer.trainer.__init__"}
 
 
 @functools.cache
@@ -79,8 +80,11 @@ def _named(module: str) -> set[str]:
 
 def _room(module: str) -> tuple[str, str]:
     package, *rest = module.split(".")
-    if rest[:1] == ["tools"] or rest[:2] == ["measurements", "hooks"]:
-        return package, ".".join(rest[:2]) if rest[1:] not in ([], ["__init__"]) else "tools"
+    within = ".".join(rest[:2])
+    if rest[:1] == ["tools"]:
+        return package, within if rest[1:] not in ([], ["__init__"]) else "tools"
+    if (package, within) in LEVELS:
+        return package, within
     return package, rest[0] if rest else "__init__"
 
 

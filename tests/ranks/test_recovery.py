@@ -69,8 +69,8 @@ def repeated(where: str, folder: Path) -> dict[str, Any]:
     """A run in which rank 1 cannot hold more than 2 rows: what was run, and which steps were synchronised."""
     fault = Fault(model := build_model("llama"), where=where)
     trainer = _trainer(folder / where, model)
-    armed = Mock(wraps=trainer._parts.recovery._train_repeatably)
-    trainer._parts.recovery._train_repeatably = armed
+    armed = Mock(wraps=trainer._parts.agreement.train_repeatably)
+    trainer._parts.agreement.train_repeatably = armed
     trainer.train()
     totals = trainer.ledger.timings()["total"].tolist() if trainer.is_world_process_zero() else []
     cap = trainer._parts.run.splitting.cap.max_samples

@@ -148,7 +148,7 @@ def test_what_a_callback_asks_for_on_one_rank_all_ranks_do(results: Results) -> 
 def test_a_full_disk_ends_both_ranks_with_what_is_safe_and_both_go_on(results: Results) -> None:
     for rank, (told, *ends) in enumerate(result["full"] for result in results):
         assert told.startswith(("", "RemoteError: rank 0 failed: ")[rank] + "WriteError: [Errno 28] ")
-        assert "checkpoint-4, its optimizer, could not be written (No space left on device: " in told
+        assert "checkpoint-4, what the Trainer keeps, could not be written (No space left on device: " in told
         assert "full/checkpoint-2 with train(resume_from_checkpoint=True)" in told
         assert ends == [2, 6]
 

@@ -28,10 +28,10 @@ from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.step_plan import StepPlan, StreamShare
 from mixer.models.side_state import checkpointing_kept, gradients_stashed, model_restored
-from mixer.models.trl_metrics import metrics_restored
 from mixer.run.hf_compat import collator_removing_columns, prepare_inputs
-from mixer.run.loading import StreamLoading
+from mixer.run.samples import StreamSamples
 from mixer.run.state import Basis
+from mixer.run.trl_metrics import metrics_restored
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.device import is_out_of_memory
 from mixer.utils.errors import wrong_value
@@ -48,12 +48,12 @@ class AuxiliaryPasses:
     Args:
         basis: The trainer, the plan of the run, the run and its ranks.
         losses: The losses of the streams.
-        loading: Collates samples.
+        samples: Collates samples.
     """
 
-    def __init__(self, basis: Basis, losses: StreamLosses, loading: StreamLoading):
+    def __init__(self, basis: Basis, losses: StreamLosses, samples: StreamSamples):
         self.trainer, self.plan, self.run, self.ranks = basis
-        self.losses, self._loading = losses, loading
+        self.losses, self._samples = losses, samples
         self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
 
     @property
@@ -146,7 +146,7 @@ class AuxiliaryPasses:
 
     def inputs_of_columns(self, columns: Columns) -> dict[str, Any]:
         """Makes inputs of whole columns, as the default collator does of samples, for `prepared`."""
-        return self._loading.model_columns(columns)
+        return self._samples.model_columns(columns)
 
     def prepare_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Moves inputs to the device of the model."""

@@ -183,10 +183,11 @@ class Recipe:
         training: Any = copy.copy(self.training)
         if not has_weights:
             training.precompute_ref_log_probs = False  # of DPO
+            stay_on_meta(model)
         with in_words_of_recipes():
             if training.process_index == 0:
                 tell_shared_documents(built, sets)
-            trainer = trainer_class(self.trainer, has_weights)(
+            trainer = trainer_class(self.trainer)(
                 model=model,
                 args=training,
                 train_dataset=[one.stream for one in built.values()],

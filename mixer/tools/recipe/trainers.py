@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from mixer.tools.recipe.model import ModelRecipe, Task
 from mixer.trainer.trainer import MixingTrainer
-from mixer.trainer.variants import weightless
 from mixer.utils.errors import InvalidValueError
 
 TrainerName = Literal["sft", "dpo", "reward"]
@@ -49,15 +48,9 @@ KINDS: Mapping[str, TrainerKind] = {
 }
 
 
-def trainer_class(name: str | None, has_weights: bool) -> type[Any]:
-    """Returns the class of the trainer.
-
-    Args:
-        name: Its name; `None` for `MixingTrainer`.
-        has_weights: Whether the model has weights.
-    """
-    kind = MixingTrainer if name is None else KINDS[name].load(KINDS[name].trainer)
-    return kind if has_weights else weightless(kind)
+def trainer_class(name: str | None) -> type[Any]:
+    """Returns the class of the trainer, by its name; `None` for `MixingTrainer`."""
+    return MixingTrainer if name is None else KINDS[name].load(KINDS[name].trainer)
 
 
 def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:

@@ -1,6 +1,6 @@
 """Checks that all data sets of a run number the classes of a head alike."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -14,10 +14,9 @@ from mixer.mixture.stream import Stream, is_iterable
 from mixer.models.class_names import NamedClasses, check_same_classes, find_class_names, warn_of_config
 from mixer.models.labels import IGNORED, LABEL_COLUMNS, check_label_values, num_classes_of
 from mixer.models.token_ids import check_token_column, num_tokens_of
-from mixer.run.loading import goes_by_first
 from mixer.run.plan import RunPlan
-from mixer.trainer.evaluation.evaluation import StreamEvaluation
-from mixer.trainer.streams_that_differ import StreamDifferences, try_user_code
+from mixer.run.samples import StreamSamples, goes_by_first, try_user_code
+from mixer.trainer.checks.labels import called_head
 from mixer.utils.random_state import drawn_places
 from mixer.utils.text import listed
 
@@ -27,7 +26,10 @@ _MOST_TRIED = 32  # samples of a data set
 
 
 def check_classes(
-    trainer: Trainer, plan: RunPlan, differences: StreamDifferences, evaluation: StreamEvaluation
+    trainer: Trainer,
+    plan: RunPlan,
+    samples: StreamSamples,
+    like: Callable[[str], tuple[Stream | None, str | None]],
 ) -> None:
     """Refuses streams and evaluation sets of one head whose `ClassLabel`s have other numbers for the same classes.
 
@@ -36,8 +38,8 @@ def check_classes(
     Args:
         trainer: The trainer.
         plan: The plan of the run.
-        differences: How the streams differ.
-        evaluation: Its evaluations.
+        samples: The samples of the streams.
+        like: Returns the stream that an evaluation set is treated like, and its head.
 
     Raises:
         ValueError: Names both data sets, and the call that renumbers one.
@@ -52,18 +54,17 @@ def check_classes(
     splits = plan.target_splits
     rows = {} if splits is None else splits.rows
     parts += [(f"targets[{name!r}]", name, own) for name, own in rows.items()]
-    evaluated = [(called, own, *evaluation.stream_and_task_of(name)) for called, name, own in parts]
-    for called, own, like, task in evaluated:
-        if trainer.args.eval_strategy != "no" and _is_stock(trainer, like):
-            head = f"the head {task!r}" if task else "the model's head"
-            check_label_values(called, own, num_classes_of(model, task), head)
+    evaluated = [(called, own, *like(name)) for called, name, own in parts]
+    for called, own, stream, task in evaluated:
+        if trainer.args.eval_strategy != "no" and _is_stock(trainer, stream):
+            check_label_values(called, own, num_classes_of(model, task), called_head(task))
             if (num_tokens := num_tokens_of(model)) is not None:
                 check_token_column(called, own, num_tokens)
     trained = [
         (f"Stream {own.name!r}", own.dataset, own, task) for own, task in zip(plan.streams, plan.tasks, strict=True)
     ]
-    found = [one for own in (*trained, *evaluated) if (one := _named(trainer, differences, *own)) is not None]
-    by_head = check_same_classes(one for one in found if one.names)
+    found = [classes for own in (*trained, *evaluated) if (classes := _named(trainer, samples, *own)) is not None]
+    by_head = check_same_classes(classes for classes in found if classes.names)
     if "" in by_head:
         warn_of_config(model, by_head[""])
     if trainer.is_world_process_zero():
@@ -94,7 +95,7 @@ def _is_stock(trainer: Trainer, stream: Stream | None) -> bool:
 
 
 def _named(
-    trainer: Trainer, differences: StreamDifferences, called: str, dataset: Any, stream: Stream | None, task: str | None
+    trainer: Trainer, samples: StreamSamples, called: str, dataset: Any, stream: Stream | None, task: str | None
 ) -> NamedClasses | None:
     """Finds the names of a data set's classes; `None` without labels, or if code of the user renumbers them."""
     if stream is not None and stream.compute_loss_func is not None:
@@ -106,7 +107,7 @@ def _named(
         column = next((column for column in columns if _has_numbers(dataset, column)), None)
         is_single = column is not None and num_classes_of(trainer.model, task) is not None
         return NamedClasses(called, name, (), column, task or "") if is_single else None
-    if found is None or not _keeps_numbers(trainer, differences, dataset, stream, found[0]):
+    if found is None or not _keeps_numbers(trainer, samples, dataset, stream, found[0]):
         return None
     return NamedClasses(called, name, found[1], found[0], task or "", is_iterable(dataset))
 
@@ -116,9 +117,7 @@ def _has_numbers(dataset: Any, column: str) -> bool:
     return str(getattr(features.get(column), "dtype", "")).startswith("int")
 
 
-def _keeps_numbers(
-    trainer: Trainer, differences: StreamDifferences, dataset: Any, stream: Stream | None, column: str
-) -> bool:
+def _keeps_numbers(trainer: Trainer, samples: StreamSamples, dataset: Any, stream: Stream | None, column: str) -> bool:
     """Whether the model gets the numbers in a column, as far as some samples tell: preprocessing may change them."""
     if not isinstance(dataset, datasets.Dataset) or not len(dataset):
         return True
@@ -127,10 +126,10 @@ def _keeps_numbers(
     preprocess = None if stream is None else stream.preprocess
     places = drawn_places(len(dataset), _MOST_TRIED, 0).tolist()
     numbers = dataset.with_format(None).select_columns([column])[places][column]
-    samples, labels = preprocessed(dataset, preprocess), None
+    rows, labels = preprocessed(dataset, preprocess), None
     for place, own in zip(places, numbers, strict=True):
         with try_user_code(f"A sample of stream {column!r} cannot be read."):
-            inputs = differences.trial_batch_like(stream, samples[place])
+            inputs = samples.trial_batch_like(stream, rows[place])
             labels = None if inputs is None else inputs.get("labels")
         if isinstance(labels, Tensor) and not {*labels.flatten().tolist(), IGNORED} <= {*np.ravel(own), IGNORED}:
             return False

@@ -11,8 +11,8 @@ from transformers.utils import logging
 from mixer.measurements import required
 from mixer.measurements.measurement import Requirement
 from mixer.run.argument_support import REFUSED
+from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
-from mixer.trainer.method import Method
 
 _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 _NO_GRADIENTS = "no rank has a whole gradient of its own"
@@ -130,7 +130,7 @@ def _of_step(engine: Engine, plan: RunPlan) -> Iterator[str]:
     why = f"{engine.name} makes the optimizer step in the last backward of a step"
     if plan.config.nonfinite == "skip":
         yield (f"nonfinite='skip' needs the losses of all ranks, but {why}. Use 'warn', 'raise' or another engine.")
-    late = [method.name for method in plan.methods if type(method).end_backward is not Method.end_backward]
+    late = [method.name for method in plan.methods if type(method).end_backward is not StepHook.end_backward]
     if late:
         yield f"{', '.join(late)}: would see the gradient too late, since {why}. Use DDP or FSDP2."
 

@@ -92,12 +92,12 @@ def _may_call_parent(method: Any, name: str) -> bool:
     if code is None or _mentions(code, name):
         return True
     wrapped = [cell.cell_contents for cell in method.__closure__ or () if inspect.isfunction(cell.cell_contents)]
-    return any(_may_call_parent(one, name) for one in wrapped)
+    return any(_may_call_parent(function, name) for function in wrapped)
 
 
 def _mentions(code: CodeType, name: str) -> bool:
     inner = [value for value in code.co_consts if isinstance(value, CodeType)]
-    return not {"super", name}.isdisjoint(code.co_names) or any(_mentions(one, name) for one in inner)
+    return not {"super", name}.isdisjoint(code.co_names) or any(_mentions(function, name) for function in inner)
 
 
 def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[str]) -> None:

@@ -132,7 +132,7 @@ def warn_of_ungrouped(streams: Sequence[Stream], args: TrainingArguments) -> Non
         streams: The streams.
         args: Training arguments.
     """
-    ordered = [one.name for one in streams if one.is_iterable or not (one.is_memory or one.shuffle)]
+    ordered = [stream.name for stream in streams if stream.is_iterable or not (stream.is_memory or stream.shuffle)]
     if ordered and args.train_sampling_strategy == "group_by_length" and args.process_index == 0:
         logger.warning(
             "train_sampling_strategy='group_by_length' keeps the order of the streams %s, which are iterable or have "

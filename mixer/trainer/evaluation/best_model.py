@@ -11,7 +11,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from transformers.utils import logging
 
 from mixer.policies.objective import Objective
-from mixer.utils.attributes import attributes_held
+from mixer.run.replaced_methods import replaced
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import folder_name, make_folder, write_json
 from mixer.utils.text import did_you_mean, safe_name
@@ -110,7 +110,7 @@ def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
     sets, is_loss = trainer.eval_dataset, key.endswith(_SUFFIX)
     adds = [
         *(kind for kind in type(trainer).__mro__ if {"evaluation_loop", "prediction_step"} & vars(kind).keys()),
-        *(type(one) for one in trainer.callback_handler.callbacks if type(one).on_evaluate != _NO_CALL),
+        *(type(callback) for callback in trainer.callback_handler.callbacks if type(callback).on_evaluate != _NO_CALL),
     ]
     if not is_loss and not all(map(_is_ours, adds)):
         return True
@@ -170,11 +170,11 @@ def early_stopping_by_its_metric(trainer: Any, seen: Collection[str] | None = No
         Nothing.
     """
     metric = _key_of(trainer.args.metric_for_best_model)
-    with contextlib.ExitStack() as replaced:
+    with contextlib.ExitStack() as stack:
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback) and (seen is None or metric in seen):
                 shown = partial(_show_metric, callback.on_evaluate, metric)
-                replaced.enter_context(attributes_held(callback, on_evaluate=shown))
+                stack.enter_context(replaced(callback, on_evaluate=shown))
         yield
 
 
@@ -228,7 +228,7 @@ def save_best_of_each(
     for name, values in found.items():
         value, key = values.get(metric, math.nan), f"{prefix}_{name}_{metric}"
         before = [entry[key] for entry in trainer.state.log_history if key in entry and entry["step"] < step]
-        if math.isnan(value) or any(sign * value >= sign * one for one in before):
+        if math.isnan(value) or any(sign * value >= sign * earlier for earlier in before):
             continue
         folder = folder_of(trainer.args.output_dir, name)
         if trainer.args.should_save:

@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import Trainer
 from transformers.utils import logging
@@ -17,13 +17,14 @@ from mixer.losses.set_loss import SetLoss
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.stream import Stream
 from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_task
-from mixer.models.trl_metrics import name_by_set
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
+from mixer.run.replaced_methods import replaced
+from mixer.run.samples import StreamSamples
 from mixer.run.state import Basis
+from mixer.run.trl_metrics import name_by_set
 from mixer.trainer.evaluation.best_model import early_stopping_by_its_metric, save_best_of_each
 from mixer.trainer.evaluation.evaluation_sets import checking_metrics, lack_of_labels
-from mixer.trainer.streams_that_differ import StreamDifferences
 from mixer.utils.attributes import attributes_held
 from mixer.utils.text import safe_name, safe_names
 
@@ -31,54 +32,59 @@ _PREFIX = "eval_"
 logger = logging.get_logger(__name__)
 
 
+class EvaluatedMixture(NamedTuple):
+    """What a trainer with streams knows of their evaluation.
+
+    Attributes:
+        basis: The trainer, the plan of the run, the run and its ranks.
+        samples: The samples of the streams.
+        agree: Makes ranks agree on what callbacks ask for.
+    """
+
+    basis: Basis
+    samples: StreamSamples
+    agree: Callable[[], None]
+
+
 class StreamEvaluation:
     """Evaluates the set named like a stream with that stream's collator, labels, loss and head.
 
     Args:
-        trainer: The trainer.
+        trainer: The trainer, after the construction of its parent class.
+        losses: The losses of the streams.
         metrics_by_set: The option `compute_metrics` as a dict with one function per set.
+        mixture: What a trainer with streams knows of their evaluation.
+
+    Raises:
+        ValueError: If a set is empty, the head to evaluate it with is unknown, or a target has no labels.
     """
 
-    def __init__(self, trainer: Trainer, metrics_by_set: Mapping[str, Callable[..., Any]] | None = None):
-        self._trainer, self._metrics_by_set = trainer, metrics_by_set
-        self.set_loss = SetLoss(trainer)
-        self._streams: Sequence[Stream] = ()
-        self._joined: Basis | None = None
-        self._tasks: tuple[str | None, ...] = ()
-        self._agree: Callable[[], None] | None = None
+    def __init__(
+        self,
+        trainer: Trainer,
+        losses: StreamLosses,
+        metrics_by_set: Mapping[str, Callable[..., Any]] | None = None,
+        mixture: EvaluatedMixture | None = None,
+    ):
+        self._trainer, self._metrics_by_set, self._mixture = trainer, metrics_by_set, mixture
+        self.set_loss = SetLoss(trainer, losses)
+        self._streams: Sequence[Stream] = () if mixture is None else mixture.samples.streams
+        self._tasks: tuple[str | None, ...] = () if mixture is None else mixture.samples.tasks
         self.prefix: str | None = None  # of the sets of a dict while they are evaluated
         self.task: str | None = None  # of the set that is evaluated
         self._options: Mapping[str, Any] = {}  # for all sets of a dict
         self._set: str | None = None  # the set of a dict that is evaluated
         self._own_metrics: set[str] = set()  # names of those that TRL's trainer adds to each set's
         self._stream: Stream | None = None
-        self._without_labels: set[str] = set()  # sets that have no loss
         self.warned_metrics: set[str] = set()  # metrics of the best model that were not finite
+        # Sets that have no loss.
+        self._without_labels = set() if mixture is None else set(self._check_sets(losses, mixture))
 
-    @property
-    def has_metrics(self) -> bool:
-        """Whether the user computes metrics."""
-        return self._metrics_by_set is not None or self._trainer.compute_metrics is not None
-
-    def connect(
-        self, basis: Basis, losses: StreamLosses, differences: StreamDifferences, agree: Callable[[], None]
-    ) -> None:
-        """Connects it with the runs of a trainer, and refuses sets that cannot be evaluated.
-
-        Args:
-            basis: The trainer, the plan of the run, the run and its ranks.
-            losses: The losses of the streams.
-            differences: How the streams differ.
-            agree: Makes ranks agree on what callbacks ask for.
-
-        Raises:
-            ValueError: If a set is empty, the head to evaluate it with is unknown, or a target has no labels.
-        """
-        self._joined, self._agree, plan = basis, agree, basis.plan
-        self._streams, self._tasks = plan.streams, plan.tasks
-        self.set_loss.connect(losses)
-        lack_of = partial(lack_of_labels, self._trainer, losses, differences)
-        for name, rows in {} if plan.target_splits is None else plan.target_splits.rows.items():
+    def _check_sets(self, losses: StreamLosses, mixture: EvaluatedMixture) -> Iterator[str]:
+        """Refuses sets that cannot be evaluated; yields those without a loss."""
+        lack_of = partial(lack_of_labels, self._trainer, losses, mixture.samples)
+        splits = mixture.basis.plan.target_splits
+        for name, rows in {} if splits is None else splits.rows.items():
             called = f"The target {name!r} of the objective"
             if (lack := lack_of(called, rows, self._stream_of(name))) is not None:
                 raise ValueError(f"{called} has no loss: {lack}")
@@ -92,9 +98,9 @@ class StreamEvaluation:
                     f"{called} is empty: it has no loss. Add samples, leave it out, or set eval_strategy='no'."
                 )
             if isinstance(dataset, Sized) and (lack := lack_of(called, dataset, stream)) is not None:
-                self._without_labels.add(name)
                 if self._trainer.is_world_process_zero():
                     logger.warning("%s has no loss: %s", called, lack)
+                yield name
 
     def _stream_of(self, name: str) -> Stream | None:
         only = self._streams[0] if len(self._streams) == 1 else None  # a set of any name belongs to a single stream
@@ -129,16 +135,16 @@ class StreamEvaluation:
         is_several = isinstance(sets, dict)
         with self._evaluating_sets(metric_key_prefix, options) if is_several else self._evaluating(name):
             metrics = evaluate(**own, **options)
-        if isinstance(sets, dict) and self._joined is not None:
-            self._summarise(self._joined, metrics, metric_key_prefix, sets)
-        if trainer.is_in_train and self.prefix is None and self._agree is not None:  # callbacks have seen all sets
-            self._agree()
+        if isinstance(sets, dict) and self._mixture is not None:
+            self._summarise(self._mixture.basis, metrics, metric_key_prefix, sets)
+        if trainer.is_in_train and self.prefix is None and self._mixture is not None:  # callbacks have seen all sets
+            self._mixture.agree()
         return metrics
 
-    def _summarise(self, joined: Basis, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
+    def _summarise(self, basis: Basis, metrics: dict[str, float], prefix: str, sets: Mapping[str, Any]) -> None:
         """Adds the mean and the worst loss of several sets, and the mean of each metric that all of them have."""
         trainer: Any = self._trainer
-        run, plan = joined.run, joined.plan
+        run, plan = basis.run, basis.plan
         by_set, keys = metrics_by_set(metrics, prefix, sets), {name: f"{prefix}_{name}_loss" for name in sets}
         losses = {name: metrics[key] for name, key in keys.items() if key in metrics}
         labelled = {
@@ -208,29 +214,35 @@ class StreamEvaluation:
     def _evaluating(self, name: str) -> Iterator[None]:
         """Treats a set like the stream of its name."""
         stream = self._stream_of(name)
-        own: dict[str, Any] = {}
+        functions = {"compute_metrics": self._metrics_of(name)}
+        for attribute in ("compute_loss_func", "data_collator"):
+            if getattr(stream, attribute, None) is not None:
+                functions[attribute] = getattr(stream, attribute)
+        label_names = getattr(stream, "label_names", None) or self._trainer.label_names
+        task, own_set = self._task_of(name, stream), None if self.prefix is None else name
+        with (
+            replaced(self._trainer, **functions),
+            attributes_held(self._trainer, label_names=label_names),
+            attributes_held(self, _stream=stream, task=task, _set=own_set),
+        ):
+            try:
+                yield
+            except KeyError as error:
+                note_removed_columns(self._trainer, error)
+                raise
+
+    def _metrics_of(self, name: str) -> Callable[..., Any] | None:
+        """Returns the function that computes the metrics of a set, which are checked."""
+        compute_metrics = self._trainer.compute_metrics
         if self._metrics_by_set is not None:
-            own["compute_metrics"] = self._metrics_by_set.get(name)
+            compute_metrics = self._metrics_by_set.get(name)
             if name not in self._metrics_by_set and self.prefix is None:
                 logger.warning(
                     "compute_metrics is a dict by set and has no entry %r: name the set with metric_key_prefix, as in "
                     "'eval_NAME' or 'test_NAME'.",
                     name,
                 )
-        compute_metrics = own.get("compute_metrics", self._trainer.compute_metrics)
-        if compute_metrics is not None:
-            own["compute_metrics"] = checking_metrics(compute_metrics, name)
-        for attribute in ("label_names", "compute_loss_func", "data_collator"):
-            if getattr(stream, attribute, None) is not None:
-                own[attribute] = getattr(stream, attribute)
-        task, own_set = self._task_of(name, stream), None if self.prefix is None else name
-        set_up = attributes_held(self, _stream=stream, task=task, _set=own_set)
-        with attributes_held(self._trainer, **own), set_up:
-            try:
-                yield
-            except KeyError as error:
-                note_removed_columns(self._trainer, error)
-                raise
+        return None if compute_metrics is None else checking_metrics(compute_metrics, name)
 
     def _task_of(self, name: str, stream: Stream | None) -> str | None:
         """Returns the model's argument `task` for a set; raises a `ValueError` if it is needed but unknown."""
@@ -255,9 +267,9 @@ class StreamEvaluation:
 
     def check_length(self, dataloader: Any) -> None:
         """Refuses a set whose length differs between ranks: they would wait for each other forever."""
-        if self._joined is not None and self._trainer.args.world_size > 1:
+        if self._mixture is not None and self._trainer.args.world_size > 1:
             dataset = getattr(dataloader, "dataset", None)
-            lengths = self._joined.ranks.gather(len(dataset) if isinstance(dataset, Sized) else "no length")
+            lengths = self._mixture.basis.ranks.gather(len(dataset) if isinstance(dataset, Sized) else "no length")
             if len(set(lengths)) > 1:
                 by_rank = ", ".join(f"{length} on rank {rank}" for rank, length in enumerate(lengths))
                 raise ValueError(
@@ -289,18 +301,22 @@ class StreamEvaluation:
         else:
             eval_dataset = self._like_stream(sets if eval_dataset is None else eval_dataset)
         with attributes_held(self._trainer, eval_dataset=sets):
-            return self._forget_loader(make(eval_dataset))
+            return self._new_loader(make, eval_dataset)
 
     def test_loader(self, make: Callable[[Any], Any], test_dataset: Any) -> Any:
         """Makes the loader of a test set, preprocessed like its stream; see `Trainer.get_test_dataloader`."""
-        return self._forget_loader(make(self._like_stream(test_dataset)))
+        return self._new_loader(make, self._like_stream(test_dataset))
 
     def _like_stream(self, dataset: Any) -> Any:
         stream = self._stream
         return dataset if stream is None or dataset is None else preprocessed(dataset, stream.preprocess)
 
-    def _forget_loader(self, loader: Any) -> Any:
-        """Makes accelerate forget a loader: it keeps every one that it prepares, one per set and evaluation."""
+    def _new_loader(self, make: Callable[[Any], Any], dataset: Any) -> Any:
+        """Makes a loader that accelerate forgets: it keeps every one that it prepares, one per set and evaluation."""
+        args, rules = self._trainer.args, None if self._mixture is None else self._mixture.samples.rules
+        removes = args.remove_unused_columns if rules is None else rules.removes_columns
+        with attributes_held(args, remove_unused_columns=removes):
+            loader = make(dataset)
         prepared = getattr(self._trainer.accelerator, "_dataloaders", [])
-        prepared[:] = [one for one in prepared if one is not loader]
+        prepared[:] = [other for other in prepared if other is not loader]
         return loader

@@ -14,7 +14,7 @@ from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import is_dataset
 from mixer.models.labels import find_lack_of_labels
-from mixer.trainer.streams_that_differ import StreamDifferences, try_user_code
+from mixer.run.samples import StreamSamples, try_user_code
 from mixer.utils.random_state import drawn_places
 
 _MOST_LOOKED_AT = 100  # samples of a set in search of a label
@@ -66,14 +66,14 @@ def check_evaluation_names(eval_dataset: Any) -> None:
 
 
 def lack_of_labels(
-    trainer: Any, losses: StreamLosses, differences: StreamDifferences, called: str, dataset: Any, stream: Stream | None
+    trainer: Any, losses: StreamLosses, samples: StreamSamples, called: str, dataset: Any, stream: Stream | None
 ) -> str | None:
     """Looks for a label that counts in a data set.
 
     Args:
         trainer: The trainer.
         losses: The losses of the streams.
-        differences: How the streams differ.
+        samples: The samples of the streams.
         called: What the data set is called, for messages.
         dataset: The data set, which has a length.
         stream: The stream that it is treated like.
@@ -84,13 +84,13 @@ def lack_of_labels(
     has_own_loss = losses.user_computes_loss or (stream is not None and stream.compute_loss_func is not None)
     if trainer.model is None or has_own_loss or type(trainer).compute_loss != Trainer.compute_loss:
         return None
-    samples, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
+    rows, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
     places = drawn_places(num_samples, _MOST_LOOKED_AT, 0).tolist()
     for place in places:  # the first one with a label is enough
         inputs = None
         with try_user_code(f"Sample {place} of {called} cannot be read."):
-            sample = samples[place]
-            inputs = differences.trial_batch_like(stream, sample)
+            sample = rows[place]
+            inputs = samples.trial_batch_like(stream, sample)
         if inputs is None:
             return None
         lack = find_lack_of_labels(trainer.model, inputs, dataset, sample)

@@ -1,1 +1,1 @@
-"""TRL's trainers on a mixture, and the preparation of their data sets stream by stream."""
+"""TRL's trainers on a mixture of streams."""

@@ -31,9 +31,9 @@ def _full(*_: Any, **__: Any) -> None:
     [
         (checkpoint_files, "begin_writing", "its folder"),
         pytest.param(PreTrainedModel, "save_pretrained", "its model", marks=FULL),
-        pytest.param(Trainer, "_save_optimizer_and_scheduler", "its optimizer", marks=FULL),
+        pytest.param(Trainer, "_save_optimizer_and_scheduler", "what the Trainer keeps", marks=FULL),
         pytest.param(save, "write_json", "the state of its mixture", marks=FULL),
-        pytest.param(TrainerState, "save_to_json", "it,", marks=FULL),
+        pytest.param(TrainerState, "save_to_json", "what the Trainer keeps", marks=FULL),
         (checkpoint_files, "write_json", "the list of its files"),
     ],
 )

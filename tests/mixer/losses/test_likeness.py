@@ -16,9 +16,9 @@ from mixer.loading.batching import MicroBatchCap, MicroBatcher, MicroBatchOption
 from mixer.loading.collate import Loaded, Samples
 from mixer.mixture.planner import Planner
 from mixer.run.hooks import ForwardResult
+from mixer.trainer.facts import can_share_batch
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY
 from mixer.trainer.method import Method
-from mixer.trainer.streams_that_differ import can_share_batch
 from tests.helpers import Tokens
 from tests.mixer.measurements.test_probed_numbers import Opaque
 from tests.mixer.plans import make_plan

@@ -53,13 +53,13 @@ def test_a_step_that_is_repeated_is_measured_once(where: str, homogeneous: bool,
     trainer = build(tmp_path, model, probe, mixing=PiKE(1), args={"auto_find_batch_size": True, "max_steps": 2})
     limit_memory(model, 3, where)
     seen: list[Any] = []
-    halve = trainer._parts.recovery._halve
+    halve = trainer._parts.agreement._halve
 
     def look(*args: Any) -> None:
         halve(*args)
         seen.append((trainer._parts.probe._present, is_untouched(model)))
 
-    trainer._parts.recovery._halve = look  # type: ignore[method-assign]
+    trainer._parts.agreement._halve = look  # type: ignore[method-assign]
     run = train(trainer, plain=build_model("llama"))
     assert trainer._parts.run.splitting.cap.max_samples <= 3
     assert_found(trainer.ledger.gradients(), run.expected, has_variance=not homogeneous)

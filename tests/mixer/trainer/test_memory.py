@@ -1,3 +1,6 @@
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +8,7 @@ import torch
 from mixer.loading.batching import MicroBatchCap, Size
 from mixer.loading.loaded_step import MicroBatch
 from mixer.models.side_state import Snapshot
-from mixer.trainer.confirmation import SucceededSizes
+from mixer.trainer.agreement import StepAgreement
 from mixer.utils.device import is_out_of_memory
 
 
@@ -41,16 +44,16 @@ def test_the_window_closes_over_the_largest_that_went_through_after_the_first_st
     micros = [MicroBatch(inputs, np.zeros(size, dtype=np.int64), False) for inputs, size in batches]
     assert Size.largest(micros) == Size(3, 14)
     assert Size.largest([]) == Size(0, 0)
-    window = SucceededSizes()
-    assert window.is_beyond(Size(1, 1))
-    for was_first in (True, False):
-        window.record_success(Size(4, 400))
-        assert window.is_beyond(Size(4, 400)) is was_first  # the optimizer had no state yet
-    assert not window.is_beyond(Size(3, 10))
-    assert window.is_beyond(Size(5, 10))
-    assert window.is_beyond(Size(1, 401))
-    window.record_success(Size(1, 401))
-    assert not window.is_beyond(Size(4, 401))
+    trainer: Any = SimpleNamespace(args=SimpleNamespace(auto_find_batch_size=True))
+    agreement = StepAgreement((trainer, None, None, None), None, [], None)  # type: ignore[arg-type]
+    agreement.begin_run()
+    are_larger = []
+    # The optimizer had no state in the first step.
+    for largest in [(4, 400), (4, 400), (4, 400), (3, 10), (5, 10), (1, 401), (5, 401)]:
+        agreement._largest = Size(*largest)
+        are_larger.append(agreement._is_larger)
+        agreement.note_trained()
+    assert are_larger == [True, True, False, False, True, True, False]
 
 
 def test_what_counts_as_out_of_memory() -> None:

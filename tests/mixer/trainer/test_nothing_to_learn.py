@@ -133,13 +133,6 @@ def test_metrics_are_numbers_by_name(tmp_path: Path, found: Any) -> None:
         trainer.train()
 
 
-def test_an_evaluation_on_training_data_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = Tokens(12, 1, KIND)
-    _trainer(tmp_path, {"a": data}, eval_dataset={"b": data, "c": Tokens(6, 2, KIND)}, **EVALUATES)
-    [told] = _told(caplog, "are trained on")
-    assert "12 of 12 rows of eval_dataset['b'] are in the stream 'a'" in told
-
-
 @pytest.mark.parametrize("below", ["", "run"])
 def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")

@@ -1,12 +1,14 @@
-"""No constructor of a part changes another one, the trainer or a stream: what is built depends on no order."""
+"""No constructor of a part changes another one, the trainer or a stream; the parts of a step are few."""
 
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mixer import MixingTrainer
 from mixer.trainer import parts
-from tests.mixer.trainer.runs import make
+from tests.mixer.trainer.runs import make, train
 
 
 def test_no_constructor_changes_what_is_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,5 +34,26 @@ def test_no_constructor_changes_what_is_not_its_own(tmp_path: Path, monkeypatch:
     for kind in kinds:
         watch(kind)
     make(tmp_path)
-    assert changed == {"StreamDifferences: MixingTrainer._signature_columns"}  # which the Trainer keeps for itself
+    assert changed == {"StreamSamples: MixingTrainer._signature_columns"}  # which the Trainer keeps for itself
     assert len(known) > len(kinds)
+
+
+def test_five_frames_lie_between_the_loop_and_the_loss(tmp_path: Path) -> None:
+    frames: list[list[str]] = []
+
+    class Mine(MixingTrainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            frames.append([f"{Path(frame.filename).stem}.{frame.name}" for frame in traceback.extract_stack()])
+            return super().compute_loss(*args, **kwargs)
+
+    train(tmp_path, kind=Mine, max_steps=1)
+    own = frames[0][frames[0].index("trainer.training_step") :]
+    assert frames[0][-len(own) - 1] == "trainer._run_epoch"
+    assert own == [
+        "trainer.training_step",
+        "step.train",
+        "step._train_micro_batches",
+        "micro_batch.train",
+        "micro_batch.step",
+        "test_parts.compute_loss",
+    ]

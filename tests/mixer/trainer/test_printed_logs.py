@@ -56,8 +56,3 @@ def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_sty
             trainer.remove_callback(PrinterCallback)  # ours too
             assert not any(isinstance(one, MixturePrinter) for one in trainer.callback_handler.callbacks)
     assert kept["line"] == kept["dict"]
-
-
-def test_an_unknown_style_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="logging_style must be 'line' or 'dict', got 'json'"):
-        make(tmp_path, logging_style="json")

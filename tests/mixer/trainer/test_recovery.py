@@ -139,7 +139,7 @@ def test_without_recovery_the_error_names_the_cap(where: str, tmp_path: Path, mo
     limit_memory(model, 4, where if is_repeatable else "backward")
     message = r"micro-batches of at most 8 samples. Set per_device_train_batch_size=4, with batch_size=9 .*auto_find"
     if not is_repeatable:
-        monkeypatch.setattr("mixer.trainer.out_of_memory.steps_in_backward", lambda args: True)
+        monkeypatch.setattr("mixer.trainer.agreement.steps_in_backward", lambda args: True)
         message = r"=4, with batch_size=9 .* cannot repeat the step: optim='.*' updates weights"
     with pytest.raises(MicroBatchMemoryError, match=message):
         trainer.train()

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from datasets import Dataset
 from torch.utils.data import Subset
@@ -101,14 +100,6 @@ def test_trainers_tell_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         options = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 1}
         make(tmp_path / str(place), model, train_dataset=data, eval_dataset=sets, **options)
         assert len([record for record in caplog.records if record.name == shared_rows.__name__]) == 1
-
-
-def test_evenly_spaced_places_are_distinct() -> None:
-    for most in (300, 500, 1000):
-        places = shared_rows._evenly(1040, most)
-        assert len(places) == len(np.unique(places)) <= most
-        assert places.min() == 0
-        assert places.max() == 1039
 
 
 def test_documents_that_a_recipe_packs_are_compared_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

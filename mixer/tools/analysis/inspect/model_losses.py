@@ -16,10 +16,10 @@ from mixer.models.inputs import TASK, heads_of
 from mixer.models.labels import IGNORED, shifts_labels
 from mixer.models.row_losses import RowLossReader, items_per_row
 from mixer.run.hf_compat import loss_shifts_labels
+from mixer.run.replaced_methods import replaced
 from mixer.tools.analysis.inspect.sample_reader import SampleReading, readable
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingMixin
-from mixer.utils.attributes import attributes_held
 from mixer.utils.random_state import seeded
 
 MOST_ROWS = 1000  # of a source
@@ -131,7 +131,7 @@ def _batches(trainer: MixingMixin, source: Source, samples: list[Any], seed: int
     if not samples:
         return
     own = None if source.stream is None else source.stream.data_collator
-    with attributes_held(trainer, data_collator=own or trainer.data_collator), seeded(seed):
+    with replaced(trainer, data_collator=own or trainer.data_collator), seeded(seed):
         for inputs in trainer.get_eval_dataloader(samples):
             yield {**inputs, **({} if source.task is None else {TASK: source.task})}
 

@@ -150,12 +150,6 @@ def bypassing(base: type[Trainer], name: str) -> Any:
 
 
 class TestBypassing:
-    @pytest.mark.parametrize("name", [*NEVER_CALLED, *REPLACED])
-    def test_below_the_mixin_what_is_not_called_is_refused(self, tmp_path: Path, name: str) -> None:
-        kind: Any = type("Mine", (MixingMixin, bypassing(Trainer, name)), {})
-        with pytest.raises(TypeError, match=rf"Mine: Bypassing overrides {name}, "):
-            made(tmp_path, kind)
-
     @pytest.mark.parametrize("name", [*NEVER_CALLED, *REPLACED, *EXTENDED])
     def test_above_it_what_bypasses_it_is_refused(self, tmp_path: Path, name: str) -> None:
         kind: Any = type("Mine", (bypassing(MixingTrainer, name),), {})

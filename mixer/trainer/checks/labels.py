@@ -1,12 +1,20 @@
-"""Streams without a label that counts, from which nothing is learned."""
+"""Labels that a head does not have, and streams without a label that counts, from which nothing is learned."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 from transformers.utils import logging
 
+from mixer.loading.loaded_step import StepBatch
 from mixer.mixture.stream import Stream
+from mixer.models.labels import check_labels
+from mixer.models.token_ids import check_tokens
+from mixer.run.plan import RunPlan
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.text import listed
 
 # Samples without a label after which a stream has none: labels may be sparse.
 _ENOUGH, _ENOUGH_FOR_ALL = 100, 1_000
@@ -15,6 +23,46 @@ _WHY = (
     "ignores the text. `mixer inspect`, or inspect_trainer(trainer), shows the labels"
 )
 logger = logging.get_logger(__name__)
+
+
+def called_head(task: str | None) -> str:
+    """Names a head in an error, by the model's argument `task`."""
+    return "the model's head" if task is None else f"the head {task!r}"
+
+
+def check_batch(plan: RunPlan, batch: StepBatch) -> None:
+    """Refuses labels that the head of their stream does not have, and tokens that the model does not have.
+
+    Args:
+        plan: The plan of the run.
+        batch: This rank's part of a step.
+
+    Raises:
+        ValueError: With the streams, and what was found.
+    """
+    have_classes = any(plan.facts.num_classes)
+    for micro in batch.micro_batches:
+        if not isinstance(micro.inputs, dict | Mapping):
+            continue
+        if have_classes:
+            _check_classes(plan, micro.inputs.get("labels"), micro.stream_ids)
+        if plan.facts.num_tokens is not None:
+            _check_tokens(plan, micro.inputs.get("input_ids"), micro.stream_ids, plan.facts.num_tokens)
+
+
+def _check_tokens(plan: RunPlan, ids: Any, stream_ids: Int64Array, num_tokens: int) -> None:
+    if not isinstance(ids, Tensor) or not ids.numel() or 0 <= int(ids.min()) <= int(ids.max()) < num_tokens:
+        return  # before anything is named: this is done in every step
+    names = [repr(plan.streams[stream_id].name) for stream_id in np.unique(stream_ids).tolist()]
+    check_tokens(f"A micro-batch of {listed(names) if names else 'no stream'}", ids, num_tokens)
+
+
+def _check_classes(plan: RunPlan, labels: Any, stream_ids: Int64Array) -> None:
+    for stream_id in np.unique(stream_ids).tolist():
+        if (number := plan.facts.num_classes[stream_id]) is not None and isinstance(labels, Tensor):
+            are_rows = labels.dim() > 0 and len(labels) == len(stream_ids)
+            own = labels[torch.from_numpy(stream_ids == stream_id)] if are_rows else labels
+            check_labels(plan.streams[stream_id].name, own, number, called_head(plan.tasks[stream_id]))
 
 
 class LabelsSeen:

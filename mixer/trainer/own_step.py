@@ -1,18 +1,4 @@
-"""The methods that are replaced where a user's class overrides `training_step` or `log`, and why.
-
-- `training_step` of the trainer: the loop calls it once a step, with all micro-batches. A user's override expects one,
-  as with gradient accumulation, so the loop gets ours, and the override each micro-batch.
-- `backward` of the accelerator, while an override runs: it computes a loss by itself and passes it on only there, where
-  the loss is weighted by the micro-batch's share of the step.
-- `compute_loss` of the trainer, meanwhile: an override may leave out the number of items, which a loss that counts
-  items needs.
-- `log` of the trainer, for the loop's own entry: an override is called before the mixin's, and is to see the streams.
-
-Other files replace a method or function for a single call: `compute_loss_func` by a stream's own
-(`losses/stream_losses`) or to note its arguments (`loss_kinds`), accelerate's `gather` for metrics of TRL
-(`models/trl_metrics`), `load_adapter` (`checkpoint/load_weights`), and `on_evaluate` of early stopping
-(`evaluation/best_model`).
-"""
+"""A training step of the user's: the loop calls ours with whole steps, and ours calls it with each micro-batch."""
 
 import contextlib
 import functools
@@ -26,8 +12,8 @@ from transformers.utils.import_utils import is_sagemaker_mp_enabled
 from mixer.loading.loaded_step import StepBatch
 from mixer.run.class_checks import steps_in_backward
 from mixer.run.hf_compat import is_newer
-from mixer.utils.attributes import attributes_held
-from mixer.utils.user_code import definitions, library_of, module_of
+from mixer.run.replaced_methods import replaced
+from mixer.utils.user_code import definitions, module_of
 
 # The modules of the training steps that were read: TRL's only offload activations around the Trainer's.
 _TRLS = {f"trl.trainer.{kind}_trainer" for kind in ("dpo", "reward", "sft")}
@@ -59,7 +45,7 @@ class OwnStep:
     def __init__(self, trainer: Trainer, train: Callable[..., Tensor]):
         self._trainer, self._train, self._step = trainer, train, trainer.training_step
 
-    def replaced(self) -> contextlib.AbstractContextManager[None]:
+    def replacing(self) -> contextlib.AbstractContextManager[None]:
         """Gives the loop a training step for whole steps."""
 
         @functools.wraps(self._step)
@@ -67,7 +53,7 @@ class OwnStep:
             step = self._train if isinstance(inputs, StepBatch) else self._step  # called by a callback, say
             return step(model, inputs, num_items_in_batch)
 
-        return attributes_held(self._trainer, training_step=training_step)
+        return replaced(self._trainer, training_step=training_step)
 
     def run(self, model: nn.Module, inputs: Any, num_items: Any, weigh: Weigh) -> tuple[Tensor, bool]:
         """Runs the training step on a micro-batch.
@@ -101,8 +87,8 @@ class OwnStep:
             return backward(weigh(is_given, loss, num_backwards == 1), *args, **kwargs)
 
         with (
-            attributes_held(self._trainer.accelerator, backward=weighted),
-            attributes_held(self._trainer, compute_loss=counting),
+            replaced(self._trainer.accelerator, backward=weighted),
+            replaced(self._trainer, compute_loss=counting),
         ):
             has_none = not _has_gradient(model)
             loss = self._step(model, inputs, num_items).detach()
@@ -118,8 +104,3 @@ class OwnStep:
 
 def _has_gradient(model: nn.Module) -> bool:
     return any(parameter.grad is not None for parameter in model.parameters())
-
-
-def log_replaced(trainer: Trainer, log: Callable[..., None]) -> contextlib.AbstractContextManager[None]:
-    """Gives the loop another `log`, if the trainer's is an override of the mixin's."""
-    return contextlib.nullcontext() if library_of(trainer.log) == "mixer" else attributes_held(trainer, log=log)

@@ -1,4 +1,4 @@
-"""Metrics of TRL's trainers on several ranks and around auxiliary passes."""
+"""Metrics of TRL's trainers: in micro-batches, on several ranks, and around auxiliary passes."""
 
 import contextlib
 import copy
@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Trainer
 
+from mixer.run.hooks import ForwardResult, StepHook
+from mixer.run.replaced_methods import replaced
+from mixer.run.state import PresentStep
 from mixer.utils.attributes import attributes_held
 
 _KEPT = ("_metrics", "_total_train_tokens")
@@ -23,7 +26,7 @@ def gathering(trainer: Trainer, gather: Callable[..., Any]) -> contextlib.Abstra
         trainer: The trainer.
         gather: Takes this rank's values and returns those of all ranks.
     """
-    return attributes_held(trainer.accelerator, gather=gather, gather_for_metrics=gather)
+    return replaced(trainer.accelerator, gather=gather, gather_for_metrics=gather)
 
 
 def rows_of_ranks(accelerator: Any, counts: bool) -> Callable[..., Any]:
@@ -93,3 +96,47 @@ def name_by_set(trainer: Trainer, name: str) -> set[str]:
     measured.clear()
     measured.update({f"{name}_{metric}": values for metric, values in own.items()})
     return set(own)
+
+
+class TRLMetrics(StepHook):
+    """Keeps TRL's own metrics as they would be without micro-batches and padding.
+
+    Args:
+        trainer: One of TRL's trainers.
+        step: The present step.
+    """
+
+    def __init__(self, trainer: Trainer, step: PresentStep):
+        self._trainer, self._step = trainer, step
+        self._gathering = contextlib.ExitStack()
+        self._num_tokens = 0
+
+    def prepare(self, model: nn.Module) -> None:
+        """Counts on from what the trainer has counted; see `StepHook.prepare`."""
+        self._num_tokens = getattr(self._trainer, "_total_train_tokens", 0)
+
+    def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
+        """Has values gathered from ranks with unequal numbers of rows; see `StepHook.begin_micro_batch`."""
+        if self._trainer.args.world_size > 1:
+            rows = rows_of_ranks(self._trainer.accelerator, not trained.micro.is_padding)
+            self._gathering.enter_context(gathering(self._trainer, rows))
+
+    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
+        """Has values gathered as before; see `StepHook.end_micro_batch`."""
+        self._gathering.close()
+
+    def cancel(self) -> None:
+        """Has values gathered as before; see `StepHook.cancel`."""
+        self._gathering.close()
+
+    def end_backward(self, model: nn.Module) -> None:
+        """Counts tokens, but not those of ranks without samples or of repeated steps; see `StepHook.end_backward`."""
+        self._num_tokens += int(self._step.counts.tokens.sum())
+        metrics = vars(self._trainer)
+        metrics["_total_train_tokens"] = self._num_tokens
+        metrics["_metrics"]["train"]["num_tokens"] = [self._num_tokens]
+
+
+def trl_hooks(trainer: Trainer, step: PresentStep) -> list[StepHook]:
+    """Makes the hook that one of TRL's trainers needs; none for others."""
+    return [TRLMetrics(trainer, step)] if keeps_metrics(trainer) else []

@@ -1,4 +1,4 @@
-"""TRL's trainers: data sets prepared stream by stream, and TRL's own metrics."""
+"""The training data that a trainer's constructor gets, and data sets that TRL's trainers prepare, stream by stream."""
 
 import contextlib
 import inspect
@@ -8,55 +8,12 @@ from functools import partial
 from typing import Any
 
 import datasets
-from torch import nn
-from transformers import Trainer
 
 from mixer.loading.preprocessing import Preprocess, preprocessed_now
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import combine
-from mixer.models.trl_metrics import gathering, rows_of_ranks
 from mixer.run.class_checks import check_loss, check_prepared_elsewhere
-from mixer.run.hooks import ForwardResult, StepHook
-from mixer.trainer.trl.stream_checks import check_kinds, check_sft, check_template, first_sample
-
-
-class TRLMetrics(StepHook):
-    """Keeps TRL's own metrics as they would be without micro-batches and padding.
-
-    Args:
-        trainer: One of TRL's trainers.
-        tokens: Returns the tokens of the present step, over all ranks.
-    """
-
-    def __init__(self, trainer: Trainer, tokens: Callable[[], int]):
-        self._trainer, self._tokens = trainer, tokens
-        self._gathering = contextlib.ExitStack()
-        self._num_tokens = 0
-
-    def prepare(self, model: nn.Module) -> None:
-        """Counts on from what the trainer has counted; see `StepHook.prepare`."""
-        self._num_tokens = getattr(self._trainer, "_total_train_tokens", 0)
-
-    def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
-        """Has values gathered from ranks with unequal numbers of rows; see `StepHook.begin_micro_batch`."""
-        if self._trainer.args.world_size > 1:
-            rows = rows_of_ranks(self._trainer.accelerator, not trained.micro.is_padding)
-            self._gathering.enter_context(gathering(self._trainer, rows))
-
-    def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
-        """Has values gathered as before; see `StepHook.end_micro_batch`."""
-        self._gathering.close()
-
-    def cancel(self) -> None:
-        """Has values gathered as before; see `StepHook.cancel`."""
-        self._gathering.close()
-
-    def end_backward(self, model: nn.Module) -> None:
-        """Counts tokens, but not those of ranks without samples or of repeated steps; see `StepHook.end_backward`."""
-        self._num_tokens += self._tokens()
-        metrics = vars(self._trainer)
-        metrics["_total_train_tokens"] = self._num_tokens
-        metrics["_metrics"]["train"]["num_tokens"] = [self._num_tokens]
+from mixer.trainer.checks.trl_streams import check_kinds, check_sft, check_template, first_sample
 
 
 class StreamPreparation:
