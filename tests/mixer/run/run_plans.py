@@ -35,5 +35,5 @@ def planned(
     """Plans a run of one rank on the CPU, of one stream unless others are given."""
     streams = [Stream("a", [1, 2])] if streams is None else streams
     known = {"most_samples": 8, "tasks": (None,) * len(streams), **(facts or {})}
-    args: Any = SimpleNamespace(world_size=1, max_steps=4, device=torch.device(device))
+    args: Any = SimpleNamespace(world_size=1, max_steps=4, num_train_epochs=1, device=torch.device(device))
     return plan_run(streams, options_of(**changes), methods, args, Facts(**known))
