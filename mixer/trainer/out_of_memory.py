@@ -23,7 +23,7 @@ from mixer.losses.stream_losses import StreamLosses
 from mixer.models.side_state import Snapshot
 from mixer.models.trl_metrics import keeps_metrics
 from mixer.run.class_checks import optimizer_name, steps_in_backward
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer, step_hooks
 from mixer.run.loading import LoadingRules
 from mixer.run.state import Basis
 from mixer.trainer.checks.engines import engine_of
@@ -50,7 +50,7 @@ class Recovery:
     def __init__(
         self,
         basis: Basis,
-        hooks: Sequence[StepHook],
+        hooks: Sequence[Observer],
         losses: StreamLosses,
         confirmation: StepConfirmation,
         rules: LoadingRules,
@@ -100,7 +100,7 @@ class Recovery:
         while (result := self._attempt(lambda split: work(split, False), batch)) is None:
             batch = self._confirmation.resplit(batch)
             start.restore()
-        for hook in self._hooks:
+        for hook in step_hooks(self._hooks):
             hook.before_averaging()
         average_gradients(model, self._ranks, self._trainer.args.world_size)
         return result
@@ -130,7 +130,7 @@ class Recovery:
         if (new := old.halved(largest)) is None or not self.is_on:
             raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
         self._run.splitting = replace(self._run.splitting, cap=new)
-        for hook in self._hooks:
+        for hook in step_hooks(self._hooks):
             hook.cancel()  # it may hold memory
         self._losses.stop_listening()
         self._trainer.model_wrapped.zero_grad()

@@ -106,7 +106,7 @@ class KeptRows:
         """Gives this rank's rows of iterable streams, by number, where their contents are kept."""
         if not self.has_iterables:
             return
-        assert batch.samples is not None, "steps keep their samples where needs_samples is set"  # noqa: S101
+        assert batch.samples is not None, "a buffer of iterable streams needs samples"  # noqa: S101
         share, loaded = batch.samples
         numbers = self._offered.numbers(ids_of(share), positions_of(share))
         samples = loaded.samples(slice(None))

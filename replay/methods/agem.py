@@ -43,8 +43,7 @@ class AGEM(Method):
         ... )
     """
 
-    one_stream_each = True
-    takes_gradients = True
+    needs = frozenset({"one stream each", "whole gradients"})
 
     def __init__(self, memory: str = "memory"):
         self.memory = memory
@@ -71,13 +70,15 @@ class AGEM(Method):
             text = f"must not be set with {self.name}, which averages the gradients of memory and of new samples."
             raise InvalidValueError.about("sync_each_batch", text)
 
+    @property
     def log_state(self) -> dict[str, Any]:
-        """Gives which steps since the last log entry were projected; see `Method.log_state`."""
-        return {"projected": [bool(one) for one in self._were_projected]}
+        """Which steps since the last log entry were projected; see `Method`."""
+        return {"projected": [bool(was_projected) for was_projected in self._were_projected]}
 
-    def load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Takes them up; see `Method.load_log_state`."""
-        self._were_projected = [torch.tensor(one, device=self._run.device) for one in state.get("projected", [])]
+    @log_state.setter
+    def log_state(self, state: Mapping[str, Any]) -> None:
+        projected = state.get("projected", [])
+        self._were_projected = [torch.tensor(was_projected, device=self._run.device) for was_projected in projected]
 
     def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Takes means over new samples and over those of memory; see `Method.factors`."""

@@ -51,8 +51,7 @@ class DER(Method):
         ... )
     """
 
-    adds_term = True
-    one_stream_each = True
+    needs = frozenset({"one stream each"})
     second: str | None = None
     _hint = "Learn from their labels, DERPlusPlus({!r}, second=...), or leave them out."
 

@@ -14,14 +14,14 @@ from torch import nn
 
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
-from tasks.methods.shared import TaskMethod
+from tasks.methods.shared import TaskContext, TaskMethod
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from peft import PeftModel
 
-    from mixer.trainer.method import RunContext, TaskContext
+    from mixer.trainer.method import RunContext
 
 _STARTS_AT_ZERO = (True, "gaussian")  # of `init_lora_weights`: B = 0, and the model below stays as it is
 
@@ -88,7 +88,7 @@ class AdapterMethod(TaskMethod):
     """A method that has a LoRA adapter for each task, of which `activate_all` makes all active together."""
 
     adds_parameters = True
-    takes_weights = True
+    needs = frozenset({"whole weights"})
     _adapter: str | None = None  # of the present task
 
     def attach(self, run: RunContext) -> None:
@@ -98,15 +98,15 @@ class AdapterMethod(TaskMethod):
         _check_adapter_per_task(run.passes.model, self.name)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Adds the adapter of the task; see `Method.begin_task`."""
+        """Adds the adapter of the task; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         assert is_adapted(model), "it was checked"  # noqa: S101
-        self._adapter = adapter_of_task(model, task.number, self._run.seed)
+        self._adapter = adapter_of_task(model, task.number, self.run.seed)
         self.activate_all(model, self._adapter)
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Makes all adapters active, of which the Trainer leaves one when it resumes; see `Method.load`."""
-        model = self._run.passes.model
+        model = self.run.passes.model
         if self._adapter is not None and is_adapted(model):
             self.activate_all(model, self._adapter)
 

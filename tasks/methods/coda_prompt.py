@@ -49,7 +49,7 @@ class CODAPrompt(PromptMethod):
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""
-        return self._run.mean_over_step(self.weight * self._prompts.overlap(), trained)
+        return self.run.mean_over_step(self.weight * self._prompts.overlap(), trained)
 
 
 class _Components(Prompts):

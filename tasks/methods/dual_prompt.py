@@ -57,7 +57,7 @@ class DualPrompt(PromptMethod):
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""
         likeness = cosines(self._prompts.query, self._prompts.keys[-1][None])[:, 0]
-        return self._run.mean_over_step(self.weight * (1 - likeness), trained)
+        return self.run.mean_over_step(self.weight * (1 - likeness), trained)
 
 
 class _SharedAndOwn(Prompts):

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer
-from tasks.methods.shared import TaskMethod, class_logits
+from tasks.methods.shared import TaskContext, TaskMethod, class_logits
 
 
 class ERACE(TaskMethod):
@@ -38,9 +38,9 @@ class ERACE(TaskMethod):
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Takes note of the task's classes; see `Method.begin_task`."""
+        """Takes note of the task's classes; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
-        self._new, self._classes = self._run.stream_id(task.name, self.name), list(task.classes or ())
+        self._new, self._classes = self.run.stream_id(task.name, self.name), list(task.classes or ())
         if task.scenario == "task":
             raise InvalidValueError.about(
                 "scenario", f"must not be 'task' with {self.name}, which changes nothing there."
@@ -54,7 +54,7 @@ class ERACE(TaskMethod):
         logits = class_logits(trained.output, len(is_new), self.name)
         difference = logits[:, self._classes].logsumexp(dim=-1) - logits.logsumexp(dim=-1)
         difference = difference.where(torch.from_numpy(is_new).to(difference.device), 0.0)
-        return self._run.mean_over_step(_loss_weight(self._run.passes, self._new) * difference, trained)
+        return self.run.mean_over_step(_loss_weight(self.run.passes, self._new) * difference, trained)
 
 
 def _loss_weight(passes: AuxiliaryPasses, stream_id: int) -> float:

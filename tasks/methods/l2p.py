@@ -51,7 +51,7 @@ class L2P(PromptMethod):
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""
         _, likeness = self._prompts.likest(self._prompts.query)
-        return self._run.mean_over_step(self.weight * (1 - likeness).sum(dim=1), trained)
+        return self.run.mean_over_step(self.weight * (1 - likeness).sum(dim=1), trained)
 
 
 class _Pool(Prompts):

@@ -8,10 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mixer.trainer.method import TaskContext
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
-from tasks.methods.shared import TaskMethod, load_tensors, save_tensors, trainable
+from tasks.methods.shared import TaskContext, TaskMethod, load_tensors, save_tensors, trainable
 
 Rule = Literal["average", "ties", "magmax"]
 Start = Literal["merged", "last", "initial"]
@@ -48,7 +47,7 @@ class Merging(TaskMethod):
         >>> run = ContinualRun(model, sequence, args, methods=[Merging("ties")])  # doctest: +SKIP
     """
 
-    takes_weights = True
+    needs = frozenset({"whole weights"})
     lasts_for_all_tasks = True
 
     def __init__(self, rule: Rule = "average", start: Start = "merged", density: float = 0.2, scale: float = 1.0):
@@ -66,7 +65,7 @@ class Merging(TaskMethod):
         self._vectors: list[Tensor] = []
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Sets the model from which the task begins; see `Method.begin_task`."""
+        """Sets the model from which the task begins; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         if task.number == 0:
             self._initial, self._vectors = _flat(model), []
@@ -76,8 +75,8 @@ class Merging(TaskMethod):
             _set(model, initial + self._vectors[-1] if self.start == "last" else initial)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Merges the model with those of earlier tasks; see `Method.end_task`."""
-        self._task, initial = None, self._initial_of(model)
+        """Merges the model with those of earlier tasks; see `TaskMethod.end_task`."""
+        self.task, initial = None, self._initial_of(model)
         self._vectors.append(_flat(model) - initial)
         _set(model, initial + self.scale * self._merge(torch.stack(self._vectors)))
 
@@ -92,7 +91,7 @@ class Merging(TaskMethod):
 
     def save(self, folder: Path) -> None:
         """Writes the model before the first task, and the task vectors, at the end of a task; see `Method.save`."""
-        if self._initial is not None and self._task is None:
+        if self._initial is not None and self.task is None:
             vectors = {str(number): vector for number, vector in enumerate(self._vectors)}
             save_tensors(folder, initial={"": self._initial}, vectors=vectors)
 

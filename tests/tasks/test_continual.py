@@ -19,14 +19,14 @@ from mixer.checkpoint.lock import LOCK_FILE
 from mixer.ledger.ledger import Ledger
 from mixer.loading.loaded_step import StepBatch
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import Method, TaskContext
+from mixer.trainer.method import Method
 from mixer.utils.errors import ErrorFacts
 from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBound, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
 from tasks.continual.task_checkpoints import read_pace
-from tasks.methods import ICaRL, OnlineEWC, nearest_mean
+from tasks.methods import ICaRL, OnlineEWC, TaskContext, TaskMethod, nearest_mean
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.mlp import MLPConfig, MLPForImageClassification
 from tasks.score import Score, accuracy
@@ -41,8 +41,6 @@ from tests.tasks.killed import whole_runs
 
 class Anchor(Method):
     """Holds the weights near their mean over all steps of all tasks so far: without a memory of samples."""
-
-    adds_term = True
 
     def __init__(self) -> None:
         self.sum, self.num_steps = torch.zeros(()), 0
@@ -417,13 +415,14 @@ def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path
     assert run.run(resume=True) is run.scores  # what was there is untouched
 
 
-class Told(Method):
+class Told(TaskMethod):
     """Records what it is told of tasks, and the weights then."""
 
     def __init__(self) -> None:
         self.tasks: list[Any] = []
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        super().begin_task(task, model)
         self.tasks.append(("begin", task.number, task.name, task.classes, task.seen, weights_of(model).tolist()))
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:

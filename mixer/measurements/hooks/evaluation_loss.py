@@ -3,24 +3,23 @@
 from mixer.loading.loaded_step import StepResult
 from mixer.measurements import EvaluationLoss, Results, asked
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 
 
-class EvaluatedLosses(StepHook):
+class EvaluatedLosses(Observer):
     """Hands on the losses of evaluations since the last step, which the mixture keeps and saves.
 
     Args:
         passes: The run.
     """
 
-    only_observes = True
     measures = (EvaluationLoss,)
 
     def __init__(self, passes: AuxiliaryPasses):
         self._run = passes.run
 
     def observe(self, result: StepResult) -> Results:
-        """Returns the losses, once; see `StepHook.observe`."""
+        """Returns the losses, once; see `Observer.observe`."""
         losses = self._run.mixing.take_evaluation_losses()
         return {} if losses is None else {EvaluationLoss: losses}
 

@@ -3,24 +3,23 @@
 from mixer.loading.loaded_step import StepResult
 from mixer.measurements import GradientNorm, Results, asked
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 
 
-class StepNorm(StepHook):
+class StepNorm(Observer):
     """Reads the norm that the Trainer clips by.
 
     Args:
         passes: The present step.
     """
 
-    only_observes = True
     measures = (GradientNorm,)
 
     def __init__(self, passes: AuxiliaryPasses):
         self._run = passes.run
 
     def observe(self, result: StepResult) -> Results:
-        """Returns the norm; see `StepHook.observe`."""
+        """Returns the norm; see `Observer.observe`."""
         norm = self._run.gradient_norm
         return {} if norm is None else {GradientNorm: norm}
 

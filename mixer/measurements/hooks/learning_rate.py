@@ -3,24 +3,23 @@
 from mixer.loading.loaded_step import StepResult
 from mixer.measurements import LearningRate, Rates, Results, asked
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 
 
-class ScheduledRates(StepHook):
+class ScheduledRates(Observer):
     """Reads the factors of the schedule at the last step and at the next one.
 
     Args:
         passes: The run.
     """
 
-    only_observes = True
     measures = (LearningRate,)
 
     def __init__(self, passes: AuxiliaryPasses):
         self._run = passes.run
 
     def observe(self, result: StepResult) -> Results:
-        """Returns the factors; see `StepHook.observe`."""
+        """Returns the factors; see `Observer.observe`."""
         rate, contents = self._run.learning_rate, result.contents
         if rate is None:
             return {}

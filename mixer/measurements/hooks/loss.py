@@ -7,23 +7,21 @@ import numpy as np
 from mixer.loading.loaded_step import StepResult
 from mixer.measurements import Kind, Loss, MeanLoss, Results, asked
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 
 
-class StepLosses(StepHook):
+class StepLosses(Observer):
     """Reads those training losses that are asked for: reading from a GPU waits for it.
 
     Args:
         kinds: The requests.
     """
 
-    only_observes = True
-
     def __init__(self, kinds: tuple[Kind, ...]):
         self.measures = kinds
 
     def observe(self, result: StepResult) -> Results:
-        """Returns the losses; see `StepHook.observe`."""
+        """Returns the losses; see `Observer.observe`."""
         read: dict[Kind, Any] = {}
         if Loss in self.measures:
             read[Loss] = np.where(np.isfinite(result.losses), result.losses, np.nan)

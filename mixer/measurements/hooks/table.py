@@ -13,7 +13,7 @@ from mixer.measurements.hooks import (
     target_gradients,
 )
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 from mixer.run.plan import RunPlan
 
 _NEW_HOOK = (
@@ -27,12 +27,12 @@ _NEW_HOOK = (
 )
 
 
-def new_hooks(passes: AuxiliaryPasses) -> list[StepHook]:
+def new_hooks(passes: AuxiliaryPasses) -> list[Observer]:
     """Makes the hooks that measure what policy and schedule ask for."""
     return [hook for new_hook in _NEW_HOOK if (hook := new_hook(passes)) is not None]
 
 
-def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
+def check_measured(plan: RunPlan, hooks: Sequence[Observer]) -> None:
     """Refuses requests that nothing measures.
 
     Args:

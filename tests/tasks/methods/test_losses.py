@@ -84,7 +84,7 @@ def test_replayed_samples_are_held_to_the_copy_that_is_surer_of_their_class() ->
 def test_a_copy_follows_the_model_at_first_wholly_and_then_by_its_decay() -> None:
     method = begun(CLSER(decay=0.5, plastic_rate=1.0, stable_rate=0.0))
     before = [own.weight.item() for own in method.copies]
-    method._run.passes.model = model = nn.Linear(1, 1)
+    method.run.passes.model = model = nn.Linear(1, 1)
     for weight in (1.0, 3.0, 7.0):
         nn.init.constant_(model.weight, weight)
         method.close(None)

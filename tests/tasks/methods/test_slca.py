@@ -40,7 +40,7 @@ def test_one_sample_and_samples_that_are_all_the_same_have_no_spread() -> None:
 def test_new_samples_compete_among_the_classes_of_their_task() -> None:
     losses = nn.functional.cross_entropy(LOGITS[:, 2:], torch.tensor([0, 1, 1]), reduction="none")
     method = SLCA()
-    method._run, method._own = context(SimpleNamespace(num_skipped=0, prepare_inputs=dict), world_size=2), [2, 3]
+    method.run, method._own = context(SimpleNamespace(num_skipped=0, prepare_inputs=dict), world_size=2), [2, 3]
     step = trained()
     step.micro.inputs["labels"] = torch.tensor([2, 3, 3])
     torch.testing.assert_close(method.term(step), losses.sum() / 6 * 2)
