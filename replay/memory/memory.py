@@ -56,7 +56,7 @@ class Memory:
         self.is_online, self.keeps_repeats = True, False
         self.label_column: str | None = None
         self.stream_names: tuple[str, ...] | None = None
-        self._entries = Entries(capacity, storage.working_folder)
+        self._entries = Entries(capacity)
         self._rows: Rows | None = None
         self._seen = SeenRows()  # rows that were offered, if the selection counts rows
         self._forgotten: Int64Array = np.zeros(0, dtype=np.int64)  # addresses of samples that must not come back
@@ -381,7 +381,7 @@ class Memory:
         counters = {name: index(state[name]) for name in _COUNTERS}  # no text
         key = None if state["key"] is None else index(state["key"])
         forgotten = np.array([index(number) for number in state["forgotten"]], dtype=np.int64)
-        sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
+        sources, entries = self.sources.replaced({}), Entries(self.capacity)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])
         selection, retrieval = copy.copy(self.selection), copy.copy(self.retrieval)  # `start` replaces all their state

@@ -146,7 +146,7 @@ class ReplayPolicy(Policy):
 
     def _mix(self, inner: Decision, replay: Replay, active: BoolArray) -> Decision:
         weights = inner.weights / np.sum(inner.weights)
-        replayed = replay.ratio / (1.0 - replay.ratio) * _for_those_there(replay.shares, active[self.memories])
+        replayed = replay.ratio / (1.0 - replay.ratio) * _renormalised(replay.shares, active[self.memories])
         loss_weights = None if inner.loss_weights is None else self._join(inner.loss_weights, 1.0)
         more = np.zeros(len(weights)) if inner.additional is None else inner.additional
         if self.additional:
@@ -163,7 +163,7 @@ class ReplayPolicy(Policy):
         return joined
 
 
-def _for_those_there(shares: FloatArray, active: BoolArray) -> FloatArray:
-    """Scales the shares of those that are there so that they sum to 1; the others wait with theirs."""
-    among = float(shares[active].sum())
-    return np.where(active, shares / among, shares) if among > 0.0 else shares
+def _renormalised(shares: FloatArray, active: BoolArray) -> FloatArray:
+    """Renormalises the shares of active memories; inactive ones keep theirs."""
+    total = float(shares[active].sum())
+    return np.where(active, shares / total, shares) if total > 0.0 else shares

@@ -49,7 +49,7 @@ class CLSER(TaskMethod):
     """
 
     needs = frozenset({"whole weights"})
-    lasts_for_all_tasks = True
+    needs_all_logits = lasts_for_all_tasks = True
 
     def __init__(
         self, strength: float = 0.1, decay: float = 0.999, plastic_rate: float = 0.9, stable_rate: float = 0.1
@@ -72,8 +72,6 @@ class CLSER(TaskMethod):
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Copies the model before the first task; see `TaskMethod.begin_task`."""
-        if task.scenario == "task":
-            raise ValueError(f"{self.name} compares all logits, but a task-incremental sequence masks some. Use LwF.")
         super().begin_task(task, model)
         if not task.number or not self.copies:
             self.copies = [frozen_copy(model) for _ in _COPIES]

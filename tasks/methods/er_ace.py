@@ -29,7 +29,7 @@ class ERACE(TaskMethod):
             if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    needs_classes = True
+    needs_classes = needs_all_logits = True
 
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
@@ -41,10 +41,6 @@ class ERACE(TaskMethod):
         """Takes note of the task's classes; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         self._new, self._classes = self.run.stream_id(task.name, self.name), list(task.classes or ())
-        if task.scenario == "task":
-            raise InvalidValueError.about(
-                "scenario", f"must not be 'task' with {self.name}, which changes nothing there."
-            )
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Gives what the asymmetric loss differs by, this rank's part; see `Method.term`."""

@@ -35,7 +35,7 @@ class ICaRL(TaskMethod):
     """
 
     needs = frozenset({"whole weights"})
-    needs_classes = True
+    needs_classes = needs_all_logits = True
 
     def __init__(self, temperature: float = 1.0):
         check_temperature("temperature", temperature, "1 and 2 are usual")
@@ -49,8 +49,6 @@ class ICaRL(TaskMethod):
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Copies the model; see `TaskMethod.begin_task`."""
-        if task.scenario == "task":
-            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
         super().begin_task(task, model)
         self._seen = list(task.seen)
         self._before = FrozenModel(model, self.run.passes) if task.number else None

@@ -54,6 +54,7 @@ class TaskMethod(Method):
 
     Attributes:
         needs_classes: Whether samples must have classes.
+        needs_all_logits: Whether all classes must compete, so that a task-incremental sequence is refused.
         adds_parameters: Whether `begin_task` adds parameters, so that each task needs a new optimizer.
         lasts_for_all_tasks: Whether it needs what it learnt in earlier tasks, so that a new one for each is refused.
         run: The run that it takes part in.
@@ -61,6 +62,7 @@ class TaskMethod(Method):
     """
 
     needs_classes: bool = False
+    needs_all_logits: bool = False
     adds_parameters: bool = False
     lasts_for_all_tasks: bool = False
     run: RunContext
@@ -76,7 +78,12 @@ class TaskMethod(Method):
         Args:
             task: The task.
             model: The model as the task before left it, also where a run resumes in the middle of this task.
+
+        Raises:
+            ValueError: If the method does not go with the scenario.
         """
+        if self.needs_all_logits and task.scenario == "task":
+            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
         self.task = task
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:

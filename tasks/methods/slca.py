@@ -66,7 +66,7 @@ class SLCA(TaskMethod):
     """
 
     needs = frozenset({"whole weights"})
-    needs_classes = True
+    needs_classes = needs_all_logits = True
     lasts_for_all_tasks = True
 
     def __init__(
@@ -92,8 +92,6 @@ class SLCA(TaskMethod):
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
         """Takes note of the task's classes; see `TaskMethod.begin_task`."""
-        if task.scenario == "task":
-            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
         super().begin_task(task, model)
         if not task.number:
             self._gaussians = {}

@@ -177,7 +177,6 @@ def test_what_is_forgotten_leaves_the_disk_too(tmp_path: Path) -> None:
     buffer.save(tmp_path / "saved")
     again = ReplayBuffer(12, storage=OnDisk(tmp_path / "new", rows_per_segment=4), retrieval=InTurn())
     again.load(tmp_path / "saved")
-    assert again._entries._folder == tmp_path / "new"
     again.remember("a", data)
     assert again.find("a", range(12)) == again.entries["number"].tolist()
     assert not again.find("a", [2, 3, 8])
