@@ -260,8 +260,8 @@ class Memory:
     def _choose(self, offers: Offers, are_offered: BoolArray, held: Int64Array) -> Int64Array:
         slots = np.full(offers.count, -1, dtype=np.int64)
         if are_offered.any():
-            told = replace(offers, first=self.num_considered, held=held if self.selection.follows_repeats else None)
-            slots[are_offered] = checked_choice(self.selection, told.part(are_offered), len(self), self.capacity)
+            offered = replace(offers, first=self.num_considered, held=held if self.selection.follows_repeats else None)
+            slots[are_offered] = checked_choice(self.selection, offered.part(are_offered), len(self), self.capacity)
         return slots
 
     def _give_up(self, slots: Int64Array) -> None:
@@ -420,6 +420,6 @@ def _are_single(where: Int64Array, last: bool) -> BoolArray:
 def _last_of_each(slots: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Gives the last sample that took each slot, and the slot; samples ascending."""
     numbers = np.flatnonzero(slots >= 0)
-    taken, from_end = np.unique(slots[numbers][::-1], return_index=True)
+    occupied, from_end = np.unique(slots[numbers][::-1], return_index=True)
     order = np.argsort(-from_end)
-    return numbers[len(numbers) - 1 - from_end[order]], taken[order]
+    return numbers[len(numbers) - 1 - from_end[order]], occupied[order]

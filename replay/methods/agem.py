@@ -160,9 +160,9 @@ def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
 
 def _product(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
     parts: list[Tensor] = []
-    for one, other in zip(left, right, strict=True):
-        dtype = torch.promote_types(one.dtype, torch.float32)
-        part = torch.dot(one.reshape(-1).to(dtype), other.reshape(-1).to(dtype))
+    for gradient, other in zip(left, right, strict=True):
+        dtype = torch.promote_types(gradient.dtype, torch.float32)
+        part = torch.dot(gradient.reshape(-1).to(dtype), other.reshape(-1).to(dtype))
         parts.append(part.to(parts[0]) if parts else part)
     return torch.stack(parts).sum() if parts else torch.zeros(())
 

@@ -125,8 +125,8 @@ class ContinualRun:
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
         self.scoring = Scoring(as_score(score, sequence), sequence, held_out, score_steps, score_samples)
-        for one in self.scoring.scores:
-            check_score_memory(one, memory, self.rehearsal.has_one_memory)
+        for given in self.scoring.scores:
+            check_score_memory(given, memory, self.rehearsal.has_one_memory)
         self.folder, self._batch_size = Path(str(args.output_dir)), batch_size
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options

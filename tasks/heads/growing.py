@@ -83,7 +83,7 @@ class Growing(Head):
         grown = () if self._layer is None else tuple(self._layer.parameters(recurse=False))
         state = dict(state_dict["state"])
         for key, parameter in zip(keys, parameters, strict=True):
-            if key in state and any(parameter is one for one in grown):
+            if key in state and any(parameter is layer_parameter for layer_parameter in grown):
                 state[key] = {name: self._widened(value, parameter, name) for name, value in state[key].items()}
         return {**state_dict, "state": state}
 

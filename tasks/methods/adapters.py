@@ -57,7 +57,7 @@ def matrices_of(model: nn.Module, adapter: str, kind: str) -> dict[str, nn.Param
         kind: `"A"`, `"B"`, or `"."` for all.
     """
     own = re.compile(rf"(\.lora_(?:embedding_)?{kind})\.{re.escape(adapter)}(?=\.|$)")
-    return {own.sub(r"\1", name): one for name, one in model.named_parameters() if own.search(name)}
+    return {own.sub(r"\1", name): matrix for name, matrix in model.named_parameters() if own.search(name)}
 
 
 def adapter_of_task(model: PeftModel, number: int, seed: int) -> str:
@@ -81,7 +81,7 @@ def adapter_of_task(model: PeftModel, number: int, seed: int) -> str:
 def are_wide(model: PeftModel) -> bool:
     """Whether adapters beside a model of half precision are in single precision: as the first one is."""
     first = matrices_of(model, next(iter(model.peft_config)), ".").values()
-    return not any(one.dtype in (torch.float16, torch.bfloat16) for one in first)
+    return not any(matrix.dtype in (torch.float16, torch.bfloat16) for matrix in first)
 
 
 class AdapterMethod(TaskMethod):

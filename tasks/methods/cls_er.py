@@ -85,7 +85,8 @@ class CLSER(TaskMethod):
             for name, own in zip(_COPIES, self.copies, strict=True):
                 own.load_state_dict(self._loaded[name], strict=False)  # tied weights are saved once
             self._loaded = None
-        shapes, now = ([one.shape for one in each.parameters()] for each in (self.copies[0], self.run.passes.model))
+        models = self.copies[0], self.run.passes.model
+        shapes, now = ([weight.shape for weight in own.parameters()] for own in models)
         if shapes != now:
             raise ValueError(f"{self.name}: the model has grown since it was copied. Leave head='growing' out.")
 
@@ -112,8 +113,8 @@ class CLSER(TaskMethod):
             if RandomNumbers(self.run.seed, number).uniforms(step)[0] < rate:
                 for slow, fast in zip(own.parameters(), model.parameters(), strict=True):
                     slow.lerp_(fast, 1.0 - alpha)
-                for kept, now in zip(own.buffers(), model.buffers(), strict=True):
-                    kept.copy_(now)
+                for slow_buffer, fast_buffer in zip(own.buffers(), model.buffers(), strict=True):
+                    slow_buffer.copy_(fast_buffer)
         self._num_steps += 1
 
     def settings(self) -> str:

@@ -87,5 +87,5 @@ class _SharedAndOwn(Prompts):
 
     def chosen(self, query: Tensor) -> Mapping[int, Tensor]:
         own = torch.stack([*self.prompts])[self.task_of(query)].unbind(dim=1)
-        shared = [one.expand(len(query), *one.shape) for part in self.shared for one in part]
+        shared = [prompt.expand(len(query), *prompt.shape) for part in self.shared for prompt in part]
         return dict(zip(self.layers, (*shared, *own), strict=True))

@@ -55,7 +55,7 @@ def _squared_gradients(run: RunContext, task: TaskContext, positions: list[int])
     passes = run.passes
     with passes.on_one_rank() as model, outermost_mode(model, training=True):
         parameters = trainable(model)
-        sums: Tensors = {name: torch.zeros_like(one, dtype=wide(one)) for name, one in parameters.items()}
+        sums: Tensors = {name: torch.zeros_like(weight, dtype=wide(weight)) for name, weight in parameters.items()}
         for position in positions:
             micro = MicroBatch(passes.collator([task.dataset[position]]), np.zeros(0, dtype=np.int64), False)
             loss = passes.mean_loss(micro, model)

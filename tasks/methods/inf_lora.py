@@ -61,7 +61,7 @@ class InfLoRA(AdapterMethod):
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
         super().attach(run)
         model = run.passes.model
-        others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
+        others = [name for name, parameter in model.named_parameters() if "lora_A" in name and parameter.dim() > 2]
         others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
         if others:
             raise InvalidValueError.about("target_modules", f"must be linear layers, but {others[0]} is none.")
@@ -70,7 +70,7 @@ class InfLoRA(AdapterMethod):
         """Adds the adapter of the task, and chooses its A; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         assert is_adapted(model) and self._adapter is not None, "it was checked"  # noqa: S101, PT018
-        if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):
+        if any(bool(matrix.any()) for matrix in matrices_of(model, self._adapter, "B").values()):
             raise InvalidValueError.about(
                 "model",
                 f"must have a new adapter, but {self._adapter!r} is trained: merge_and_unload() it, add another.",
@@ -85,7 +85,7 @@ class InfLoRA(AdapterMethod):
         """Takes in the directions of the task's inputs; see `TaskMethod.end_task`."""
         assert is_adapted(model), "it was checked"  # noqa: S101
         squares = self._squares(model, task)
-        self._bases = {place: extended(self._bases.get(place), one, self.threshold) for place, one in squares.items()}
+        self._bases = {place: extended(self._bases.get(place), new, self.threshold) for place, new in squares.items()}
         self._num_done = task.number + 1
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
@@ -109,7 +109,7 @@ class InfLoRA(AdapterMethod):
         chosen = drawn_places(len(task.dataset), count, run.seed, task.number).tolist()
         batches = [chosen[first : first + _ROWS] for first in range(0, count, _ROWS)]
         places = matrices_of(model, str(self._adapter), "A")
-        squares = {place: torch.zeros(one.shape[1], one.shape[1], device=one.device) for place, one in places.items()}
+        squares = {place: torch.zeros(a.shape[1], a.shape[1], device=a.device) for place, a in places.items()}
 
         def look() -> None:
             with run.passes.without_gradients(training=False), _listening(model, squares) as masks:
@@ -119,7 +119,7 @@ class InfLoRA(AdapterMethod):
                     model(**inputs)
 
         run.rank_sync.run_on_all(look)
-        return {place: run.rank_sync.add_up(one) for place, one in squares.items()}
+        return {place: run.rank_sync.add_up(of_rank) for place, of_rank in squares.items()}
 
 
 @contextlib.contextmanager

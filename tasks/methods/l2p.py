@@ -69,12 +69,12 @@ class _Pool(Prompts):
 
     def likest(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the prompts whose keys are likest, and their cosines, `[num_rows, top]` each."""
-        likeness, taken = cosines(query, self.keys[0]).topk(self._top, dim=1)
-        return taken, likeness
+        likeness, numbers = cosines(query, self.keys[0]).topk(self._top, dim=1)
+        return numbers, likeness
 
     def chosen(self, query: Tensor) -> Mapping[int, Tensor]:
-        taken, _ = self.likest(query)
-        own = self.prompts[0][taken]  # [num_rows, top, num_layers, 2, length, width]
+        numbers, _ = self.likest(query)
+        own = self.prompts[0][numbers]  # [num_rows, top, num_layers, 2, length, width]
         return {layer: own[:, :, place].transpose(1, 2).flatten(2, 3) for place, layer in enumerate(self.layers)}
 
 

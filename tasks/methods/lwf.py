@@ -63,5 +63,5 @@ class LwF(TaskMethod):
 
 def softened_divergence(earlier: Tensor, logits: Tensor, temperature: float) -> Tensor:
     """Returns `KL(p_earlier || p)` of each row, `[num_rows]`; logits are `[num_rows, num_classes]`."""
-    own, target = ((one / temperature).log_softmax(dim=-1) for one in (logits, earlier))
+    own, target = ((scores / temperature).log_softmax(dim=-1) for scores in (logits, earlier))
     return nn.functional.kl_div(own, target, reduction="none", log_target=True).sum(dim=-1)

@@ -81,7 +81,7 @@ class Merging(TaskMethod):
         _set(model, initial + self.scale * self._merge(torch.stack(self._vectors)))
 
     def _initial_of(self, model: nn.Module) -> Tensor:
-        size = sum(one.numel() for one in trainable(model).values())
+        size = sum(parameter.numel() for parameter in trainable(model).values())
         if self._initial is None or len(self._initial) != size:
             found = 0 if self._initial is None else len(self._initial)
             raise InvalidValueError.about(
@@ -99,7 +99,8 @@ class Merging(TaskMethod):
         """Reads them; see `Method.load`."""
         if (state := load_tensors(folder, "cpu")) is not None:
             vectors = state.get("vectors", {})
-            self._initial, self._vectors = state["initial"][""], [vectors[str(one)] for one in range(len(vectors))]
+            self._initial = state["initial"][""]
+            self._vectors = [vectors[str(number)] for number in range(len(vectors))]
 
 
 def average(vectors: Tensor) -> Tensor:
@@ -122,9 +123,9 @@ def ties(vectors: Tensor, density: float) -> Tensor:
         [4.0, -2.0, 0.0]
     """
     num_kept = round(density * vectors.shape[1])
-    kept = torch.zeros_like(vectors, dtype=torch.bool)
-    kept.scatter_(1, vectors.abs().topk(num_kept, dim=1).indices, value=True)
-    trimmed = vectors.where(kept, 0.0)
+    is_kept = torch.zeros_like(vectors, dtype=torch.bool)
+    is_kept.scatter_(1, vectors.abs().topk(num_kept, dim=1).indices, value=True)
+    trimmed = vectors.where(is_kept, 0.0)
     agrees = trimmed.sign() == trimmed.sum(dim=0).sign()
     agrees &= trimmed != 0
     return trimmed.where(agrees, 0.0).sum(dim=0) / agrees.sum(dim=0).clamp(min=1)
@@ -140,12 +141,12 @@ _RULES: dict[str, Callable[..., Tensor]] = {"average": average, "ties": ties, "m
 
 def _flat(model: nn.Module) -> Tensor:
     """Returns the trained parameters as one vector on the CPU."""
-    return torch.cat([one.detach().to("cpu", torch.float32).flatten() for one in trainable(model).values()])
+    return torch.cat([parameter.detach().to("cpu", torch.float32).flatten() for parameter in trainable(model).values()])
 
 
 @torch.no_grad()
 def _set(model: nn.Module, vector: Tensor) -> None:
     parameters = trainable(model).values()
-    parts = torch.split(vector, [one.numel() for one in parameters])
+    parts = torch.split(vector, [parameter.numel() for parameter in parameters])
     for parameter, values in zip(parameters, parts, strict=True):
         parameter.copy_(values.view_as(parameter))

@@ -105,7 +105,7 @@ class PseudoSamples(TaskMethod):
             return rows
 
         own = run.rank_sync.run_on_all(part)
-        parts = [np.frombuffer(one, dtype=np.int64) for one in run.rank_sync.gather_bytes(own.tobytes())]
+        parts = [np.frombuffer(content, dtype=np.int64) for content in run.rank_sync.gather_bytes(own.tobytes())]
         by_rank = np.stack(parts).reshape(run.world_size, capacity, length)
         return by_rank[np.arange(capacity) // _ROWS % run.world_size, np.arange(capacity)]
 

@@ -1,6 +1,7 @@
 """RanPAC: random projections of a frozen model's features, told apart by ridge regression over all tasks."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -119,8 +120,8 @@ class RanPAC(TaskMethod):
         kept, held = hold_out(len(labels), num_held, seed % 2**63, labels)
         self._add(features[kept], labels[kept])
         if len(self.strengths) > 1 and len(held):
-            strength = min(self.strengths, key=lambda one: self._squared_error(features[held], labels[held], one))
-            self._state["strength"].fill_(strength)
+            error = partial(self._squared_error, features[held], labels[held])
+            self._state["strength"].fill_(min(self.strengths, key=error))
         self._add(features[held], labels[held])
 
     def classify(self, features: Float32Array, among: Iterable[int] | None = None) -> Int64Array:

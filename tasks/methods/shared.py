@@ -268,9 +268,10 @@ def class_logits(output: object, num_rows: int, asked_by: str) -> Tensor:
 def save_tensors(folder: Path, **groups: Mapping[str, Tensor]) -> None:
     """Writes named groups of named tensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"{group}/{name}": one.detach() for group, own in groups.items() for name, one in own.items()}
-    strides = json.dumps({name: one.stride() for name, one in tensors.items()})
-    save_file({name: one.cpu().contiguous() for name, one in tensors.items()}, folder / _FILE, {_STRIDES: strides})
+    tensors = {f"{group}/{name}": tensor.detach() for group, own in groups.items() for name, tensor in own.items()}
+    strides = json.dumps({name: tensor.stride() for name, tensor in tensors.items()})
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(plain, folder / _FILE, {_STRIDES: strides})
 
 
 def load_tensors(folder: Path, device: torch.device | str) -> dict[str, Tensors] | None:

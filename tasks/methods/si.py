@@ -45,7 +45,7 @@ class SI(WeightMethod):
         """Notes the gradient and adds that of the penalty; see `Method.end_backward`."""
         passes = self.run.passes
         scale, parameters = float(passes.loss_scale()), trainable(passes.model)
-        self._gradients = {n: one.grad / scale for n, one in parameters.items() if one.grad is not None}
+        self._gradients = {name: own.grad / scale for name, own in parameters.items() if own.grad is not None}
         self._before = copied(passes.model)
         self._anchor.add_gradient(self.run, 2 * self.strength)
 

@@ -231,7 +231,7 @@ def _transformed(
             train, evaluation = Transformed(train, transform, column), Transformed(evaluation, transform, column)
         return Task(name, train, evaluation, description=description)
 
-    return TaskSequence(tuple(make(number, *one) for number, one in enumerate(transforms)), "domain")
+    return TaskSequence(tuple(make(number, *transform) for number, transform in enumerate(transforms)), "domain")
 
 
 def _shown(angle: float) -> str:

@@ -187,7 +187,7 @@ def common_range(values: Sequence[FloatArray]) -> tuple[float, float]:
     Returns:
         The least and the greatest end.
     """
-    known = np.concatenate([np.zeros(0), *(one[np.isfinite(one)].ravel() for one in values)])
+    known = np.concatenate([np.zeros(0), *(part[np.isfinite(part)].ravel() for part in values)])
     least, greatest = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     margin = 0.05 * (greatest - least or 1.0)
     return least - margin, greatest + margin
