@@ -106,3 +106,21 @@ def test_scores_of_every_few_steps_by_hand(is_loss: bool, gap: float) -> None:
     assert found["average_anytime_accuracy"] == pytest.approx((0.5 + 0.55 + 0.45 + 0.7) / 4)
     assert found["stability_gap"] == pytest.approx(gap)
     assert all_metrics(matrix, 2)["average_anytime_accuracy"] == pytest.approx((0.5 + 0.55 + 0.45) / 3)
+
+
+NEEDED = {  # rows from 0, before the first task; columns from 0
+    "average_accuracy": {(3, 0), (3, 1), (3, 2)},
+    "average_incremental_accuracy": {(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)},
+    "learning_accuracy": {(1, 0), (2, 1), (3, 2)},
+    "backward_transfer": {(1, 0), (2, 1), (3, 0), (3, 1)},
+    "forward_transfer": {(1, 1), (2, 2), (0, 1), (0, 2)},
+    "forgetting": {(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)},
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_missing_score_is_never_left_out(name: str) -> None:
+    for place in np.ndindex(4, 3):
+        scores = R.copy()
+        scores[place] = np.nan
+        assert np.isnan(METRICS[name].measure(scores, None)) == (place in NEEDED[name])

@@ -3,6 +3,7 @@
 import copy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from tests.ranks.warm import some
 from tests.refusals import refused
 from tests.tasks.killed import assert_goes_on, whole_runs
 from tests.tasks.methods.prompted import METHODS, SIZES, bert, build_named, rows, run_of, tasks, vit
+from tests.tasks.methods.runs import context
+from tests.tasks.methods.test_losses import trained
 from tests.tasks.test_continual import new_model
 
 NAMES = [f"{model} {method}" for model in ("vit", "bert") for method in METHODS]
@@ -182,33 +185,14 @@ def test_new_components_are_orthonormal_to_the_last_earlier_ones_there_is_room_f
     assert prompted(vit(), "coda").overlap().item() == pytest.approx(0.0, abs=1e-10)
 
 
-def test_the_term_of_a_step_is_the_mean_over_its_samples_whatever_the_micro_batches(tmp_path: Path) -> None:
-    """Of the first step: of samples whose prompts and queries are known before it."""
-    terms: dict[int, float] = {}
-
-    class Logged(TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
-            terms.setdefault(args.per_device_train_batch_size, logs.get("term/L2P", terms.get(0, 0.0)))
-
-    class Seen(L2P):
-        name = "L2P"
-
-        def begin_step(self, model: Any, batch: Any) -> None:
-            self.keys = self._prompts.keys[0].detach().clone()
-
-    for size in (8, 3):
-        method = Seen(pool_size=4, top=2, length=2, weight=0.7)
-        options = {"per_device_train_batch_size": size, "batch_size": 8, "logging_steps": 1, "max_steps": 1}
-        model = vit()
-        one = tasks()[:1]
-        run_of(
-            tmp_path / str(size), model, [method], sequence=one, callbacks=[Logged()], scores_before=False, **options
-        ).run()
-        plain, inputs = vit().eval(), rows(count=8)["pixel_values"]
-        with torch.no_grad():
-            queries = plain.base_model(pixel_values=inputs).last_hidden_state[:, 0]
-        distances = [sorted(1 - cosine(query, key) for key in method.keys)[:2] for query in queries]
-        assert terms[size] == pytest.approx(0.7 * float(np.mean([sum(two) for two in distances])), rel=1e-5)
+def test_terms_are_the_mean_distance_of_the_chosen_keys_over_the_samples_of_a_step() -> None:
+    query = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(4))
+    for name, method, count in (("l2p", L2P(4, top=2, weight=0.7), 2), ("dual", DualPrompt(weight=0.7), 1)):
+        prompts = method._prompts = prompted(vit(), name)
+        prompts.query, method.run = query, context(SimpleNamespace(num_skipped=0))
+        keys = prompts.keys[0] if name == "l2p" else prompts.keys[-1:]
+        distances = [sum(sorted(1 - cosine(row, key.detach()) for key in keys)[:count]) for row in query]
+        assert method.term(trained(8, (0, 0, 0, 0))).item() == pytest.approx(0.7 * sum(distances) / 8, rel=1e-5)
 
 
 # ---- What runs do ----
