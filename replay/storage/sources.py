@@ -17,7 +17,6 @@ from replay.storage.labels import Labels
 
 _INDEX_BITS = 40
 _MAX_INDEX = 2**_INDEX_BITS
-MAX_SOURCES = 2**22
 _NUM_SAMPLES = 8
 
 
@@ -32,11 +31,9 @@ def addresses(source_id: int, indices: Any) -> Int64Array:
         int64 `[count]`: `source_id << 40 | index`.
 
     Raises:
-        ValueError: If a number is too large or negative.
+        ValueError: If an index is too large or negative.
     """
     array = np.asarray(indices, dtype=np.int64)
-    if not 0 <= source_id < MAX_SOURCES:
-        raise InvalidValueError(option="source_id", expected="in [0, 2^22)", found=source_id)
     if array.size and not (array.min() >= 0 and array.max() < _MAX_INDEX):
         worst = array.min() if array.min() < 0 else array.max()
         raise InvalidValueError(option="indices", expected="in [0, 2^40)", found=int(worst))
