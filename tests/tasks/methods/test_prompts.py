@@ -16,7 +16,6 @@ from transformers import (
     GPT2ForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
-    TrainerCallback,
 )
 
 from tasks.methods import L2P, CODAPrompt, DualPrompt
@@ -26,7 +25,7 @@ from tests.helpers import weights_of
 from tests.ranks.warm import some
 from tests.refusals import refused
 from tests.tasks.killed import assert_goes_on, whole_runs
-from tests.tasks.methods.prompted import METHODS, SIZES, bert, build_named, rows, run_of, tasks, vit
+from tests.tasks.methods.prompted import METHODS, SIZES, bert, build_named, rows, run_of, vit
 from tests.tasks.methods.runs import context
 from tests.tasks.methods.test_losses import trained
 from tests.tasks.test_continual import new_model
@@ -219,50 +218,6 @@ def test_only_prompts_and_head_are_trained_and_those_of_earlier_tasks_stay(name:
     last = 0 if method == "l2p" else 2
     expected = {f"prompts.{kind}.{0 if kind == 'shared' else last}" for kind, _ in run.model.prompts.named_children()}
     assert trained == {"classifier.weight", "classifier.bias"} | expected
-
-
-def test_a_step_is_that_of_plain_torch(tmp_path: Path) -> None:
-    """One step of SGD on the loss of the task's own classes and the term, by a model that has its prompts put in."""
-    method, one = CODAPrompt(3, 2, layers=(0,), weight=2.0), tasks()[:1]
-    options = {"optim": "sgd", "learning_rate": 0.5, "max_grad_norm": 0.0, "batch_size": 8, "max_steps": 1}
-    begun: dict[str, torch.Tensor] = {}
-
-    class Noted(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-            begun.update({key: value.detach().clone() for key, value in model.state_dict().items()})
-
-    model = vit()
-    size = {"per_device_train_batch_size": 8}
-    run_of(tmp_path, model, [method], sequence=one, callbacks=[Noted()], **options, **size).run()
-    prompts, keys, attentions = (begun[f"prompts.{kind}.0"] for kind in ("prompts", "keys", "attentions"))
-    trained = [one.requires_grad_() for one in (prompts, keys, attentions)]
-    plain, inputs = vit().eval(), rows(count=8)
-    with torch.no_grad():
-        query = plain.vit(pixel_values=inputs["pixel_values"]).last_hidden_state[:, 0]
-    alpha = torch.nn.functional.cosine_similarity(query[:, None] * attentions[0], keys[0][None], dim=-1)
-    prefix = (alpha[..., None] * prompts[0]).sum(dim=1).view(8, 2, 2, HEADS, -1).transpose(2, 3)
-
-    def put_in(module: Any, args: Any, kwargs: Any) -> Any:
-        parts = [getattr(module, f"{kind}_proj")(kwargs["hidden_states"] if not args else args[0]) for kind in "qkv"]
-        q, k, v = (part.view(8, -1, HEADS, WIDTH // HEADS).transpose(1, 2) for part in parts)
-        k, v = torch.cat([prefix[:, 0], k], dim=2), torch.cat([prefix[:, 1], v], dim=2)
-        attended = ((q @ k.transpose(2, 3)) / (WIDTH // HEADS) ** 0.5).softmax(dim=-1) @ v
-        put.append(module.o_proj(attended.transpose(1, 2).flatten(2)))
-
-    put: list[torch.Tensor] = []
-    attention = layers_of(plain)[0].attention
-    attention.register_forward_pre_hook(put_in, with_kwargs=True)
-    attention.register_forward_hook(lambda module, args, output: (put[0], output[1]))
-    logits = plain(pixel_values=inputs["pixel_values"]).logits[:, :2]
-    gram = [one[0] @ one[0].T - torch.eye(3) for one in trained]
-    term = 2.0 * sum(one.square().mean() for one in gram)
-    (torch.nn.functional.cross_entropy(logits, inputs["labels"]) + term).backward()
-    for name, own in zip(("prompts", "keys", "attentions"), trained, strict=True):
-        assert own.grad is not None
-        assert own.grad.abs().max() > 1e-6
-        torch.testing.assert_close(
-            model.state_dict()[f"prompts.{name}.0"], own.detach() - 0.5 * own.grad, rtol=1e-4, atol=1e-6
-        )
 
 
 def own_encoder() -> Any:
