@@ -35,7 +35,7 @@ class Entries:
         self._changed: dict[int, int] = {}
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """Gives a column.
+        """Returns a column.
 
         Args:
             column: `"address"`, `"row"`, `"number"`, `"task"` or `"label"`.
@@ -67,7 +67,7 @@ class Entries:
         return np.where(are_there, slots, -1)
 
     def _moved(self, slots: Int64Array) -> None:
-        """Notes what stands in some slots now, for `find`."""
+        """Records the addresses in changed slots, for `find`."""
         self._changed.update(zip(self["address"][slots].tolist(), slots.tolist(), strict=True))
         if len(self._changed) > max(_LEAST_CHANGES, self.size // _SLOTS_PER_CHANGE):
             order = np.argsort(self["address"], kind="stable")
@@ -94,10 +94,10 @@ class Entries:
         self._table["row"][slots] = rows
 
     def remove(self, slot: int) -> None:
-        """Frees a slot: what stands in the last one comes in its place.
+        """Frees a slot; the entry of the last one moves into it.
 
         Args:
-            slot: A taken slot.
+            slot: An occupied slot.
         """
         self.size -= 1
         self._table[slot] = self._table[self.size]
@@ -105,14 +105,14 @@ class Entries:
             self._moved(np.array([slot]))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Gives all columns."""
+        """Returns all columns."""
         return {name: self[name].copy() for name in _COLUMNS}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Takes up saved columns.
+        """Loads saved columns.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
 
         Raises:
             ValueError: If there are more entries than slots.

@@ -111,7 +111,7 @@ class AGEM(Method):
         self._were_projected.append(was_projected.to(self._run.device))
 
     def _pairs(self, parameters: Sequence[nn.Parameter], reference: list[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
-        """Gives gradients of new samples and of memory, over all ranks, where memory has one on any of them."""
+        """Returns gradients of new samples and of memory, over all ranks, where memory has one on any of them."""
         are_present = np.array([gradient is not None for gradient in reference], dtype=np.int64)
         pairs = []
         for number in np.flatnonzero(self._run.rank_sync.all_reduce_sum(are_present)).tolist():
@@ -124,7 +124,7 @@ class AGEM(Method):
         return pairs
 
     def log_entries(self) -> dict[str, float]:
-        """Gives the share of steps since the last log entry that were projected; see `Method.log_entries`."""
+        """Returns the share of steps since the last log entry that were projected; see `Method.log_entries`."""
         if not self._were_projected:
             return {}
         share = float(torch.stack(self._were_projected).double().mean())
@@ -133,7 +133,7 @@ class AGEM(Method):
 
 
 def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
-    """Takes from a gradient, in place, what goes against another one (arXiv:1812.00420, equation 11).
+    """Removes from a gradient, in place, its part against another one (arXiv:1812.00420, equation 11).
 
     Nothing is read from the device. Where a product is not finite, nothing is done.
 

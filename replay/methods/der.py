@@ -78,7 +78,7 @@ class DER(Method):
         return factors_of_means(items, {self._memory_id: 0.0})
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives α times the mean squared distance, this rank's part; see `Method.term`."""
+        """Returns α times the mean squared distance, this rank's part; see `Method.term`."""
         micro, run = trained.micro, self._run
         if micro.positions is None or int(micro.stream_ids[0]) != self._memory_id:
             return None
@@ -92,7 +92,7 @@ class DER(Method):
         return self._labels(trained, self._logits(trained)) is not None
 
     def _to_keep(self, trained: ForwardResult) -> list[Tensor]:
-        """Gives what is kept of each row of a micro-batch.
+        """Returns what is stored of each row of a micro-batch.
 
         Of token logits only the positions whose label counts are kept, so that padding does not matter; the places of
         the `top_k` largest are floats of the logits' type, exact up to 2**24.
@@ -145,7 +145,7 @@ class DER(Method):
         return (vectors - stored).square().flatten(1).mean(dim=1)
 
     def _vectors(self, trained: ForwardResult) -> tuple[Tensor, list[int] | None, int | None]:
-        """Gives vectors of logits with a graph, how many each row has (`None`: one), and how much of each is kept."""
+        """Returns vectors of logits with a graph, how many a row has (`None`: one), and how many of each are stored."""
         logits = self._logits(trained)
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         labels = self._labels(trained, logits)
@@ -170,7 +170,7 @@ class DER(Method):
         return logits
 
     def _labels(self, trained: ForwardResult, logits: Tensor) -> Tensor | None:
-        """Gives the labels of each vector `[num_rows, num_positions]`; `None` if there is one vector a row."""
+        """Returns the labels of each vector `[num_rows, num_positions]`; `None` if there is one vector a row."""
         inputs = trained.micro.inputs
         labels, is_shifted = inputs.get("shift_labels"), True
         if labels is None:

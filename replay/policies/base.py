@@ -104,7 +104,7 @@ class ReplayPolicy(Policy):
         """
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
-        """Gives the indices of what is replayed: the replay buffers, unless a subclass says otherwise.
+        """Returns the indices of what is replayed: the replay buffers, unless a subclass says otherwise.
 
         Args:
             mixture: All streams of the run.
@@ -112,11 +112,11 @@ class ReplayPolicy(Policy):
         return mixture.memories
 
     def lasting_state(self) -> dict[str, Any]:
-        """Returns what the policy of the next run, `Past.state`, goes on with, as JSON-compatible data."""
+        """Returns the state with which the policy of the next run continues (`Past.state`), as JSON-compatible data."""
         return {}
 
     def start(self, mixture: Mixture) -> Decision:
-        """Parts memories and other streams and starts the inner policy on these; see `Policy.start`."""
+        """Separates memories from other streams and starts the inner policy on these; see `Policy.start`."""
         names, replayed = mixture.names, self.replayed(mixture)
         self.memories = np.array(replayed, dtype=np.int64)
         self.others = np.array([k for k in range(len(names)) if k not in replayed], dtype=np.int64)
@@ -139,7 +139,7 @@ class ReplayPolicy(Policy):
         return self._mix(inner, self.update_replay(observation), observation.is_active)
 
     def wrapped(self) -> Wrapped | None:
-        """Gives the inner policy, which sees all but the memories; see `Policy.wrapped`."""
+        """Returns the inner policy, which sees all but the memories; see `Policy.wrapped`."""
         if self._inner_decision is None:
             return None
         return Wrapped(self.policy, self._inner_decision, self.others.tolist())

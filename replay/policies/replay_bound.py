@@ -86,7 +86,7 @@ class ReplayBound(ReplayPolicy):
         self.minimum, self.maximum = minimum, maximum
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
-        """Gives the old streams; see `ReplayPolicy.replayed`."""
+        """Returns the old streams; see `ReplayPolicy.replayed`."""
         if self.old is None and not mixture.memories and self.past is None:
             text = f"must name the old streams of {list(mixture.names)}, of which none is a ReplayBuffer."
             raise InvalidValueError.about("old", text)
@@ -144,7 +144,7 @@ class ReplayBound(ReplayPolicy):
         return expected
 
     def _limit(self, rises: FloatArray, step: int) -> None:
-        """Keeps the odds within their limits, and says if a limit stands in the way."""
+        """Keeps the odds within their limits, and warns if a limit keeps them down."""
         total = float(np.exp(np.minimum(self._logs, 50.0)).sum())
         least, most = _odds(self.minimum), _odds(self.maximum)
         self._logs = self._logs + math.log(min(max(total, least), most) / total)

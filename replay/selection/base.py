@@ -163,7 +163,7 @@ class Selection(HasState, ABC):
 
 
 def checked_choice(selection: Selection, offers: Offers, size: int, capacity: int) -> Int64Array:
-    """Has a selection choose, and refuses slots that it must not return, of which samples could not be read later.
+    """Lets a selection choose, and refuses slots that it must not return, as samples could not be read later.
 
     Args:
         selection: The selection.

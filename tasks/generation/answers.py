@@ -112,7 +112,7 @@ def _split(sample: Mapping[str, Any], place: int, reads_all: bool) -> tuple[list
 
 
 def _by_length(prompts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Gives batches of places of prompts of about the same length, the longest first."""
+    """Yields batches of places of prompts of about the same length, the longest first."""
     order = sorted(range(len(prompts)), key=lambda place: -len(prompts[place]))
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]

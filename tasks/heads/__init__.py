@@ -9,7 +9,7 @@ from tasks.task import TaskSequence
 
 
 def as_head(head: HeadKind | None, sequence: TaskSequence, seed: int) -> Head:
-    """Makes what a kind stands for.
+    """Creates the head of a kind.
 
     Args:
         head: The kind. `None` takes `"masked"` where the model knows which task a sample is of and all tasks have

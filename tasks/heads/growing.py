@@ -60,7 +60,7 @@ class Growing(Head):
                 set_num_labels(model, name, size)
 
     def _draw(self, model: nn.Module, name: str, layer: nn.Linear, size: int, task: int) -> nn.Linear:
-        """Gives a layer of the new size as the model begins such layers."""
+        """Returns a layer of the new size as the model begins such layers."""
         dtype = torch.promote_types(layer.weight.dtype, torch.float32)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             # torch.manual_seed would seed the accelerators as well, which nothing forks here.

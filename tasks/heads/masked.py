@@ -114,7 +114,7 @@ class _Mask:
 
 
 def _check_apart(sequence: TaskSequence) -> None:
-    """Makes sure that the classes of two tasks are the same, or have none in common."""
+    """Refuses two tasks that share some classes but not all."""
     for earlier, task in itertools.combinations(sequence, 2):
         own, other = set(task.classes or ()), set(earlier.classes or ())
         if own != other and own & other:

@@ -78,7 +78,7 @@ class CLSER(TaskMethod):
             self._num_steps = 0
 
     def prepare(self, model: nn.Module) -> None:
-        """Takes up what was loaded; see `Method.prepare`."""
+        """Applies the loaded state; see `Method.prepare`."""
         super().prepare(model)
         if self._loaded is not None:
             self._num_steps = int(self._loaded["steps"]["count"])
@@ -91,7 +91,7 @@ class CLSER(TaskMethod):
             raise ValueError(f"{self.name}: the model has grown since it was copied. Leave head='growing' out.")
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives λ times the mean distance of replayed samples, this rank's part; see `Method.term`."""
+        """Returns λ times the mean distance of replayed samples, this rank's part; see `Method.term`."""
         rows = self.run.memory_rows(trained)
         if not rows.any() or not self.strength:
             return None
@@ -118,7 +118,7 @@ class CLSER(TaskMethod):
         self._num_steps += 1
 
     def settings(self) -> str:
-        """Gives the constants; see `Method.settings`."""
+        """Returns the constants; see `Method.settings`."""
         return f"{self.name}({self.strength}, {self.decay}, {self.rates[0]}, {self.rates[1]})"
 
     def save(self, folder: Path) -> None:
@@ -133,7 +133,7 @@ class CLSER(TaskMethod):
         self._loaded = load_tensors(folder, "cpu")
 
     def score(self, trainer: MixingTrainer, task: Task) -> float:
-        """Gives the accuracy of the stable copy on a task.
+        """Returns the accuracy of the stable copy on a task.
 
         Args:
             trainer: The trainer.

@@ -43,7 +43,7 @@ class ERACE(TaskMethod):
         self._new, self._classes = self.run.stream_id(task.name, self.name), list(task.classes or ())
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives what the asymmetric loss differs by, this rank's part; see `Method.term`."""
+        """Returns the difference of the asymmetric loss, this rank's part; see `Method.term`."""
         is_new = trained.micro.stream_ids == self._new
         if not is_new.any():
             return None

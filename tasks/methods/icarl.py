@@ -59,7 +59,7 @@ class ICaRL(TaskMethod):
         return np.zeros(len(items))
 
     def term(self, trained: ForwardResult) -> Tensor:
-        """Gives the loss, this rank's part; see `Method.term`."""
+        """Returns the loss, this rank's part; see `Method.term`."""
         logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)
         labels = self.run.passes.prepare_inputs(trained.micro.inputs)["labels"]
         targets = nn.functional.one_hot(labels, logits.shape[1]).to(logits.dtype)

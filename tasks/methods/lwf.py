@@ -44,7 +44,7 @@ class LwF(TaskMethod):
         self._groups = [group or slice(None) for group in groups]
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives λ times the mean divergence, this rank's part; see `Method.term`."""
+        """Returns λ times the mean divergence, this rank's part; see `Method.term`."""
         if self._before is None:
             return None
         earlier, logits = self._before.logits(trained, self.name), self._logits(trained)
@@ -52,7 +52,7 @@ class LwF(TaskMethod):
         return self.run.mean_over_step(self.strength * torch.as_tensor(divergence), trained)
 
     def _logits(self, trained: ForwardResult) -> Tensor:
-        """Gives the logits of a micro-batch; a masked head hides those of other tasks while the model is trained."""
+        """Returns the logits of a micro-batch; a masked head hides those of other tasks while the model is trained."""
         output = trained.output
         if self._by_task:
             model = self.run.passes.model

@@ -139,7 +139,7 @@ class PromptMethod(TaskMethod):
             )
 
     def settings(self) -> str:
-        """Gives the sizes; see `Method.settings`."""
+        """Returns the sizes; see `Method.settings`."""
         names = inspect.signature(type(self)).parameters
         return f"{self.name}({', '.join(f'{name}={getattr(self, name)}' for name in names)})"
 

@@ -125,7 +125,7 @@ class RanPAC(TaskMethod):
         self._add(features[held], labels[held])
 
     def classify(self, features: Float32Array, among: Iterable[int] | None = None) -> Int64Array:
-        """Tells the classes of samples.
+        """Predicts the classes of samples.
 
         Args:
             features: float32 `[num_samples, num_features]`.
@@ -141,7 +141,7 @@ class RanPAC(TaskMethod):
         return self._classified(features, self._weights, among)
 
     def score(self, trainer: MixingTrainer, task: Task) -> float:
-        """Gives the accuracy on a task, among its own classes in a task-incremental sequence.
+        """Returns the accuracy on a task, among its own classes in a task-incremental sequence.
 
         Args:
             trainer: The trainer.
@@ -154,7 +154,7 @@ class RanPAC(TaskMethod):
         return float((found == labels).mean())
 
     def settings(self) -> str:
-        """Gives the constants; see `Method.settings`."""
+        """Returns the constants; see `Method.settings`."""
         return f"{self.name}({self.num_projections}, {self.trains_first}, {self.strengths})"
 
     def save(self, folder: Path) -> None:
@@ -182,7 +182,7 @@ class RanPAC(TaskMethod):
         return {name: tensor.to(device) for name, tensor in tensors.items()}
 
     def _widen(self, labels: Int64Array) -> None:
-        """Makes room for the classes of labels."""
+        """Extends the sums to the classes of labels."""
         missing = int(labels.max()) + 1 - len(self._state["counts"])
         if missing > 0:
             self._state["sums"] = nn.functional.pad(self._state["sums"], (0, missing))

@@ -138,7 +138,7 @@ class WeightMethod(TaskMethod):
             self.load_further(state)
 
     def load_further(self, state: Mapping[str, Tensors]) -> None:
-        """Takes up what `further_state` gave."""
+        """Loads the result of `further_state`."""
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

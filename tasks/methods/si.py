@@ -36,7 +36,7 @@ class SI(WeightMethod):
         self._gradients: Tensors = {}  # of the present step
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Begins the way of a task; see `TaskMethod.begin_task`."""
+        """Starts the path of a task; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         self._start, self._gradients = copied(model), {}
         self._path = {name: torch.zeros_like(weight, dtype=wide(weight)) for name, weight in self._start.items()}
@@ -50,7 +50,7 @@ class SI(WeightMethod):
         self._anchor.add_gradient(self.run, 2 * self.strength)
 
     def close(self, batch: StepBatch) -> None:
-        """Adds the step to the way; see `Method.close`."""
+        """Adds the step to the path; see `Method.close`."""
         parameters = trainable(self.run.passes.model)
         for name, gradient in self._gradients.items():
             moved = parameters[name].detach() - self._before[name]
@@ -58,7 +58,7 @@ class SI(WeightMethod):
         self._gradients = self._before = {}
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Makes importances of the way; see `TaskMethod.end_task`."""
+        """Computes importances from the path; see `TaskMethod.end_task`."""
         now = trainable(model)
         self._anchor.hold(
             model,
@@ -69,7 +69,7 @@ class SI(WeightMethod):
         )
 
     def further_state(self) -> dict[str, Tensors]:
-        """Returns the way so far; see `WeightMethod.further_state`."""
+        """Returns the path so far; see `WeightMethod.further_state`."""
         return {"path": self._path}
 
     def load_further(self, state: Mapping[str, Tensors]) -> None:

@@ -104,7 +104,7 @@ class SLCA(TaskMethod):
         return np.zeros(len(items))
 
     def term(self, trained: ForwardResult) -> Tensor:
-        """Gives the loss among the task's own classes, this rank's part; see `Method.term`."""
+        """Returns the loss among the task's own classes, this rank's part; see `Method.term`."""
         logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)[:, self._own]
         labels = self.run.passes.prepare_inputs(trained.micro.inputs)["labels"]
         places = torch.searchsorted(torch.tensor(self._own, device=labels.device), labels)
@@ -144,7 +144,7 @@ class SLCA(TaskMethod):
         optimizer.zero_grad()
 
     def settings(self) -> str:
-        """Gives the constants; see `Method.settings`."""
+        """Returns the constants; see `Method.settings`."""
         return f"{self.name}({self.num_samples}, {self.num_epochs}, {self.learning_rate}, {self.temperature})"
 
     def save(self, folder: Path) -> None:
@@ -218,7 +218,7 @@ def slow_encoder(rate: float, trainer_class: type[MixingTrainer] = MixingTrainer
 
 
 def _split(optimizer: torch.optim.Optimizer, fast: Iterable[nn.Parameter], rate: float) -> None:
-    """Gives parameters that are not fast groups of their own."""
+    """Puts parameters that are not fast into groups of their own."""
     own = {id(parameter) for parameter in fast}
     for group in [*optimizer.param_groups]:
         slow = [parameter for parameter in group["params"] if id(parameter) not in own]

@@ -151,7 +151,7 @@ def _show(scores: Mapping[str, SeedScores], page: Path | None, prints_json: bool
 
 
 def _as_data(name: str, scores: SeedScores, first: SeedScores | None) -> dict[str, Any]:
-    """Gives the scores of a run as plain data; of several seeds also their spreads and each by itself."""
+    """Returns the scores of a run as plain data; of several seeds also their spreads and each by itself."""
     metrics, matrix = scores.metrics(), scores.mean
     data = {
         "run": name,

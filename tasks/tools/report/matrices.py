@@ -42,7 +42,7 @@ def check_same_metric(scores: Mapping[str, SeedScores]) -> None:
 
 
 def titled(scores: Mapping[str, SeedScores]) -> dict[str, SeedScores]:
-    """Says in the names which runs are means over seeds."""
+    """Marks in the names which runs are means over seeds."""
     return {
         name if len(run.by_seed) == 1 else f"{name} (mean of {len(run.by_seed)} seeds)": run
         for name, run in scores.items()

@@ -127,7 +127,7 @@ def training_plots(runs: Sequence[Run], task_names: Sequence[str], most_points: 
 
 
 def training_rows(runs: Collection[Sequence[Run]]) -> list[tuple[str, list[str]]]:
-    """Gives the rows of the page's table that are about training.
+    """Returns the rows of the page's table that are about training.
 
     Args:
         runs: The joined runs of all seeds, for each column; none where no step is recorded.
