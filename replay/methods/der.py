@@ -84,12 +84,9 @@ class DER(Method):
             return None
         slots = run.planner().cursors[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
         distances = self._squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
-        counts = run.passes.items_by_stream if self._are_of_tokens(trained) else trained.plan.counts
+        has_token_logits = self._labels(trained, self._logits(trained)) is not None
+        counts = run.passes.items_by_stream if has_token_logits else trained.plan.counts
         return run.mean_over_step(self.alpha * distances, trained, int(counts[self._memory_id]))
-
-    def _are_of_tokens(self, trained: ForwardResult) -> bool:
-        """Whether the model gives logits for each token of a micro-batch."""
-        return self._labels(trained, self._logits(trained)) is not None
 
     def _to_keep(self, trained: ForwardResult) -> list[Tensor]:
         """Returns what is stored of each row of a micro-batch.

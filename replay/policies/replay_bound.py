@@ -166,14 +166,9 @@ class ReplayBound(ReplayPolicy):
     def explain(self) -> Any:
         """Returns the odds, the first losses and the last rises of the old streams; see `Policy.explain`."""
         rises = self._rises[-1] if len(self._rises) else np.full(len(self._first), np.nan)
-        found = {"odds": np.exp(self._logs), "first loss": self._first, "rise": rises}
-        size = len(self.memories) + len(self.others)
-        return {name: self._of_all(values, size) for name, values in found.items()}
-
-    def _of_all(self, values: FloatArray, size: int) -> FloatArray:
-        joined = np.full(size, np.nan)
-        joined[self.memories] = values
-        return joined
+        table = np.full((3, len(self.memories) + len(self.others)), np.nan)
+        table[:, self.memories] = np.exp(self._logs), self._first, rises
+        return dict(zip(("odds", "first loss", "rise"), table, strict=True))
 
 
 def _odds(ratio: float) -> float:

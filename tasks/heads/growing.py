@@ -41,7 +41,7 @@ class Growing(Head):
         self, model: nn.Module, args: TrainingArguments, options: Mapping[str, Any], keeps_logits: bool = False
     ) -> None:
         """Refuses tasks without classes, and methods for which logits must not change in number; see `Head.check`."""
-        self._require_classes("grows")
+        self._require_classes()
         _, layer = find_output_layer(model, "head='growing'")
         first = max(layer.out_features, self.sizes[0])
         if keeps_logits and self.sizes[-1] > first:

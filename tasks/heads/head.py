@@ -51,7 +51,7 @@ class Head:
         if num_outputs < num_classes:
             raise InvalidValueError.about("num_labels", f"must be {num_classes}, or head 'growing', got {num_outputs}.")
 
-    def _require_classes(self, verb: str) -> None:
+    def _require_classes(self) -> None:
         without = [task.name for task in self.sequence if task.classes is None]
         if without:
             raise InvalidValueError.about(

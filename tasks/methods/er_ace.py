@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext
 from mixer.utils.errors import InvalidValueError
@@ -50,9 +49,6 @@ class ERACE(TaskMethod):
         logits = class_logits(trained.output, len(is_new), self.name)
         difference = logits[:, self._classes].logsumexp(dim=-1) - logits.logsumexp(dim=-1)
         difference = difference.where(torch.from_numpy(is_new).to(difference.device), 0.0)
-        return self.run.mean_over_step(_loss_weight(self.run.passes, self._new) * difference, trained)
-
-
-def _loss_weight(passes: AuxiliaryPasses, stream_id: int) -> float:
-    factors = passes.loss_factors()
-    return 1.0 if factors is None else float(factors[stream_id])
+        factors = self.run.passes.loss_factors()
+        weight = 1.0 if factors is None else float(factors[self._new])
+        return self.run.mean_over_step(weight * difference, trained)

@@ -208,8 +208,7 @@ def _config_of(part: nn.Module) -> Any:
 
 def first_token(output: Any) -> Tensor:
     """Returns the first token `[num_rows, width]` of what an encoder gave, or that itself if it has no tokens."""
-    found = getattr(output, "last_hidden_state", None)
-    found = found if found is not None else output[0] if isinstance(output, tuple) else output
+    found = output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", output)
     if not isinstance(found, Tensor) or found.dim() not in (2, 3):
         raise InvalidValueError("base_model must give [num_rows, (num_tokens,) width].", option="model")
     return found[:, 0] if found.dim() == 3 else found

@@ -201,4 +201,6 @@ def padding_of(model: Any) -> int:
 def _ends_of(model: Any) -> list[int]:
     """Returns the tokens that end a text."""
     ends = model.generation_config.eos_token_id
-    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+    if ends is None:
+        return []
+    return ends if isinstance(ends, list) else [ends]

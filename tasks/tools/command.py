@@ -175,19 +175,18 @@ def _as_data(name: str, scores: SeedScores, first: SeedScores | None) -> dict[st
 
 def _scores_table(scores: SeedScores, folders: Mapping[int, Path]) -> Table:
     matrix, spread = scores.mean, scores.spread
-    table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task{_on(scores)}")
+    number = len(scores.by_seed)
+    of_seeds = "" if number == 1 else f", mean ± standard deviation of {number} seeds"
+    title = f"{matrix.metric.capitalize()} on each task{of_seeds}"
+    table = Table("", *matrix.task_names, "samples/s", title=title)
     paces = [read_pace(folders[seed], matrix.task_names) for seed, matrix in scores.by_seed.items()]
     for after in matrix.recorded:
         rates = [pace.samples_per_second.iloc[after - 1] for pace in paces if 0 < after <= len(pace)]
-        cells = [_written(*pair) for pair in zip(matrix.scores[after], spread[after], strict=True)]
+        pairs = zip(matrix.scores[after], spread[after], strict=True)
+        cells = ["-" if np.isnan(score) else Measured(score, own, 1).text() for score, own in pairs]
         rate = f"{np.mean(rates):,.0f}" if rates else "-"
         table.add_row(f"after {matrix.task_names[after - 1]}" if after else "before", *cells, rate)
     return table
-
-
-def _on(scores: SeedScores) -> str:
-    number = len(scores.by_seed)
-    return "" if number == 1 else f", mean ± standard deviation of {number} seeds"
 
 
 def _metrics_table(scores: Mapping[str, SeedScores]) -> Table:
@@ -195,7 +194,3 @@ def _metrics_table(scores: Mapping[str, SeedScores]) -> Table:
     for name, cells in metric_rows(scores):
         table.add_row(name, *cells)
     return table
-
-
-def _written(score: float, spread: float) -> str:
-    return "-" if np.isnan(score) else Measured(score, spread, 1).text()
