@@ -92,10 +92,8 @@ class BufferFeeding(Method):
 
     def retrieve(self, batch: StepBatch) -> bool:
         """Replaces the drawn entries if the retrieval depends on the model; see `Method.retrieve`."""
-        retrieval = self._buffer.retrieval
-        if not isinstance(retrieval, MIR):
-            return False
-        return retrieval.redraw(self._run, batch, self._memory_id, len(self._buffer))
+        retrieval, size = self._buffer.retrieval, len(self._buffer)
+        return isinstance(retrieval, MIR) and retrieval.redraw(self._run, batch, self._memory_id, size)
 
     def find_sources(self) -> None:
         """Registers the data sets with the buffer and stores their ids, which a saved buffer brings along."""
