@@ -344,7 +344,7 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
 
     run = short(tmp_path, methods=make, score="loss")
     losses = run.run()
-    assert [one.num_steps for one in made if one.num_steps] == [2, 2, 2]
+    assert [method.num_steps for method in made if method.num_steps] == [2, 2, 2]
     assert (losses.metric, losses.higher_is_better) == ("loss", False)
     for number, task in enumerate(run.sequence):
         expected = nn.functional.cross_entropy(run.model(images_of(task)).logits, torch.arange(40) % 3)
@@ -385,7 +385,7 @@ def test_tasks_of_one_evaluation_set_are_scored_once_and_in_between_on_few_sampl
     run = build(tmp_path, "none, fresh", sequence=tasks, score=score, held_out=own, score_steps=5, score_samples=7)
     matrix = run.run()
     course = matrix.course.to_pandas()
-    assert [len(one) for one in calls] == [40, *[7, 7, 7, 40] * 3]  # before, at steps 0, 5 and 10, at the end
+    assert [len(samples) for samples in calls] == [40, *[7, 7, 7, 40] * 3]  # before, at steps 0, 5 and 10, at the end
     assert (matrix.scores == matrix.scores[:, :1]).all()
     assert (course.loc[3].to_numpy() == course.loc[3].to_numpy()[:, :1]).all()
     few = calls[-2]

@@ -121,15 +121,17 @@ def test_the_adapters_of_earlier_tasks_stay_as_they_were_and_all_are_active(whol
     run, _ = whole("o-lora")
     model, end = run.model, "end/adapters"
     assert model.active_adapters == ["default", "task_1", "task_2"]
-    assert {name.split(".")[-2] for name, one in model.named_parameters() if one.requires_grad} == {"task_2"}
+    assert {name.split(".")[-2] for name, parameter in model.named_parameters() if parameter.requires_grad} == {
+        "task_2"
+    }
     for number, adapter in enumerate(model.active_adapters):
-        own = {name: one for name, one in model.named_parameters() if f".{adapter}." in name}
-        assert any(one.abs().sum() > 0 for name, one in own.items() if "lora_B" in name)
+        own = {name: parameter for name, parameter in model.named_parameters() if f".{adapter}." in name}
+        assert any(parameter.abs().sum() > 0 for name, parameter in own.items() if "lora_B" in name)
         folder = run.folder / f"0{number + 1}-by_{number + 1}" / end
         after = PeftModel.from_pretrained(llama(), folder if adapter == "default" else folder / adapter)
-        for name, one in after.named_parameters():
+        for name, parameter in after.named_parameters():
             if "lora" in name:
-                assert torch.equal(one, own[name.replace("default", adapter)])
+                assert torch.equal(parameter, own[name.replace("default", adapter)])
 
 
 def test_the_term_of_o_lora_is_its_weight_times_the_overlaps_whatever_the_micro_batches(whole: Any) -> None:
@@ -147,7 +149,7 @@ def test_only_adapters_are_saved_and_a_run_of_another_model_is_refused(whole: An
     run, _ = whole("o-lora")
     sizes = {path: path.stat().st_size for path in run.folder.rglob("end/**/*.safetensors")}
     assert {path.name for path in sizes} == {"adapter_model.safetensors"}
-    num_trained = sum(one.numel() for name, one in run.model.named_parameters() if ".task_2." in name)
+    num_trained = sum(parameter.numel() for name, parameter in run.model.named_parameters() if ".task_2." in name)
     assert max(sizes.values()) < 4 * num_trained + 8000
     same, other, end = adapted(), adapted(), run.folder / "03-by_3" / "end"
     run_of(tmp_path, same, [OLoRA()])._model_file.load(end)

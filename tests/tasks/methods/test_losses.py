@@ -100,7 +100,10 @@ def test_a_sample_is_of_the_class_whose_mean_is_nearest(tmp_path: Path) -> None:
     assert score.measure(trainer, task) == 0.0
     memory.remember("all", data(), labels=data().labels)
     held = [memory[slot] for slot in range(len(memory))]
-    inputs, labels = np.stack([one["pixel_values"] for one in held]), np.array([int(one["labels"]) for one in held])
+    inputs, labels = (
+        np.stack([sample["pixel_values"] for sample in held]),
+        np.array([int(sample["labels"]) for sample in held]),
+    )
     inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
     means = np.stack([inputs[labels == label].mean(axis=0) for label in range(6)])
     means /= np.linalg.norm(means, axis=1, keepdims=True)

@@ -59,8 +59,8 @@ def attention_by_hand(query: Any, key: Any, value: Any, prefix: Any, seen: Any) 
         own = slice(head * size, (head + 1) * size)
         keys = [*prefix[row, 0, :, own], *key[row, seen[row], own]]
         values = [*prefix[row, 1, :, own], *value[row, seen[row], own]]
-        weights = np.exp([float(query[row, token, own] @ one) / np.sqrt(size) for one in keys])
-        found[row, token, own] = sum(w * one for w, one in zip(weights / weights.sum(), values, strict=True))
+        weights = np.exp([float(query[row, token, own] @ vector) / np.sqrt(size) for vector in keys])
+        found[row, token, own] = sum(w * vector for w, vector in zip(weights / weights.sum(), values, strict=True))
     return found
 
 
@@ -72,7 +72,7 @@ def test_prompts_are_keys_and_values_that_every_token_attends_to_and_padding_sta
     seen = inputs["attention_mask"].bool().numpy() if make is bert else np.ones((4, 5), bool)
     names = ("query", "key", "value", "self") if make is bert else ("q_proj", "k_proj", "v_proj", "o_proj")
     given: list[dict[str, np.ndarray]] = []
-    parts = [{name.split(".")[-1]: one for name, one in layer.named_modules()} for layer in layers_of(model)]
+    parts = [{name.split(".")[-1]: module for name, module in layer.named_modules()} for layer in layers_of(model)]
 
     def keep(module: Any, args: Any, output: Any, name: str, number: int) -> None:
         # The output of attention: of BERT that of its own module, of ViT what its last projection gets.
@@ -86,11 +86,11 @@ def test_prompts_are_keys_and_values_that_every_token_attends_to_and_padding_sta
     with torch.no_grad():
         model(**inputs)
         chosen = prompts.chosen(prompts.query)
-    for number, one in enumerate(given):
+    for number, arrays in enumerate(given):
         prefix = chosen[number].detach().numpy()
         assert prefix.shape == (4, 2, 2 if number == 0 else 3, WIDTH)
-        by_hand = attention_by_hand(*(one[name] for name in names[:3]), prefix, seen)
-        np.testing.assert_allclose(one[names[3]][seen], by_hand[seen], rtol=1e-4, atol=1e-5)
+        by_hand = attention_by_hand(*(arrays[name] for name in names[:3]), prefix, seen)
+        np.testing.assert_allclose(arrays[names[3]][seen], by_hand[seen], rtol=1e-4, atol=1e-5)
 
 
 def layers_of(model: Any) -> Any:
@@ -169,7 +169,7 @@ def test_coda_prompt_weighs_components_by_attended_queries() -> None:
             weights = [cosine(query[row].double().numpy() * attentions[m], keys[m]) for m in range(6)]
             expected = sum(weights[m] * components[m] for m in range(6)).reshape(2, 2, WIDTH)
             np.testing.assert_allclose(chosen[layer][row].numpy(), expected, rtol=1e-4, atol=1e-6)
-    squares = [np.mean((one @ one.T - np.eye(6)) ** 2) for kind in kinds for one in kind]
+    squares = [np.mean((part @ part.T - np.eye(6)) ** 2) for kind in kinds for part in kind]
     assert overlap == pytest.approx(sum(squares), rel=1e-4)
 
 
@@ -203,7 +203,7 @@ def test_only_prompts_and_head_are_trained_and_those_of_earlier_tasks_stay(name:
     make, method = name.split()
     now, fresh = run.model.state_dict(), {"vit": vit, "bert": bert}[make]().state_dict()
     ends = [load_file(run.folder / f"0{number + 1}-task_{number}" / "end" / "model.safetensors") for number in range(3)]
-    assert all(torch.equal(now[key], one) for key, one in fresh.items() if "classifier" not in key)
+    assert all(torch.equal(now[key], value) for key, value in fresh.items() if "classifier" not in key)
     assert not torch.equal(now["classifier.weight"], fresh["classifier.weight"])
     for kind in dict(run.model.prompts.named_children()):
         if method == "l2p" or kind == "shared":
@@ -212,9 +212,9 @@ def test_only_prompts_and_head_are_trained_and_those_of_earlier_tasks_stay(name:
             continue
         for task in range(3):
             own = [end.get(f"prompts.{kind}.{task}") for end in ends]
-            assert [one is not None for one in own] == [task <= number for number in range(3)]
-            assert all(torch.equal(own[task], one) for one in own[task + 1 :])
-    trained = {key for key, one in run.model.named_parameters() if one.requires_grad}
+            assert [part is not None for part in own] == [task <= number for number in range(3)]
+            assert all(torch.equal(own[task], part) for part in own[task + 1 :])
+    trained = {key for key, parameter in run.model.named_parameters() if parameter.requires_grad}
     last = 0 if method == "l2p" else 2
     expected = {f"prompts.{kind}.{0 if kind == 'shared' else last}" for kind, _ in run.model.prompts.named_children()}
     assert trained == {"classifier.weight", "classifier.bias"} | expected

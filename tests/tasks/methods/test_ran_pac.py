@@ -65,7 +65,7 @@ def test_the_strength_has_the_least_squared_error_on_a_fifth_of_each_class_with_
     assert np.bincount(own_labels[held]).tolist() == [0, 0, 3, 3]
     inputs = hidden(np.concatenate([features[first], own[kept]]), 3)
     known = np.concatenate([labels[first], own_labels[kept]])
-    found = [hidden(own[held], 3) @ ridge(inputs, known, one) for one in strengths]
+    found = [hidden(own[held], 3) @ ridge(inputs, known, strength) for strength in strengths]
     errors = [np.square(logits - np.eye(4)[own_labels[held]]).sum() for logits in found]
     assert 0 < int(np.argmin(errors)) < 3
     assert float(method._state["strength"]) == strengths[int(np.argmin(errors))]

@@ -95,12 +95,12 @@ def test_all_but_the_output_layer_learns_at_a_part_of_the_rate(tmp_path: Path) -
     ]
     moves = []
     for run in both:
-        before = {name: one.detach().clone() for name, one in run.model.named_parameters()}
+        before = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
         run.sequence = run.sequence[:1]
         trainer = run._new_trainer(0)
         trainer.train()
         assert len(trainer.optimizer.param_groups) == 4
-        moves.append({name: one.detach() - before[name] for name, one in run.model.named_parameters()})
+        moves.append({name: parameter.detach() - before[name] for name, parameter in run.model.named_parameters()})
     for name, moved in moves[0].items():
         torch.testing.assert_close(moves[1][name], moved * (1.0 if "head" in name else 0.1), rtol=1e-3, atol=1e-6)
 
