@@ -25,6 +25,7 @@ from benchmarks.speed.competitors import (
     new_mixing,
 )
 from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.collate import Collation
 from mixer.loading.loader import MixingLoader
 from mixer.loading.workers import WorkerOptions
 from mixer.measurements import Loss
@@ -84,9 +85,8 @@ class MixingSource:
         self._loader = MixingLoader(
             self.mixing,
             datasets,
-            default_data_collator,
+            Collation(default_data_collator, self.mixing.names, stack_columns=dict),
             micro_batches=MicroBatchOptions(batch_size),
-            stack_columns=dict,
             stacks_lists=True,
             workers=WorkerOptions(num_workers, PREFETCH_FACTOR, persistent_workers=True),
         )

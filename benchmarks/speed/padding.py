@@ -13,6 +13,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from benchmarks.speed.competitors import SHARES
 from mixer.loading.batching import MicroBatchOptions
 from mixer.loading.build import length_groups
+from mixer.loading.collate import Collation
 from mixer.loading.lengths import Lengths
 from mixer.loading.loader import MixingLoader
 from mixer.mixture.clock import Budget, Clock
@@ -81,7 +82,7 @@ def _mixed(
     clock = Clock(batch_size=batch_size, epoch_size=steps * batch_size, budget=Budget(steps=10**9))
     shares = list(SHARES[: len(sources)])
     mixing = Mixing(Planner(streams, seed=0, length_groups=groups), Fixed(shares), clock)
-    loader = MixingLoader(mixing, sources, _pad, micro_batches=options)
+    loader = MixingLoader(mixing, sources, Collation(_pad, mixing.names), micro_batches=options)
     for _ in range(steps):
         batch = loader.next_batch()
         assert batch is not None, "the streams have no end"

@@ -14,6 +14,7 @@ from transformers import default_data_collator
 from benchmarks.common import rotated, spread
 from benchmarks.speed.competitors import ROW_LENGTH, SHARES, Batch, LazyRows, new_mixing
 from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.collate import Collation
 from mixer.loading.loader import MixingLoader
 from mixer.measurements import Loss
 from mixer.mixture.controller import Mixing
@@ -69,7 +70,8 @@ def _resume_ours(datasets: Sequence[Any], state: str, mixing: Mixing | None = No
         mixing = new_mixing(datasets, SHARES, _BATCH_SIZE)
         mixing.load_state_dict(json.loads(state))
     options = MicroBatchOptions(_BATCH_SIZE)
-    loader = MixingLoader(mixing, datasets, default_data_collator, micro_batches=options, stack_columns=dict)
+    collation = Collation(default_data_collator, mixing.names, stack_columns=dict)
+    loader = MixingLoader(mixing, datasets, collation, micro_batches=options)
     step_batch = loader.next_batch()
     assert step_batch is not None, "the streams have no end"
     mixing.observe(step_batch.plan, step_batch.plan.counts * ROW_LENGTH, {Loss: np.ones(len(datasets))})

@@ -45,8 +45,8 @@ def find_saved_again(checkpoint: Path, written: Iterable[str]) -> str | None:
     heads = [name for name in written if name in (*_WHOLE, *_INDICES)]
     if not heads or any((checkpoint / name).is_file() for name in heads):
         return None
-    there = [name for name in (*_WHOLE, *_INDICES) if (checkpoint / name).is_file()]
-    return next((name for name in there if name in _WHOLE or _has_parts(checkpoint / name)), None)
+    weights = [name for name in (*_WHOLE, *_INDICES) if (checkpoint / name).is_file()]
+    return next((name for name in weights if name in _WHOLE or _has_parts(checkpoint / name)), None)
 
 
 def _has_parts(index: Path) -> bool:
@@ -213,7 +213,9 @@ def _find_damage(checkpoint: Path, marker: Mapping[str, Any], allow_inexact: boo
     if (again := find_saved_again(checkpoint, files)) is not None and not allow_inexact:
         return f"its weights were saved again, as {again}; allow_inexact=True uses those"
     if again is not None:
-        files, digests = ({name: one for name, one in of.items() if not is_of_model(name)} for of in (files, digests))
+        files, digests = (
+            {name: value for name, value in of.items() if not is_of_model(name)} for of in (files, digests)
+        )
     for name, size in files.items():
         path = checkpoint / name
         if not path.is_file():

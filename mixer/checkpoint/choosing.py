@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mixer.checkpoint import checkpoint_files, trainer_files
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import other_version, read_json, write_json
 
 _ORIGIN_FILE, _ORIGIN_FORMAT = "origin.json", 1
@@ -62,7 +63,8 @@ class Origin(NamedTuple):
             return None
         content = read_json(path)
         if content.get("format") != _ORIGIN_FORMAT:
-            raise ValueError(f"{other_version(str(path), content.get('format'), _ORIGIN_FORMAT)}.")
+            text = f"{other_version(str(path), content.get('format'), _ORIGIN_FORMAT)}."
+            raise InvalidValueError(text, option=_ORIGIN_FILE)
         return Origin(Path(str(content.get("checkpoint"))), content.get("is_fork") is True)
 
     @staticmethod
@@ -124,8 +126,9 @@ def checkpoint_at(run: Path, step: int) -> Path:
     found = [checkpoint for checkpoint in checkpoint_files.list_checkpoints(run) if why_not(checkpoint, False) is None]
     usable = {checkpoint_files.step_of(checkpoint): checkpoint for checkpoint in reversed(found)}
     if step not in usable:
-        there = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
-        raise ValueError(f"at must be a step with a complete checkpoint: {run} has them {there}, got {step}.")
+        steps = f"at the steps {', '.join(map(str, sorted(usable)))}" if usable else "at no step"
+        text = f"must be a step with a complete checkpoint: {run} has them {steps}, got {step}."
+        raise wrong_value("at", text, found=step)
     return usable[step]
 
 
@@ -173,8 +176,8 @@ def _of_origin(output_dir: Path, choice: Choice, allow_inexact: bool) -> Choice 
         return None
     found = _named(output_dir, str(checkpoint_files.whole(origin.checkpoint)), None, allow_inexact)
     if found.error is not None:
-        said = f"The run in {output_dir} began at {origin.checkpoint} and has no complete checkpoint of its own"
-        return Choice(error=f"{said}. {found.error}")
+        reason = f"The run in {output_dir} began at {origin.checkpoint} and has no complete checkpoint of its own"
+        return Choice(error=f"{reason}. {found.error}")
     return replace(found, passed_over=choice.passed_over, is_origin=True)
 
 

@@ -13,7 +13,7 @@ from mixer.ledger.description import describe_run
 from mixer.mixture.controller import Mixing
 from mixer.mixture.stream import Stream
 from mixer.run.plan import RunPlan
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.nested import flat
 from mixer.utils.text import shortened
 
@@ -88,14 +88,14 @@ def other_options(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """
     before, after = (flat(options["own"]) for options in (saved, now))
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    kept, taken = ([name for name in names if (name[0] in _KEPT) is is_kept] for is_kept in (True, False))
-    told = {
-        "These go on as they were saved, with the state of the optimizer, schedule and random numbers": kept,
-        "These take effect as they are set now": taken,
+    saved_hold, new_hold = ([name for name in names if (name[0] in _KEPT) is is_kept] for is_kept in (True, False))
+    sentences = {
+        "These go on as they were saved, with the state of the optimizer, schedule and random numbers": saved_hold,
+        "These take effect as they are set now": new_hold,
     }
     return " ".join(
         f"{text}: {', '.join(_change(name, before.get(name), after.get(name)) for name in own)}."
-        for text, own in told.items()
+        for text, own in sentences.items()
         if own
     )
 
@@ -151,9 +151,8 @@ def same_optimizer(trainer: Trainer, checkpoint: str, saved: str | None) -> Iter
     try:
         yield
     except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"Cannot resume: {now} does not take the optimizer of {checkpoint} ({error}). {hint}"
-        ) from error
+        text = f"Cannot resume: {now} does not take the optimizer of {checkpoint} ({error}). {hint}"
+        raise InvalidValueError(text, option="optim") from error
     optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     missing = {
         name for group in optimizer.param_groups for name in getattr(optimizer, "defaults", {}) if name not in group

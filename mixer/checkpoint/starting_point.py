@@ -17,7 +17,7 @@ from mixer.loading.same_data import check_same_rows, data_of_ranks
 from mixer.run.hf_compat import output_folder
 from mixer.run.state import Basis
 from mixer.utils.attributes import attributes_held
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 logger = logging.get_logger(__name__)
 
@@ -53,7 +53,8 @@ class StartingPoint:
 
         def checkpoint() -> str:
             if run.resolve() == Path(str(self._trainer.args.output_dir)).resolve():
-                raise ValueError(f"output_dir must be a folder of the fork's own, not {run}, which is that of the run.")
+                text = f"must be a folder of the fork's own, not {run}, which is that of the run."
+                raise wrong_value("output_dir", text)
             return str(checkpoint_at(run, at))
 
         path, self.parent = self._ranks.run_on_all(checkpoint), run
@@ -170,10 +171,10 @@ class StartingPoint:
         if self._trainer.args.world_size == 1:
             return
         data = data_of_ranks(self._plan.streams, self._trainer.eval_dataset, self._plan.mixture.seed)
-        told: dict[str, Any] = {}
-        for one in data:
-            told.setdefault(one.option, {})[one.name] = one.described()
-        check_same(told, self._ranks)
+        described: dict[str, Any] = {}
+        for source in data:
+            described.setdefault(source.option, {})[source.name] = source.described()
+        check_same(described, self._ranks)
         check_same_rows(data, self._ranks)
 
     def _choose(self, requested: str | bool | None) -> Choice:
@@ -197,7 +198,8 @@ class StartingPoint:
             rank: other.checkpoint and checkpoint_files.step_of(Path(other.checkpoint)) for rank, other in made.items()
         }
         if len(set(steps.values())) > 1:
-            raise ValueError(f"output_dir: the nodes would begin after different steps, by rank {steps}. {_UNSEEN}")
+            text = f": the nodes would begin after different steps, by rank {steps}. {_UNSEEN}"
+            raise wrong_value("output_dir", text)
         choice = own or made[0]
         if self._trainer.is_world_process_zero():
             _warn(choice)

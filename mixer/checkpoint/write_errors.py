@@ -9,7 +9,7 @@ from typing import Any
 from mixer.checkpoint.checkpoint_files import lasting
 from mixer.checkpoint.choosing import newest_complete
 from mixer.utils.files import WriteError
-from mixer.utils.way_on import way_on
+from mixer.utils.resume_hint import resume_hint
 
 
 def write_error(what: str, error: Exception, folder: Path) -> WriteError:
@@ -28,8 +28,8 @@ def write_error(what: str, error: Exception, folder: Path) -> WriteError:
     safe = (
         "There is no complete checkpoint, so the run has to start over."
         if checkpoint is None
-        else f"Earlier files are intact: the run resumes from {lasting(Path(checkpoint))} with {way_on()} and repeats "
-        "the steps after it."
+        else f"Earlier files are intact: the run resumes from {lasting(Path(checkpoint))} with {resume_hint()} and "
+        "repeats the steps after it."
     )
     number = getattr(error, "errno", None) or errno.EIO
     is_content = isinstance(error, (TypeError, ValueError))  # what was to be written, not where

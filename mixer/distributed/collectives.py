@@ -31,7 +31,7 @@ def _references(tensors: Sequence[Tensor]) -> list[int]:
 [_ALONE] = _references([torch.empty(0)])  # of a tensor that only a list holds
 
 
-def held_until_let_go(*tensors: Tensor) -> None:
+def keep_while_in_flight(*tensors: Tensor) -> None:
     """Keeps CPU tensors alive until no thread uses them; call it before each collective.
 
     Args:
@@ -47,7 +47,7 @@ def _drop() -> None:
 
 
 @atexit.register
-def wait_until_let_go() -> None:
+def wait_while_in_flight() -> None:
     """Waits until threads have released all sent tensors."""
     end = time.monotonic() + _MOST_SECONDS
     _drop()
@@ -110,7 +110,7 @@ class RankSync:
         own = torch.from_numpy(np.frombuffer(bytearray(content.ljust(room, b"\0")), dtype=np.uint8))
         parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self.world_size)]
         if room:
-            held_until_let_go(own, *parts)
+            keep_while_in_flight(own, *parts)
             dist.all_gather(parts, own, group=self._group)
         return [part[:length].numpy().tobytes() for part, length in zip(parts, lengths.tolist(), strict=True)]
 
@@ -132,7 +132,7 @@ class RankSync:
         if self.world_size == 1 or not numbers.size:
             return numbers
         message = torch.from_numpy(numbers.astype(np.int64))
-        held_until_let_go(message)
+        keep_while_in_flight(message)
         dist.all_reduce(message, op=operation, group=self._group)
         result: Int64Array = message.numpy().copy()
         return result
@@ -141,7 +141,7 @@ class RankSync:
         """Sums a small tensor over ranks in place, on its device, and returns it."""
         if self.world_size > 1:
             message = values.detach().clone()
-            held_until_let_go(message)
+            keep_while_in_flight(message)
             dist.all_reduce(message, group=self._group if message.device.type == "cpu" else None)  # NCCL has no CPU
             values.copy_(message)
         return values

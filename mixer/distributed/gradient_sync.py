@@ -84,23 +84,36 @@ def average_gradients(model: nn.Module, ranks: RankSync, world_size: int) -> Non
 
 
 def average_whole(parameters: Sequence[nn.Parameter], ranks: RankSync, world_size: int) -> None:
-    """Averages gradients over ranks, of which each has a whole one of its own.
+    """Averages the gradients of parameters over ranks, of which each has whole ones of its own; see `average_rows`."""
+    row = [parameter.grad for parameter in parameters]
+    average_rows([row], parameters, ranks, world_size)
+    for parameter, gradient in zip(parameters, row, strict=True):
+        parameter.grad = gradient
 
-    A gradient present on some ranks only counts as zero on the others; one present on none stays `None`.
+
+def average_rows(
+    rows: Sequence[list[Tensor | None]], parameters: Sequence[nn.Parameter], ranks: RankSync, world_size: int
+) -> None:
+    """Averages several gradients over ranks, in place.
+
+    An entry present on some ranks only counts as zero on the others; one present on none stays `None`.
 
     Args:
-        parameters: What has the gradients.
+        rows: The gradients, each with an entry by parameter.
+        parameters: The parameters.
         ranks: Collectives.
         world_size: Number of ranks.
     """
-    are_present = np.array([parameter.grad is not None for parameter in parameters], dtype=np.int64)
-    for parameter, is_anywhere in zip(parameters, ranks.all_reduce_sum(are_present).tolist(), strict=True):
-        if is_anywhere and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    for gradient in gradients:
-        gradient.div_(world_size)
-    add_up(gradients)
+    are_present = np.array([[gradient is not None for gradient in row] for row in rows], dtype=np.int64)
+    are_anywhere = ranks.all_reduce_sum(are_present.reshape(-1)).reshape(are_present.shape)
+    for row, needed in zip(rows, list(are_anywhere > 0), strict=True):
+        for number, parameter in enumerate(parameters):
+            if needed[number] and row[number] is None:
+                row[number] = torch.zeros_like(parameter)
+        gradients = [gradient for gradient in row if gradient is not None]
+        for gradient in gradients:
+            gradient.div_(world_size)
+        add_up(gradients)
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:

@@ -2,23 +2,20 @@
 
 import importlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidTypeError, InvalidValueError
+from mixer.utils.errors import InvalidTypeError, InvalidValueError, require
 from mixer.utils.random_state import seeded
 
-# torchjd's class by the paper's name, and arguments that it has no default for. CAGrad's c is that of the authors' runs
-# on NYU-v2 (github.com/Cranial-XIX/CAGrad, nyuv2/run.sh).
-_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "pcgrad": ("PCGrad", {}),
-    "cagrad": ("CAGrad", {"c": 0.4}),
-    "mgda": ("MGDA", {}),
-}
-NAMES = tuple(_CLASSES)
+# torchjd's classes, and arguments without a default there. CAGrad's c is that of the authors' runs on NYU-v2
+# (github.com/Cranial-XIX/CAGrad, nyuv2/run.sh).
+_CLASSES: dict[str, dict[str, Any]] = {"PCGrad": {}, "CAGrad": {"c": 0.4}, "MGDA": {}}
+NAMES = tuple(name.lower() for name in _CLASSES)
 
 
 class Aggregator:
@@ -47,7 +44,7 @@ class Aggregator:
         aggregator = _checked(method)
         self._weighting, self.description = aggregator.gramian_weighting, repr(aggregator)
         self.name = method if isinstance(method, str) else type(method).__name__
-        self._scales: dict[int, float] = {}
+        self._scale = cache(self._scale_of)
         if num_streams > 1:  # fails now rather than in the first step
             self._scale(num_streams)
 
@@ -68,16 +65,13 @@ class Aggregator:
             weights = self._solve(gramian / np.trace(gramian))
         return weights * self._scale(len(gramian))
 
-    def _scale(self, num_present: int) -> float:
-        """Factor that gives orthogonal gradients of equal length a mean weight of 1."""
-        if num_present not in self._scales:
-            with seeded(0):
-                total = float(self._solve(np.eye(num_present) / num_present).sum())
-            if total <= 0.0:
-                expected = "an aggregator whose weights of orthogonal gradients add up to more than 0"
-                raise InvalidValueError(option="conflict", expected=expected, found=f"{self.name}, with {total:g}")
-            self._scales[num_present] = num_present / total
-        return self._scales[num_present]
+    def _scale_of(self, num_present: int) -> float:
+        """Returns the factor that gives orthogonal gradients of equal length a mean weight of 1."""
+        with seeded(0):
+            total = float(self._solve(np.eye(num_present) / num_present).sum())
+        expected = "an aggregator whose weights of orthogonal gradients add up to more than 0"
+        require(total > 0.0, "conflict", expected, f"{self.name}, with {total:g}")
+        return num_present / total
 
     def _solve(self, gramian: FloatArray) -> FloatArray:
         try:
@@ -97,9 +91,8 @@ def known_name(name: str) -> str:
     Raises:
         ValueError: If the name is unknown.
     """
-    if name.lower() not in NAMES:
-        hint = "Others of torchjd are objects, such as conflict=torchjd.aggregation.UPGrad()."
-        raise InvalidValueError(option="conflict", expected=f"one of {list(NAMES)}", found=name, hint=hint)
+    hint = "Others of torchjd are objects, such as conflict=torchjd.aggregation.UPGrad()."
+    require(name.lower() in NAMES, "conflict", f"one of {list(NAMES)}", name, hint)
     return name.lower()
 
 
@@ -108,8 +101,8 @@ def _checked(method: Any) -> Any:
     try:
         torchjd, aggregation = map(importlib.import_module, ("torchjd", "torchjd.aggregation"))
         if isinstance(method, str):
-            name, arguments = _CLASSES[known_name(method)]
-            method = getattr(aggregation, name)(**arguments)
+            name = list(_CLASSES)[NAMES.index(known_name(method))]
+            method = getattr(aggregation, name)(**_CLASSES[name])
     except ImportError as error:
         extra = "conflict-solvers" if "requires" in str(error) else "conflict"
         expected = f"an aggregator whose packages are installed ({str(error).partition('. ')[0]})"
@@ -119,8 +112,7 @@ def _checked(method: Any) -> Any:
         expected = f"one of {list(NAMES)}, or an object of a torchjd.aggregation.GramianWeightedAggregator"
         raise InvalidTypeError(option="conflict", expected=expected, found=method)
     has_state = any(isinstance(part, torchjd.Stateful) for part in method.modules())
-    if has_state or getattr(method, "pref_vector", None) is not None:
-        expected = "an aggregator without a state, which no checkpoint holds, and without a pref_vector"
-        hint = "Weight streams by loss_weight."
-        raise InvalidValueError(option="conflict", expected=expected, found=method, hint=hint)
+    is_fit = not has_state and getattr(method, "pref_vector", None) is None
+    expected = "an aggregator without a state, which no checkpoint holds, and without a pref_vector"
+    require(is_fit, "conflict", expected, method, "Weight streams by loss_weight.")
     return method

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.distributed.collectives import RankSync
-from mixer.distributed.gradient_sync import add_up
+from mixer.distributed.gradient_sync import average_rows
 from mixer.gradients.probe.row_streams import at_least_float32
 from mixer.utils.arrays import FloatArray
 from mixer.utils.device import to_host
@@ -48,22 +48,8 @@ class StreamGradients:
             ranks: The collectives.
         """
         if self._world_size > 1 and self._rows:
-            self._average(ranks)
+            average_rows(list(self._rows.values()), self._parameters, ranks, self._world_size)
         self._rows[stream_id] = [parameter.grad for parameter in self._parameters]
-
-    def _average(self, ranks: RankSync) -> None:
-        """Averages over ranks; a gradient that only some ranks have counts as zero on the others."""
-        rows = list(self._rows.values())
-        are_present = np.array([[gradient is not None for gradient in row] for row in rows], dtype=np.int64)
-        are_anywhere = ranks.all_reduce_sum(are_present.reshape(-1)).reshape(are_present.shape)
-        for row, needed in zip(rows, list(are_anywhere > 0), strict=True):
-            for number, parameter in enumerate(self._parameters):
-                if needed[number] and row[number] is None:
-                    row[number] = torch.zeros_like(parameter)
-            gradients = [gradient for gradient in row if gradient is not None]
-            for gradient in gradients:
-                gradient.div_(self._world_size)
-            add_up(gradients)
 
     def gramian(self) -> FloatArray:
         """Computes the products of the gradients, at least in single precision, with one read from the device.
@@ -74,7 +60,7 @@ class StreamGradients:
         """
         rows = list(self._rows.values())
         lower = np.tril_indices(len(rows))
-        products = [product(rows[one], rows[other]) for one, other in zip(*lower, strict=True)]
+        products = [product(rows[left], rows[right]) for left, right in zip(*lower, strict=True)]
         gramian = np.zeros((len(rows), len(rows)))
         gramian[lower] = gramian.T[lower] = to_host(products)
         return gramian
@@ -113,11 +99,10 @@ def product(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> Te
         A scalar, on the device of the gradients.
     """
     parts: list[Tensor] = []
-    for one, other in zip(left, right, strict=True):
-        if one is not None and other is not None:
-            part = torch.dot(
-                one.reshape(-1).to(at_least_float32(one.dtype)), other.reshape(-1).to(at_least_float32(other.dtype))
-            )
+    for pair in zip(left, right, strict=True):
+        wide = [entry.reshape(-1).to(at_least_float32(entry.dtype)) for entry in pair if entry is not None]
+        if len(wide) == 2:
+            part = torch.dot(*wide)
             # The sum is in double precision if the device supports it.
             part = part if part.device.type == "mps" else part.double()
             parts.append(part.to(parts[0]) if parts else part)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import averaged_parameters
-from mixer.measurements.gradient_noise import Noise
-from mixer.measurements.gradients import signal_and_noise
+from mixer.measurements.gradients import Noise, signal_and_noise
 
 _BLOCK = 2**12  # values summed in float32; a float32 sum of many millions is off by 0.3 %
 

@@ -11,6 +11,15 @@ from mixer.measurements.gradients import GradientStatistics
 
 # More pairs than this are summarised by minimum and mean.
 _MOST_PAIRS = 6
+# Columns of the table, by the statistics that they hold.
+_COLUMNS = {
+    "counts": "count",
+    "shares": "share",
+    "squared_norm": "squared_norm",
+    "variance": "variance",
+    "gram": "gram",
+    "gram_error": "gram_error",
+}
 
 
 def rows_of(step: int, names: tuple[str, ...], statistics: GradientStatistics) -> dict[str, Any]:
@@ -19,16 +28,8 @@ def rows_of(step: int, names: tuple[str, ...], statistics: GradientStatistics) -
     Returns:
         Columns of `[num_streams]` entries; matrices are `[num_streams, num_streams]`.
     """
-    return {
-        "step": np.full(len(names), step),
-        "stream": list(names),
-        "count": statistics.counts,
-        "share": statistics.shares,
-        "squared_norm": statistics.squared_norm,
-        "variance": statistics.variance,
-        "gram": statistics.gram,
-        "gram_error": statistics.gram_error,
-    }
+    numbers = {column: getattr(statistics, name) for name, column in _COLUMNS.items()}
+    return {"step": np.full(len(names), step), "stream": list(names), **numbers}
 
 
 def measurements_in(rows: pd.DataFrame) -> Iterator[tuple[int, list[str], GradientStatistics]]:
@@ -37,20 +38,9 @@ def measurements_in(rows: pd.DataFrame) -> Iterator[tuple[int, list[str], Gradie
     Yields:
         Step, names of the streams, and statistics.
     """
-    steps = rows["step"].to_numpy()
-    columns = {name: rows[name].to_numpy() for name in rows.columns}
-    starts, ends = np.flatnonzero(np.diff(steps, prepend=-1)), np.flatnonzero(np.diff(steps, append=-1)) + 1
-    for start, end in zip(starts, ends, strict=True):
-        one = {name: column[start:end] for name, column in columns.items()}
-        statistics = GradientStatistics(
-            gram=np.stack(list(one["gram"])),
-            variance=one["variance"],
-            squared_norm=one["squared_norm"],
-            counts=one["count"],
-            shares=one["share"],
-            gram_error=np.stack(list(one["gram_error"])),
-        )
-        yield int(one["step"][0]), one["stream"].tolist(), statistics
+    for _, measured in rows.groupby("step"):
+        numbers = {name: np.stack(measured[column].to_list()) for name, column in _COLUMNS.items()}
+        yield int(measured["step"].iloc[0]), measured["stream"].to_list(), GradientStatistics(**numbers)
 
 
 def cosines_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -95,7 +85,7 @@ def gradient_entries(names: Sequence[str], statistics: GradientStatistics) -> di
     entries |= {f"gradient_noise/{name}": float(scale) for name, scale in zip(names, scales, strict=True) if scale > 0}
     cosines = dict(zip(itertools.combinations(names, 2), _pairs(statistics), strict=True))
     if len(cosines) <= _MOST_PAIRS:
-        entries |= {f"gradient_cosine/{one}/{other}": cosine for (one, other), cosine in cosines.items()}
+        entries |= {f"gradient_cosine/{first}/{second}": cosine for (first, second), cosine in cosines.items()}
     elif known := [cosine for cosine in cosines.values() if np.isfinite(cosine)]:
         entries |= {"gradient_cosine/min": min(known), "gradient_cosine/mean": float(np.mean(known))}
     if mixture > 0:

@@ -245,7 +245,7 @@ class Table:
         """Concatenates a column of the buffered rows."""
         pieces = [rows[name] for rows in self._buffer]
         if pa.types.is_list(type_):  # lists may differ in length between pieces
-            return pa.array([one for piece in pieces for one in piece], type_)
+            return pa.array([row for piece in pieces for row in piece], type_)
         return np.concatenate([np.asarray(piece) for piece in pieces])
 
     def _parts(self) -> list[Path]:

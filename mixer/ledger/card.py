@@ -126,8 +126,8 @@ def _source(row: Mapping[str, Any]) -> list[str]:
     counts = [number("rows"), number("samples"), f"{row['share']:.1%}", number("tokens"), passes]
     origin = ", ".join(f"{name} {value}" for name, value in row.get("origin", {}).items())
     content = row.get("content") or row.get("fingerprint")
-    told = [row.get("licence"), origin, content]
-    stated = [as_code(text) if text else "not stated" for text in told]
+    texts = [row.get("licence"), origin, content]
+    stated = [as_code(text) if text else "not stated" for text in texts]
     return [as_code(row["name"]), *counts, number("rows_never_seen"), *stated]
 
 

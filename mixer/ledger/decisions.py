@@ -57,12 +57,6 @@ def is_same(one: Decision, other: Decision) -> bool:
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in pairs)
 
 
-def copied(decision: Decision) -> Decision:
-    """Copies a decision with its arrays."""
-    rest = (None if value is None else np.array(value) for value in (decision.loss_weights, decision.additional))
-    return Decision(np.array(decision.weights), *rest)
-
-
 def rows_of(step: int, levels: Sequence[Level], names: Sequence[str]) -> dict[str, list[Any]]:
     """Lays out a decision.
 

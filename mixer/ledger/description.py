@@ -66,7 +66,7 @@ def describe_run(
 def _class_names(streams: Sequence[Stream]) -> list[str] | None:
     """Returns the names of the classes, where all streams that name theirs name the same ones."""
     found = [find_class_names(stream.dataset, stream.label_names or LABEL_COLUMNS) for stream in streams]
-    names = {tuple(one[1]) for one in found if one is not None}
+    names = {tuple(classes[1]) for classes in found if classes is not None}
     return [*names.pop()] if len(names) == 1 else None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mixer.ledger.ledger import FORMAT_VERSION, Ledger
+from mixer.ledger.ledger import FORMAT_VERSION, Ledger, runs_within
 from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import other_version
 from mixer.utils.validation import load_json, whole_number
@@ -70,11 +70,7 @@ def newest_run(folder: str | Path) -> Path:
     path = Path(folder)
     if (path / "ledger" / "ledger.json").is_file():
         return path
-    return max(_runs_within(path), key=last_written, default=path)
-
-
-def _runs_within(folder: Path) -> list[Path]:
-    return sorted(note.parents[1] for note in folder.glob("*/ledger/ledger.json"))
+    return max(runs_within(path), key=last_written, default=path)
 
 
 def last_written(run: Path) -> float:
@@ -97,7 +93,7 @@ def read_note(folder: Path) -> dict[str, Any]:
         )
     path = folder / "ledger" / "ledger.json"
     if not path.is_file():
-        runs = ", ".join(map(str, _runs_within(folder)))
+        runs = ", ".join(map(str, runs_within(folder)))
         choice = f"one of the runs in it: {runs}." if runs else "the output folder of a run (training.output_dir)."
         raise InvalidValueError(
             f"{folder} is not the folder of a run: it has no ledger/ledger.json. Pass {choice}", option="folder"

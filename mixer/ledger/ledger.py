@@ -21,6 +21,7 @@ from mixer.ledger.schemas import METRICS, SCHEMAS
 from mixer.measurements.gradients import GradientStatistics
 from mixer.utils.errors import wrong_value
 from mixer.utils.files import WriteError, at_once, make_folder, read_json, write_json, writing
+from mixer.utils.ranges import check_count
 
 FORMAT_VERSION = 2  # 1 where every row of a stream is one step
 
@@ -51,10 +52,8 @@ class Ledger:
     """
 
     def __init__(self, folder: str | Path, is_writer: bool | None = None, interval_steps: int | None = None):
-        if interval_steps is not None and not (type(interval_steps) is int and interval_steps >= 1):
-            raise wrong_value(
-                "ledger_interval_steps", f"must be a whole number of steps from 1 on, or None, got {interval_steps!r}."
-            )
+        if interval_steps is not None:
+            check_count("ledger_interval_steps", interval_steps, 1, "None chooses it")
         self.folder = _found(Path(folder)) if is_writer is None else Path(folder)
         self.is_writer = bool(is_writer)
         self._requested_interval = interval_steps
@@ -135,7 +134,7 @@ class Ledger:
         Args:
             **columns: One number a column of the table `clock`; `labels` may lack.
         """
-        self._append("clock", {name: [value] for name, value in {"labels": 0, **columns}.items()})
+        self.record("clock", {name: [value] for name, value in {"labels": 0, **columns}.items()})
 
     def record_timings(self, **columns: float) -> None:
         """Adds a step's timings.
@@ -143,7 +142,7 @@ class Ledger:
         Args:
             **columns: One number a column of the table `steps`.
         """
-        self._append("timings", {name: [value] for name, value in columns.items()})
+        self.record("timings", {name: [value] for name, value in columns.items()})
 
     def record_evaluation(
         self, step: int, losses: Mapping[str, float], metrics: Mapping[str, Mapping[str, float]] = MappingProxyType({})
@@ -161,7 +160,7 @@ class Ledger:
         evaluated: dict[str, list[Any]] = {"stream": list(losses), "loss": list(losses.values())}
         measured = {column: [row[place] for row in rows] for place, column in enumerate(METRICS.names[1:])}
         for table, columns in (("evaluations", evaluated), ("metrics", measured)):
-            self._append(table, {"step": [step] * len(columns["stream"]), **columns})
+            self.record(table, {"step": [step] * len(columns["stream"]), **columns})
 
     def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
         """Adds a measurement of the streams' gradients, one row a stream.
@@ -171,11 +170,7 @@ class Ledger:
             names: Names of the streams.
             statistics: The measurement.
         """
-        self._append("gradients", rows_of(step, names, statistics))
-
-    def record_decision(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Adds a decision; see `decisions.rows_of`."""
-        self._append("decisions", columns)
+        self.record("gradients", rows_of(step, names, statistics))
 
     def record_memory(
         self, step: int, name: str, counts: Mapping[str, int], classes: Mapping[int, int] = MappingProxyType({})
@@ -190,11 +185,17 @@ class Ledger:
         """
         for table, column, entries in (("memories", "source", counts), ("memory_classes", "label", classes)):
             of_all: dict[str, Any] = {"step": [step] * len(entries), "stream": [name] * len(entries)}
-            self._append(table, {**of_all, column: list(entries), "entries": list(entries.values())})
+            self.record(table, {**of_all, column: list(entries), "entries": list(entries.values())})
 
-    def record_rows(self, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Adds rows to `orders`, `left_out` or `replays`; see `mixer.ledger.orders`."""
-        self._append(table, columns)
+    def record(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Adds rows to a table; see `decisions.rows_of` and `mixer.ledger.orders`.
+
+        Args:
+            table: Name of the table.
+            columns: One sequence a column, of equal lengths.
+        """
+        if self.is_writer and len(columns["step"]):
+            self._trying(lambda: self._tables[table].append(columns))
 
     def drop_decisions(self, step: int) -> None:
         """Drops the decisions made after a step and later, in whose place others come."""
@@ -214,18 +215,18 @@ class Ledger:
 
     def sync(self) -> None:
         """Writes everything to disk, also of an interval in progress, so that it survives a crash of the machine."""
-        self._end_intervals()
+        self._rows.end()
         at_once(Table.sync, (table for _, table in self._own()))
 
     def flush(self) -> None:
         """Writes everything out, also of an interval in progress, for others to see; `error` says why it could not."""
-        self._end_intervals()
+        self._rows.end()
         for _, table in self._own():
             self._trying(table.flush)
 
     def finish(self) -> None:
         """Seals the tables, at the end of a run or before their files are copied: their rows change no more."""
-        self._end_intervals()
+        self._rows.end()
         at_once(Table.seal, (table for _, table in self._own()))
 
     def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
@@ -375,20 +376,13 @@ class Ledger:
 
     def _set_interval(self, interval_steps: int) -> None:
         self.interval_steps = interval_steps
-        self._rows = IntervalRows(interval_steps, partial(self._append, "streams"))
+        self._rows = IntervalRows(interval_steps, partial(self.record, "streams"))
 
     def _longest_interval(self) -> int:
         """Reads the interval of the rows so far."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             return int(read_json(self.folder / "ledger.json")["interval_steps"])
         return 1
-
-    def _end_intervals(self) -> None:
-        self._rows.end()
-
-    def _append(self, table: str, columns: Mapping[str, Any]) -> None:
-        if self.is_writer and len(columns["step"]):
-            self._trying(lambda: self._tables[table].append(columns))
 
     def _trying(self, write: Callable[[], None]) -> None:
         """Keeps an error for `error`: raised on the rank that writes, it would leave the others waiting."""
@@ -408,11 +402,16 @@ class Ledger:
             table.reset()
 
 
+def runs_within(folder: Path) -> list[Path]:
+    """Lists the output folders of runs in a folder."""
+    return sorted(note.parents[1] for note in folder.glob("*/ledger/ledger.json"))
+
+
 def _found(folder: Path) -> Path:
     """Returns the folder of a ledger: the folder itself, or the one in a run's output folder."""
     for path in (folder / "ledger", folder):
         if (path / "ledger.json").is_file() or (path / "streams").is_dir():
             return path
-    runs = sorted(note.parents[1] for note in folder.glob("*/ledger/ledger.json"))
+    runs = runs_within(folder)
     there = f"runs are in it: {', '.join(map(str, runs))}" if runs else "pass the output folder of a run that has begun"
     raise wrong_value("folder", f"Ledger: {folder} {'is no ledger' if folder.is_dir() else 'does not exist'}; {there}.")

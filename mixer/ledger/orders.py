@@ -7,7 +7,7 @@ import numpy as np
 
 from mixer.ledger.ledger import Ledger
 from mixer.mixture.controller import Mixing
-from mixer.mixture.cursors import IterableCursor, ShuffledCursor
+from mixer.mixture.cursors import IterableCursor, ShuffledOrder
 from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 
@@ -57,14 +57,12 @@ class OrderRecorder:
     def _record_orders(self, step: int, shifts: Sequence[int]) -> None:
         rows = []
         for name, cursor, shift in zip(self._mixing.names, self._mixing.planner.cursors, shifts, strict=True):
-            is_ordered = isinstance(cursor, ShuffledCursor)
-            row: dict[str, Any] = {"step": 0, "stream": name, "shift": shift}
-            row["kind"] = "data" if is_ordered else "iterable" if isinstance(cursor, IterableCursor) else "memory"
-            own: tuple[Any, ...] = (0, 0, False)
-            if isinstance(cursor, ShuffledCursor):
-                own = cursor.length, cursor.key, cursor.shuffle
-                row["kind"] += f"{BY_LENGTH}{cursor.group_size}" if cursor.group_size else ""
-            row |= zip(("length", "key", "shuffle"), own, strict=True)
+            kind = "iterable" if isinstance(cursor, IterableCursor) else "memory"
+            row: dict[str, Any] = {"step": 0, "stream": name, "shift": shift, "kind": kind}
+            row |= {"length": 0, "key": 0, "shuffle": False}
+            if isinstance(cursor, ShuffledOrder):
+                row["kind"] = f"data{BY_LENGTH}{cursor.group_size}" if cursor.group_size else "data"
+                row |= {"length": cursor.length, "key": cursor.key, "shuffle": cursor.shuffle}
             if self._recorded.get(name) != row:
                 self._recorded[name] = row
                 rows.append({**row, "step": step})
@@ -82,9 +80,9 @@ class OrderRecorder:
                 if (stream_id, int(plan.starts[stream_id]) + place) not in left_out:
                     by_source.setdefault(source, []).append(index)
             step, stream = plan.step, self._mixing.names[stream_id]
-            rows += [{"step": step, "stream": stream, "source": one, "rows": own} for one, own in by_source.items()]
+            rows += [{"step": step, "stream": stream, "source": name, "rows": own} for name, own in by_source.items()]
         self._write("replays", rows)
 
     def _write(self, table: str, rows: Sequence[dict[str, Any]]) -> None:
         if rows:
-            self._ledger.record_rows(table, {name: [row[name] for row in rows] for name in rows[0]})
+            self._ledger.record(table, {name: [row[name] for row in rows] for name in rows[0]})

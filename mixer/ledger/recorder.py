@@ -1,5 +1,6 @@
 """Turns finished steps into rows of the ledger and log entries."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +11,12 @@ from torch import Tensor
 from transformers.utils import logging
 
 from mixer.gradients.records import gradient_entries
-from mixer.ledger.decisions import Level, copied, is_same, levels_of, rows_of
+from mixer.ledger.decisions import Level, is_same, levels_of, rows_of
 from mixer.ledger.intervals import StreamMeans
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.orders import OrderRecorder
 from mixer.loading.loaded_step import StepResult, read_together
-from mixer.measurements import Gradients, Results
+from mixer.measurements import GradientStatistics, Results
 from mixer.mixture.controller import Mixing
 from mixer.mixture.weights import mean_tokens
 from mixer.utils.arrays import FloatArray
@@ -29,15 +30,14 @@ _MAX_WAITING = 64
 
 def _shares_in_unit(mixing: Mixing, result: StepResult) -> FloatArray:
     """Returns the shares asked for in a step, `[num_streams]`, in the policy's unit; a plan has those of samples."""
-    plan = result.plan
-    unit = mixing.policy.unit
+    plan, unit = result.plan, mixing.policy.unit
     before = mixing.seen - plan.counts, mixing.amounts - result.contents.amounts(unit)
-    lengths = None if unit == "samples" else mean_tokens(*before)
-    return plan.weights if lengths is None else plan.weights * lengths / (plan.weights @ lengths)
+    return plan.shares(None if unit == "samples" else mean_tokens(*before))
 
 
+_Columns = dict[str, NDArray[Any]]
 # A step with losses and norm that may still be on a GPU: its result, the run's state and place after it, and the norm.
-_Waiting = tuple[StepResult, FloatArray, dict[str, NDArray[Any]], dict[str, float], Tensor | float | None]
+_Waiting = tuple[StepResult, FloatArray, _Columns, dict[str, float], Tensor | float | None]
 
 
 class Recorder(HasState):
@@ -60,7 +60,7 @@ class Recorder(HasState):
         self.reads_at_once = reads_at_once
         self._batch_size, self._factor = 0, 1.0
         self._waiting: list[_Waiting] = []
-        self._decision = copied(mixing.decision)
+        self._decision = copy.deepcopy(mixing.decision)
         self._decided: int | None = None  # step of a decision that waits for the end of its interval
         self._orders = OrderRecorder(mixing, ledger)
         self._reset()
@@ -99,17 +99,19 @@ class Recorder(HasState):
             gradient_norm: Norm of its gradient before clipping, on any device; `None` if it was not measured.
             left_out: Stream id and position of each skipped sample.
         """
-        plan, measured = result.plan, measured or {}
+        plan = result.plan
         self._batch_size, self._factor = plan.batch_size, result.learning_rate_factor
         shares, columns = _shares_in_unit(self._mixing, result), self._columns(result)
-        self._waiting.append((result, shares, columns, self._place(result, measured), gradient_norm))
+        self._waiting.append((result, shares, columns, self._place(result), gradient_norm))
         self._orders.record(plan, left_out)
         self._note_decision(plan.step)
-        self._record_measured(result, measured)
+        for statistics in (found for found in (measured or {}).values() if isinstance(found, GradientStatistics)):
+            self._ledger.record_gradients(plan.step, self._mixing.names, statistics)
+            self._gradients = gradient_entries(self._mixing.names, statistics)
         if self.reads_at_once or len(self._waiting) >= _MAX_WAITING:
             self._write_steps()
 
-    def _columns(self, result: StepResult) -> dict[str, NDArray[Any]]:
+    def _columns(self, result: StepResult) -> _Columns:
         """Gives the columns of a step's rows, one a stream, but for the losses."""
         mixing, planner, epochs, plan = self._mixing, self._mixing.planner, self._mixing.stream_epochs, result.plan
         ones = np.ones(len(plan.counts))
@@ -132,7 +134,7 @@ class Recorder(HasState):
             "active": planner.active(mixing.clock.progress),
         }
 
-    def _place(self, result: StepResult, measured: Results) -> dict[str, float]:
+    def _place(self, result: StepResult) -> dict[str, float]:
         """Gives the row of the run's position after a step, but for the loss."""
         clock, plan = self._mixing.clock, result.plan
         return {
@@ -157,7 +159,7 @@ class Recorder(HasState):
         """Writes all steps that wait for their losses, which are read from the device together."""
         norms = read_together([step[0] for step in self._waiting], [step[-1] for step in self._waiting])
         for (result, shares, columns, place, _), norm in zip(self._waiting, norms, strict=True):
-            self._flush_one(result, shares, columns, place, math.nan if norm is None else norm)
+            self._write_step(result, shares, columns, place | {"gradient_norm": math.nan if norm is None else norm})
         self._waiting.clear()
 
     def log_entries(self) -> dict[str, float]:
@@ -213,7 +215,7 @@ class Recorder(HasState):
 
     def _note_decision(self, step: int) -> None:
         if not is_same(self._mixing.decision, self._decision):
-            self._decision = copied(self._mixing.decision)  # a policy may change its arrays in place
+            self._decision = copy.deepcopy(self._mixing.decision)  # a policy may change its arrays in place
             self._decided = step
         if step % self._ledger.interval_steps == 0:
             self._write_decision()
@@ -235,22 +237,9 @@ class Recorder(HasState):
             logger.warning_once("Terms of %s are not recorded, as its explain() failed (%s).", policy.name, failed)
             level = Level(type(policy).__name__, names, mixing.decision, {})
             rows = rows_of(step, [level], names)
-        self._ledger.record_decision(rows)
+        self._ledger.record("decisions", rows)
 
-    def _record_measured(self, result: StepResult, measured: Results) -> None:
-        step, names, gradients = result.plan.step, self._mixing.names, measured.get(Gradients)
-        if gradients is not None:
-            self._ledger.record_gradients(step, names, gradients)
-            self._gradients = gradient_entries(names, gradients)
-
-    def _flush_one(
-        self,
-        result: StepResult,
-        shares: FloatArray,
-        columns: dict[str, NDArray[Any]],
-        place: dict[str, float],
-        norm: float,
-    ) -> None:
+    def _write_step(self, result: StepResult, shares: FloatArray, columns: _Columns, place: dict[str, float]) -> None:
         plan, contents, losses = result.plan, result.contents, result.losses
         finite = np.isfinite(losses)
         are_finite = finite[contents.items > 0].all()
@@ -259,7 +248,7 @@ class Recorder(HasState):
             logger.warning(text, plan.step, self._mixing.names[stream_id], losses[stream_id])
         loss, mean = np.where(finite, losses, np.nan), float(result.sums[-1])
         self._ledger.record_streams(plan.step, self._mixing.names, {**columns, "loss": loss})
-        self._ledger.record_clock(**place, loss=mean, gradient_norm=norm)
+        self._ledger.record_clock(**place, loss=mean)
         sums = self._losses.add(losses, contents.items)
         self._weights = shares
         self._counts += plan.counts

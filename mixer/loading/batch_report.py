@@ -41,25 +41,16 @@ def make_report(
     elif len(names) == 1 and math.isnan(whole):
         whole = float(own[0])
     found = {kind: _checked(kind, result, names) for kind, result in measured.items() if result is not None}
-    return {measurements.Loss: own, measurements.MeanLoss: whole, **found}
+    return {**measurements.reported_losses(own, whole), **found}
 
 
 def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
     if not (isinstance(kind, type) and issubclass(kind, measurements.Measurement)):
-        raise TypeError(
-            f"observe: measured has results by the class of a measurement, such as EvaluationLoss, not {kind!r}."
-        )
+        text = f": measured has results by the class of a measurement (mixer.measurements), not {kind!r}."
+        raise wrong_type("observe", text)
     if issubclass(kind, measurements.ByStream):
         return as_numbers(kind.__name__, result, names)
-    if kind is measurements.Gradients and not isinstance(result, measurements.GradientStatistics):
-        raise wrong_type(
-            "observe", f": gradients must be the result of GradientProbe.finish(), got a {type(result).__name__}."
-        )
-    if kind is measurements.Gradients and len(result.counts) != len(names):
-        raise wrong_value(
-            "observe", f": gradients must cover the streams {list(names)}, got {len(result.counts)} streams."
-        )
-    return as_number(result) if isinstance(result, torch.Tensor) else result
+    return kind.reported(as_number(result) if isinstance(result, torch.Tensor | np.generic) else result, names)
 
 
 def find_missing(report: measurements.Results, step: int, policy: Policy, schedule: Schedule) -> list[str]:

@@ -9,6 +9,7 @@ from torch.utils.data import Sampler
 from mixer.loading.batching import ids_of
 from mixer.loading.standalone import Standalone
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import wrong_value
 
 
 class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
@@ -58,8 +59,8 @@ class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
     def _check_streams(self) -> None:
         memories = [stream.name for stream in self.streams if stream.is_memory]
         if memories:
-            raise ValueError(
-                f"The streams {memories} are replay buffers, whose samples have no index: use MixingDataLoader."
+            raise wrong_value(
+                "data", f": {memories} are replay buffers, whose samples have no index: use MixingDataLoader."
             )
 
     @cached_property

@@ -266,9 +266,6 @@ class MicroBatcher:
         if cap.max_tokens is not None:
             limits = cap.max_tokens, bool(is_by_stream), options.groups_by_length
             return order, split_by_tokens(stream_ids, lengths, *limits)
-        if is_by_stream is False:
-            most = self._most_on_a_rank(plan.total, self._world_size)
-            return order, split_part(0, len(stream_ids), most, cap.max_samples)
         own_counts = np.bincount(stream_ids, minlength=len(plan.counts))
         are_alone = np.full(len(plan.counts), is_by_stream)
         dealing = (self._world_size, cap.max_samples, self._most_on_a_rank)
@@ -327,23 +324,6 @@ def deal_evenly(count: int, world_size: int) -> int:
     return -(-count // world_size)
 
 
-def split_part(start: int, own: int, most: int, max_size: int, stream_id: int = -1) -> list[MicroBatchSlice]:
-    """Splits a part of a rank's samples into as many micro-batches as the rank with most of it needs.
-
-    Args:
-        start: First sample.
-        own: Samples of this rank.
-        most: Maximum samples per rank.
-        max_size: Maximum samples per micro-batch.
-        stream_id: Stream of all samples; -1 if mixed.
-    """
-    stop = start + own
-    return [
-        MicroBatchSlice(min(place, stop), min(place + max_size, stop), stream_id)
-        for place in range(start, start + most, max_size)
-    ]
-
-
 def split_evenly(
     counts: Int64Array,
     own_counts: Int64Array,
@@ -352,7 +332,7 @@ def split_evenly(
     max_size: int,
     most_on_a_rank: MostOnARank = deal_evenly,
 ) -> list[MicroBatchSlice]:
-    """Splits a rank's samples into micro-batches, equally many on every rank, full ones first.
+    """Splits a rank's samples into as many micro-batches as the rank with most of them needs, full ones first.
 
     Args:
         counts: int64 `[num_streams]`: samples of the step over all ranks.
@@ -367,8 +347,12 @@ def split_evenly(
     slices: list[MicroBatchSlice] = []
     start = 0
     for stream_id, count, own in parts:
-        slices += split_part(start, own, most_on_a_rank(count, world_size), max_size, stream_id)
-        start += own
+        stop = start + own
+        slices += [
+            MicroBatchSlice(min(place, stop), min(place + max_size, stop), stream_id)
+            for place in range(start, start + most_on_a_rank(count, world_size), max_size)
+        ]
+        start = stop
     return slices
 
 

@@ -27,7 +27,7 @@ from mixer.policies.objective import Objective
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import require, wrong_type, wrong_value
 from mixer.utils.random_state import drawn_places, seeded
 
 _MOST_READ = 16  # samples of a stream
@@ -163,15 +163,15 @@ def resolve_budget(args: TrainingArguments, budget: Budget | None, streams: Sequ
     """
     steps = args.max_steps if args.max_steps > 0 else None
     if budget is None:
-        if steps is None and not args.num_train_epochs > 0:
-            raise ValueError(f"num_train_epochs must be above 0 if max_steps is not set, got {args.num_train_epochs}.")
+        has_end = steps is not None or args.num_train_epochs > 0
+        require(has_end, "num_train_epochs", "above 0 if max_steps is not set", args.num_train_epochs)
         amounts = amounts_of(streams)
         if steps is None and amounts is not None:
             _check_epochs(args, amounts)
             return amounts.budget
         return Budget(epochs=args.num_train_epochs) if steps is None else Budget(steps=steps)
     if not isinstance(budget, Budget):
-        raise TypeError(f"budget must be a Budget, such as Budget(tokens=2_000_000_000), got {budget!r}.")
+        raise wrong_type("budget", f"must be a Budget, such as Budget(tokens=2_000_000_000), got {budget!r}.")
     limits = [limit for limit in (budget.steps, steps) if limit is not None]
     return replace(budget, steps=min(limits, default=None))
 

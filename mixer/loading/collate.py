@@ -1,6 +1,6 @@
 """The loaded samples of a step, and how they are collated into micro-batches."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,12 +41,16 @@ class Samples:
     """
 
     def __init__(self, columns: Mapping[Any, Tensor | list[Any]] | None, rows: Sequence[Any] = ()):
-        self._columns, self.rows = columns, rows
+        self._columns, self._rows = columns, rows
 
     def __getitem__(self, number: int) -> Any:
         if self._columns is None:
-            return self.rows[number]
+            return self._rows[number]
         return {name: values[number] for name, values in self._columns.items()}
+
+    def references(self, count: int) -> list[Row]:
+        """Returns references to the first `count` samples."""
+        return [(self, number) for number in range(count)]
 
     @property
     def has_columns(self) -> bool:
@@ -96,46 +100,29 @@ def _fit(first: Columns, other: Columns) -> bool:
 
 
 class Loaded:
-    """A rank's samples of a step: loaded together, or references to samples that workers loaded.
+    """A rank's samples of a step.
 
     Args:
-        together: Samples loaded together.
-        rows: References, in place of them.
+        rows: References to the samples, which were loaded together or not.
     """
 
-    def __init__(self, together: Samples | None = None, rows: Sequence[Row] = ()):
-        self._together, self._rows = together, rows
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether all samples have the same shapes, and hence the same length."""
-        return self._together is not None and self._together.has_columns
+    def __init__(self, rows: Sequence[Row]):
+        self._rows = rows
 
     def broken(self) -> dict[int, BrokenSample]:
         """Returns the samples that could not be loaded, by their place."""
-        if self._together is not None:
-            samples: Iterable[Any] = self._together.rows
-        else:  # rows of columns are never broken
-            samples = (None if samples.has_columns else samples[number] for samples, number in self._rows)
-        return {place: sample for place, sample in enumerate(samples) if isinstance(sample, BrokenSample)}
+        # Rows of columns are never broken.
+        rows = ((place, row) for place, row in enumerate(self._rows) if not row[0].has_columns)
+        found = ((place, samples[number]) for place, (samples, number) in rows)
+        return {place: sample for place, sample in found if isinstance(sample, BrokenSample)}
 
     def columns(self, selection: Selection) -> Columns | None:
         """Selects samples as columns `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes."""
-        if self._together is None:
-            return stack_rows(_pick(self._rows, selection))
-        tensors = self._together.tensors
-        if tensors is None or _is_whole(selection, tensors):
-            return tensors
-        return {name: values[selection] for name, values in tensors.items()}
+        return stack_rows(_pick(self._rows, selection))
 
     def samples(self, selection: Selection) -> list[Any]:
         """Selects individual samples."""
-        if self._together is None:
-            return [samples[number] for samples, number in _pick(self._rows, selection)]
-        columns = self.columns(selection) if self._together.has_columns else None
-        if columns is None:
-            return _pick(self._together.rows, selection)
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return [samples[number] for samples, number in _pick(self._rows, selection)]
 
 
 @dataclass(frozen=True)
@@ -154,30 +141,31 @@ class StreamSpecifics:
 _COMMON = StreamSpecifics()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Collation:
     """Collates micro-batches reproducibly: a collator that draws random numbers draws the same ones in every run.
 
     Args:
         collator: Collates a list of samples.
+        names: Stream names, for errors.
         stack_columns: Collates columns instead, where samples are loaded by column; `None` always uses the collator.
         seed: Seed of the run.
         rank: This rank.
         pin_memory: Whether to copy micro-batches into pinned memory.
         specifics: Stream-specific settings, by stream id.
-        names: Stream names, for errors.
-        compared: Streams whose samples may differ in columns; -1 for mixed micro-batches.
+        compared: Streams whose samples may differ in columns, for collators that would silently drop some; -1 for mixed
+            micro-batches.
         taken: Columns that are not removed; `None` for all.
         removed: Dataset columns removed before loading.
     """
 
     collator: Collator
-    stack_columns: Callable[[Columns], Any] | None
-    seed: int
-    rank: int
-    pin_memory: bool
+    names: Sequence[str]
+    stack_columns: Callable[[Columns], Any] | None = None
+    seed: int = 0
+    rank: int = 0
+    pin_memory: bool = False
     specifics: Mapping[int, StreamSpecifics] = field(default_factory=dict)
-    names: Sequence[str] = ()
     compared: frozenset[int] = frozenset()
     taken: frozenset[str] | None = None
     removed: frozenset[str] = frozenset()
@@ -285,11 +273,5 @@ def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) ->
         raise wrong_value("columns", f"Samples have different columns: only some have {differing}.", found=differing)
 
 
-def _is_whole(selection: Selection, columns: Columns) -> bool:
-    return isinstance(selection, slice) and selection == slice(0, len(next(iter(columns.values()))))
-
-
-def _pick(values: Sequence[Any], selection: Selection) -> list[Any]:
-    if isinstance(selection, slice):
-        return list(values[selection])
-    return [values[place] for place in selection.tolist()]
+def _pick(rows: Sequence[Row], selection: Selection) -> Sequence[Row]:
+    return rows[selection] if isinstance(selection, slice) else [rows[place] for place in selection.tolist()]

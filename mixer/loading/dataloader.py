@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.data import default_collate
 
 from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, Splitting
-from mixer.loading.collate import Collator, StreamSpecifics
+from mixer.loading.collate import Collation, Collator, StreamSpecifics
 from mixer.loading.loaded_step import MicroBatch, StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.preprocessing import preprocessed
@@ -18,6 +18,7 @@ from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget
 from mixer.mixture.streams import read_from
 from mixer.schedules.limits import check_whole
+from mixer.utils.errors import wrong_value
 
 _ALL = 2**62  # micro-batch size that means the whole batch
 
@@ -114,22 +115,27 @@ class MixingDataLoader(Standalone):
             num_workers, prefetch_factor, persistent_workers, worker_init_fn, job_size=micro_batch_size or own_size
         )
         lasting = {s.name: preprocessed(s.dataset, s.preprocess) for s in self.streams if not s.is_memory}
+        is_compared = collate_fn is None and len(self.streams) > 1
+        collation = Collation(
+            default_collate if collate_fn is None else collate_fn,
+            self.mixing.names,
+            dict if collate_fn is None else None,
+            seed,
+            self.rank,
+            pin_memory,
+            specifics,
+            frozenset([-1] if is_compared else []),
+        )
         self._loader = MixingLoader(
             self.mixing,
             read_from(self.streams, lasting),
-            default_collate if collate_fn is None else collate_fn,
+            collation,
             self.rank,
             self.world_size,
             MicroBatchOptions(micro_batch_size or _ALL),
-            stack_columns=dict if collate_fn is None else None,
-            seed=seed,
             workers=self._workers,
-            pin_memory=pin_memory,
-            specifics=specifics,
             splitting=partial(Splitting, MicroBatchCap(micro_batch_size or _ALL), by_stream=bool(specifics)),
         )
-        if collate_fn is None and len(self.streams) > 1:
-            self._loader.compare_columns([-1])
 
     def _specifics(self) -> dict[int, StreamSpecifics]:
         own = {
@@ -139,9 +145,10 @@ class MixingDataLoader(Standalone):
         }
         if own and self._is_whole and len(self.streams) > 1:
             names = [self.streams[number].name for number in own]
-            raise ValueError(
-                f"The streams {names} have their own collators or heads, which a mixed batch cannot use: set "
-                "micro_batch_size to get micro-batches of one stream each."
+            raise wrong_value(
+                "micro_batch_size",
+                f"must be set, for micro-batches of one stream each: the streams {names} have their own collators or "
+                "heads, which a mixed batch cannot use.",
             )
         return own
 
@@ -149,9 +156,10 @@ class MixingDataLoader(Standalone):
         try:
             for plan in self._plans():
                 if self._is_whole and plan.loss_weights is not None:
-                    raise ValueError(
-                        f"{self.mixing.policy.name}, or a stream's loss_weight, weights losses by stream, which a "
-                        "mixed batch cannot do: set micro_batch_size to get micro-batches of one stream each."
+                    raise wrong_value(
+                        "micro_batch_size",
+                        f"must be set, for micro-batches of one stream each: {self.mixing.policy.name}, or a stream's "
+                        "loss_weight, weights losses by stream, which a mixed batch cannot do.",
                     )
                 yield self._batch(self._loader.load(plan))
         finally:
@@ -189,10 +197,7 @@ class MixingDataLoader(Standalone):
 
 
 def _check_workers(num_workers: int, prefetch_factor: int, persistent_workers: bool) -> None:
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int):
-        raise TypeError(f"num_workers must be a whole number, got {num_workers!r}.")
-    if num_workers < 0:
-        raise ValueError(f"num_workers must be 0 or more, got {num_workers}; 0 loads in this process.")
+    check_whole("num_workers", num_workers, "worker", least=0)
     check_whole("prefetch_factor", prefetch_factor)
     if persistent_workers and not num_workers:
-        raise ValueError("persistent_workers=True needs workers: set num_workers above 0.")
+        raise wrong_value("persistent_workers", "=True needs workers: set num_workers above 0.", found=True)

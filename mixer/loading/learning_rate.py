@@ -13,13 +13,13 @@ from transformers.utils import logging
 
 from mixer.measurements import check_requests
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.user_code import library_of
 
 logger = logging.get_logger(__name__)
 
 
-class LearningRate:
+class ScheduledRate:
     """Sets the learning rate to the schedule's value at the clock's position times a batch-size factor.
 
     While the clock counts steps, the Trainer's own stepping remains in charge. Otherwise a schedule that is a function
@@ -77,7 +77,7 @@ class LearningRate:
         self._placed = None
 
 
-def new_learning_rate(args: TrainingArguments, num_steps: int) -> LearningRate:
+def new_learning_rate(args: TrainingArguments, num_steps: int) -> ScheduledRate:
     """Creates the learning-rate schedule of the arguments, for a run of so many steps."""
     options: Any = args.lr_scheduler_kwargs
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
@@ -85,7 +85,7 @@ def new_learning_rate(args: TrainingArguments, num_steps: int) -> LearningRate:
         warnings.simplefilter("ignore")  # nothing is stepped here
         num_warmup_steps = args.get_warmup_steps(num_steps)
         scheduler = get_scheduler(args.lr_scheduler_type, optimizer, num_warmup_steps, num_steps, options)
-    return LearningRate(scheduler)
+    return ScheduledRate(scheduler)
 
 
 def decay_step(args: TrainingArguments, scheduler: Any, num_steps: int) -> int:
@@ -103,7 +103,7 @@ def decay_step(args: TrainingArguments, scheduler: Any, num_steps: int) -> int:
         ValueError: If the rate never falls, falls more than once, or is no function of the step.
     """
     own = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
-    rate = new_learning_rate(args, num_steps) if own is None else LearningRate(own)
+    rate = new_learning_rate(args, num_steps) if own is None else ScheduledRate(own)
     rates = np.array([rate.at(float(step)) for step in range(num_steps + 1)])
     falls = np.flatnonzero(np.diff(rates) < 0.0)
     if not len(falls) or (np.diff(rates[falls[0] :]) > 0.0).any():
@@ -133,9 +133,10 @@ def check_scheduler(scheduler: Any) -> None:
     """
     if scheduler is None or isinstance(scheduler, LambdaLR) or follows_metric(scheduler):
         return
-    raise ValueError(
-        f"optimizers: a {type(scheduler).__name__} can only step, but with a variable batch size, or a budget in "
-        "samples or tokens, the learning rate must follow the data. Use an lr_scheduler_type, or a LambdaLR."
+    raise wrong_value(
+        "optimizers",
+        f": a {type(scheduler).__name__} can only step, but with a variable batch size, or a budget in samples or "
+        "tokens, the learning rate must follow the data. Use an lr_scheduler_type, or a LambdaLR.",
     )
 
 

@@ -91,9 +91,6 @@ class Lengths:
         """
         if self.are_known:  # the model may not take the column, so that it is not loaded
             return self.look_up(share)
-        num_samples = sum(len(part.indices) for part in share)
-        if loaded.is_stacked and num_samples:
-            return np.full(num_samples, self._length(loaded.samples(slice(0, 1))[0]), dtype=np.int64)
         return self.of(loaded.samples(_ALL))
 
     def of(self, samples: Sequence[Any]) -> Int64Array:

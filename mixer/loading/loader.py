@@ -1,7 +1,7 @@
 """Loads the samples of a plan, prefetched by workers if there are any, and collates one rank's micro-batches."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from mixer.loading.batching import (
     positions_of,
     split_by_cap,
 )
-from mixer.loading.collate import Collation, Collator, Columns, Loaded, Row, Samples, Selection, StreamSpecifics
+from mixer.loading.collate import Collation, Loaded, Row, Samples, Selection
 from mixer.loading.epoch_sampler import EpochSampler
 from mixer.loading.errors import note_rows
 from mixer.loading.iterable.feed import Feed
@@ -44,19 +44,13 @@ class MixingLoader:
     Args:
         mixing: Mixture controller.
         datasets: Datasets of the streams, in order.
-        collator: Collates a list of samples.
+        collation: How micro-batches are collated. With `stack_columns`, samples are loaded by column where they can be.
         rank: This rank.
         world_size: Number of ranks.
         micro_batches: Micro-batch options.
-        stack_columns: Collates columns in place of the collator, where samples are loaded by column; `None` always
-            loads individual samples.
-        stacks_lists: Whether that makes the collator's tensors of Python's numbers and lists, too.
-        seed: Seed of the run: samples and collators that draw random numbers draw the same ones in every run, with any
-            number of workers.
+        stacks_lists: Whether columns that are stacked are the collator's tensors of Python's numbers and lists, too.
         workers: Worker options.
-        pin_memory: Whether to copy micro-batches into pinned memory.
         feed: Rows of the iterable streams.
-        specifics: Stream-specific collators and heads, by stream id.
         skipping: Treatment of samples that cannot be loaded.
         splitting: Returns how the next step is split; `None` splits by the options of micro-batches.
         is_preview: Whether steps are inspected only, neither trained on nor observed.
@@ -66,17 +60,13 @@ class MixingLoader:
         self,
         mixing: Mixing,
         datasets: Sequence[Any],
-        collator: Collator,
+        collation: Collation,
         rank: int = 0,
         world_size: int = 1,
         micro_batches: MicroBatchOptions | None = None,
-        stack_columns: Callable[[Columns], Any] | None = None,
         stacks_lists: bool = False,
-        seed: int = 0,
         workers: WorkerOptions | None = None,
-        pin_memory: bool = False,
         feed: Feed | None = None,
-        specifics: Mapping[int, StreamSpecifics] | None = None,
         skipping: Skipping | None = None,
         splitting: Callable[[], Splitting] | None = None,
         is_preview: bool = False,
@@ -84,15 +74,14 @@ class MixingLoader:
         self.mixing = mixing
         self.dataset = combine(mixing.planner.streams, datasets)
         self._is_preview = is_preview
-        keys = [stream.order_key(seed) for stream in mixing.planner.streams]
+        keys = [stream.order_key(collation.seed) for stream in mixing.planner.streams]
         are_random = [stream.is_random for stream in mixing.planner.streams]
         self._skipping = skipping or Skipping()
         self._reader = StreamReader(mixing.names, datasets, keys, are_random, self._skipping.stream_ids)
-        self._reads_columns = stack_columns is not None and self._reader.has_columns
-        self._stacks_arrow = stack_columns is not None and self._reader.is_arrow
+        self._reads_columns = collation.stack_columns is not None and self._reader.has_columns
+        self._stacks_arrow = collation.stack_columns is not None and self._reader.is_arrow
         self._in_place = {number for number, dataset in enumerate(datasets) if getattr(dataset, "is_in_place", False)}
-        self._feed = feed
-        self._collation = Collation(collator, stack_columns, seed, rank, pin_memory, specifics or {}, mixing.names)
+        self._feed, self._collation = feed, collation
         self._rank, self._world_size = rank, world_size
         options = micro_batches or MicroBatchOptions()
         self._batcher, self._lengths = MicroBatcher(options, rank, world_size), options.lengths
@@ -103,11 +92,12 @@ class MixingLoader:
         self.uses_collectives = feed is not None or options.max_tokens is not None
         self._workers = workers or WorkerOptions()
         # Others see samples, or put them beside samples that are lists.
-        self._stacks_lists = stacks_lists and feed is None and not specifics and not self._workers.num_workers
+        has_others = feed is not None or bool(collation.specifics) or self._workers.num_workers > 0
+        self._stacks_lists = stacks_lists and not has_others
         self._prefetcher: Prefetcher | None = None
         if self._workers.num_workers:
             job_size = self._workers.job_size or options.max_samples
-            processes = Workers(self._reader, self._reads_columns, self._workers, seed)
+            processes = Workers(self._reader, self._reads_columns, self._workers, collation.seed)
             self._prefetcher = Prefetcher(processes, self, job_size, has_others=world_size > 1)
 
     def __len__(self) -> int:
@@ -149,20 +139,6 @@ class MixingLoader:
     def hits_and_misses(self) -> tuple[int, int]:
         """Prefetched and not prefetched samples of the last step."""
         return (0, 0) if self._prefetcher is None else (self._prefetcher.hits, self._prefetcher.misses)
-
-    def compare_columns(
-        self, stream_ids: Iterable[int], taken: Collection[str] | None = None, removed: Collection[str] = ()
-    ) -> None:
-        """Checks before collation that samples have equal columns, for collators that would silently drop some.
-
-        Args:
-            stream_ids: Streams to check; -1 for mixed micro-batches.
-            taken: Columns that are not removed; `None` for all.
-            removed: Columns already removed from datasets, for errors.
-        """
-        self._collation.compared = frozenset(stream_ids)
-        self._collation.taken = None if taken is None else frozenset(taken)
-        self._collation.removed = frozenset(removed)
 
     def stop(self) -> None:
         """Stops the workers; they restart with the next samples."""
@@ -299,7 +275,7 @@ class MixingLoader:
         share = [StreamShare(k, own, cursors[k].references(own)) for k, own in sorted(wanted.items()) if len(own)]
         if not share:
             return []
-        loaded, ids, indices = Loaded(self.read(share)), ids_of(share), indices_of(share)
+        loaded, ids, indices = Loaded(self._read_rows(share)), ids_of(share), indices_of(share)
         places = _without(np.arange(len(ids)), self._find_broken(ids, loaded))
         cap, by_stream, step = splitting.cap, splitting.by_stream, self.mixing.clock.step
         lengths = None
@@ -317,49 +293,47 @@ class MixingLoader:
         ]
 
     def _for_workers(self, share: list[StreamShare]) -> list[StreamShare]:
-        if self._feed is None and not self._in_place:
+        if self._feed is None and (self._prefetcher is None or not self._in_place):
             return share
         streams = self.mixing.planner.streams
         return [p for p in share if p.stream_id not in self._in_place and not streams[p.stream_id].is_iterable]
 
     def _load(self, plan: StepPlan, share: list[StreamShare]) -> Loaded:
-        if self._feed is not None or (self._prefetcher is not None and self._in_place):
-            return self._load_in_parts(plan, share)
-        if self._prefetcher is not None:
-            return Loaded(rows=self._prefetcher.take(plan, share, self._last_step(plan)))
-        return Loaded(self.read(share))
-
-    def _load_in_parts(self, plan: StepPlan, share: list[StreamShare]) -> Loaded:
         """Combines samples from workers, rows of iterable streams, and samples that only this process can read."""
         indexed = self._for_workers(share)
         if self._prefetcher is not None:
-            loaded = iter(self._prefetcher.take(plan, indexed, self._last_step(plan)))
+            loaded = self._prefetcher.take(plan, indexed, self._last_step(plan))
         else:
-            loaded = zip(itertools.repeat(self.read(indexed)), itertools.count())
+            loaded = self._read_rows(indexed)
+        if indexed is share:
+            return Loaded(loaded)
         own = {} if self._feed is None else dict(self._feed.take(plan, share))
         own |= {part.stream_id: self._reader.read([part]) for part in share if part.stream_id in self._in_place}
-        rows: list[Row] = []
+        others, rows = iter(loaded), list[Row]()
         for part in share:
-            stream = zip(itertools.repeat(Samples(None, own.get(part.stream_id, ()))), itertools.count())
-            rows += itertools.islice(stream if part.stream_id in own else loaded, len(part.indices))
-        return Loaded(rows=rows)
+            count, stream = len(part.indices), own.get(part.stream_id)
+            rows += itertools.islice(others, count) if stream is None else Samples(None, stream).references(count)
+        return Loaded(rows)
+
+    def _read_rows(self, share: Sequence[StreamShare]) -> list[Row]:
+        return self.read(share).references(sum(len(part.indices) for part in share))
 
     def _padding(self, plan: StepPlan, cut: MicroBatchSlice, number: int) -> MicroBatch:
         """Repeats one sample of the plan: all ranks must run equally many forward and backward passes."""
         stream_id = cut.stream_id if cut.stream_id >= 0 else plan.first_stream
         if self._feed is not None and self.mixing.planner.streams[stream_id].is_iterable:
             stream_id, row = self._feed.example()
-            loaded = Loaded(Samples(None, [row]))
+            example = Samples(None, [row]), 0
         else:
-            loaded = Loaded(rows=[self._example(plan, stream_id)])
-        inputs = self._collation.collate(loaded, slice(0, 1), plan.step, number, stream_id)
+            example = self._example(plan, stream_id)
+        inputs = self._collation.collate(Loaded([example]), slice(0, 1), plan.step, number, stream_id)
         return MicroBatch(inputs, np.array([stream_id]), True)
 
     def _example(self, plan: StepPlan, stream_id: int) -> Row:
         """Loads the first sample of a plan's stream that can be loaded."""
         for number in range(_MOST_EXAMPLES):  # beyond the plan, too: the sample does not count
             row = self.read([self.mixing.planner.example(plan, stream_id, number)]), 0
-            if not Loaded(rows=[row]).broken():
+            if not Loaded([row]).broken():
                 return row
         raise SampleError(
             f"Stream {self.mixing.names[stream_id]!r}: {_MOST_EXAMPLES} consecutive samples, from step {plan.step} "

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from mixer.mixture.permutation import mix_bits
 from mixer.utils.arrays import Int64Array, UInt64Array
 
 _ROWS_AT_ONCE = 10_000
@@ -88,7 +89,7 @@ def _combined(columns: Mapping[str, UInt64Array], num_rows: int) -> UInt64Array:
     """Combines the digests of columns to those of rows; the order of columns does not count."""
     digests = np.zeros(num_rows, np.uint64)
     for name, column in columns.items():
-        digests += _mixed(column ^ np.uint64(digest(name)))
+        digests += mix_bits((column ^ np.uint64(digest(name))) + _NULL)  # mixed, so that a sum is a digest, too
     return digests
 
 
@@ -128,7 +129,7 @@ def _of_scalars(values: Any) -> UInt64Array:
     if pa.types.is_null(values.type):
         return np.full(len(values), _NULL)
     if _is_number(values.type):
-        return _mixed(_as_words(values))
+        return mix_bits(_as_words(values) + _NULL)
     if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
         values = values.cast(pa.large_string())
     values = values.cast(pa.large_binary())
@@ -159,12 +160,3 @@ def _of_slices(content: Any, ends: Int64Array) -> UInt64Array:
     pairs = itertools.pairwise(places)
     digests = b"".join([blake(raw[start:end], digest_size=8).digest() for start, end in pairs])
     return np.frombuffer(digests, "<u8").astype(np.uint64)
-
-
-def _mixed(words: UInt64Array) -> UInt64Array:
-    """Mixes the bits of words (the finalizer of SplitMix64), so that sums of them are digests, too."""
-    words = words + _NULL
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: UInt64Array = words ^ (words >> np.uint64(31))
-    return mixed

@@ -45,8 +45,8 @@ class RankData(NamedTuple):
         """Returns what it tells without reading a row."""
         columns, length = getattr(self.dataset, "column_names", None), _length(self.dataset)
         shards = getattr(self.dataset, "num_shards", None) if length is None else None
-        told = {"rows": length, "columns": None if columns is None else sorted(columns), "shards": shards}
-        return {name: value for name, value in told.items() if value is not None}
+        described = {"rows": length, "columns": None if columns is None else sorted(columns), "shards": shards}
+        return {name: value for name, value in described.items() if value is not None}
 
 
 def data_of_ranks(streams: Sequence[Stream], eval_dataset: Any, seed: int) -> list[RankData]:
@@ -59,11 +59,11 @@ def data_of_ranks(streams: Sequence[Stream], eval_dataset: Any, seed: int) -> li
     """
     sets = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
     own = [
-        RankData("train_dataset", one.name, one.dataset, one.order_key(seed), one.is_random is True)
-        for one in streams
-        if not one.is_memory
+        RankData("train_dataset", stream.name, stream.dataset, stream.order_key(seed), stream.is_random is True)
+        for stream in streams
+        if not stream.is_memory
     ]
-    return own + [RankData("eval_dataset", str(name), one, seed) for name, one in sets.items() if one is not None]
+    return own + [RankData("eval_dataset", str(name), data, seed) for name, data in sets.items() if data is not None]
 
 
 def check_same_rows(data: Sequence[RankData], rank_sync: RankSync) -> None:
@@ -81,11 +81,11 @@ def check_same_rows(data: Sequence[RankData], rank_sync: RankSync) -> None:
     Raises:
         InvalidValueError: On all ranks, with the data set and the ranks that differ from the first.
     """
-    read = [one for one in data if not (one.is_random or _length(one.dataset) is None)]
+    read = [part for part in data if not (part.is_random or _length(part.dataset) is None)]
     if rank_sync.world_size == 1 or not read:
         return
     num_rows = int(np.clip(_MOST_ROWS_OF_ALL // len(read), _LEAST_ROWS, _MOST_ROWS))
-    own = np.stack([_digests_of(one, num_rows, _SECONDS / len(read)) for one in read])
+    own = np.stack([_digests_of(part, num_rows, _SECONDS / len(read)) for part in read])
     is_known = own != _UNKNOWN
     most = rank_sync.all_reduce_max(np.where(is_known, own, _LEAST))
     least = rank_sync.all_reduce_min(np.where(is_known, own, _MOST))
@@ -97,15 +97,15 @@ def check_same_rows(data: Sequence[RankData], rank_sync: RankSync) -> None:
     raise _error(read[place], rows)
 
 
-def _error(one: RankData, rows: Int64Array) -> InvalidValueError:
+def _error(data: RankData, rows: Int64Array) -> InvalidValueError:
     """Describes which ranks have other rows, int64 `[world_size, num_rows]`."""
     known = rows != _UNKNOWN
     first = rows[np.argmax(known, axis=0), np.arange(rows.shape[1])]  # of the first rank that knows the row
     others = (rows != first) & known
     ranks = np.flatnonzero(others.any(axis=1)).tolist()
     share = f"{int(others.any(axis=0).sum())} of {int(known.any(axis=0).sum())} rows that were compared"
-    called = f"Stream {one.name!r}" if one.option == "train_dataset" else f"{one.option}[{one.name!r}]"
-    called = called if one.name else one.option
+    called = f"Stream {data.name!r}" if data.option == "train_dataset" else f"{data.option}[{data.name!r}]"
+    called = called if data.name else data.option
     hint = (
         "Give all ranks the same files, in one order, and a seed wherever data are split or shuffled. Do not divide "
         "data between ranks: the trainer does. If reading a row draws random numbers, set Stream(..., is_random=True)."
@@ -113,8 +113,8 @@ def _error(one: RankData, rows: Int64Array) -> InvalidValueError:
     return InvalidValueError(
         f"{called} has other rows on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} than on "
         f"rank 0: {share} differ. {hint}",
-        option=one.option,
-        stream=one.name,
+        option=data.option,
+        stream=data.name,
         expected="the same rows on all ranks",
         found=ranks,
         hint=hint,
@@ -127,16 +127,16 @@ def _length(dataset: Any) -> int | None:
     return len(dataset) if hasattr(dataset, "__len__") else None
 
 
-def _digests_of(one: RankData, num_rows: int, seconds: float) -> Int64Array:
+def _digests_of(data: RankData, num_rows: int, seconds: float) -> Int64Array:
     """Returns digests of some rows, int64 `[num_rows]`; 0 of those that are not compared."""
-    digests, length = np.zeros(num_rows, dtype=np.uint64), len(one.dataset)
-    indices = Permutation(length, one.key).indices(0, min(length, num_rows)) if length else np.zeros(0, np.int64)
+    digests, length = np.zeros(num_rows, dtype=np.uint64), len(data.dataset)
+    indices = Permutation(length, data.key).indices(0, min(length, num_rows)) if length else np.zeros(0, np.int64)
     try:
-        stored = isinstance(one.dataset, datasets.Dataset)
-        found = _stored(one.dataset, indices) if stored else _repeatable(one.dataset, indices, seconds)
+        stored = isinstance(data.dataset, datasets.Dataset)
+        found = _stored(data.dataset, indices) if stored else _repeatable(data.dataset, indices, seconds)
         digests[: len(found)] = found
     except Exception:  # a set that cannot be read is told when it is used
-        logger.debug("Rows of %r cannot be compared.", one.name, exc_info=True)
+        logger.debug("Rows of %r cannot be compared.", data.name, exc_info=True)
     return digests.view(np.int64)
 
 
@@ -159,12 +159,12 @@ def _repeatable(dataset: Any, indices: Int64Array, seconds: float) -> UInt64Arra
     """Digests samples that are the same when they are read again, as many as time allows."""
     found, end = np.zeros(len(indices), dtype=np.uint64), time.monotonic() + seconds
     for place in range(len(indices)):
-        one = indices[place : place + 1]
+        row = indices[place : place + 1]
         try:
             with seeded(place):  # random numbers drawn here must not affect the run
-                first = row_digests(dataset, one)
+                first = row_digests(dataset, row)
             with seeded(place):
-                found[place] = first[0] if first == row_digests(dataset, one) else 0
+                found[place] = first[0] if first == row_digests(dataset, row) else 0
         except Exception:  # a sample that cannot be read is told, or skipped, when it is drawn
             found[place] = 0
         if time.monotonic() > end:

@@ -9,9 +9,9 @@ import numpy as np
 from transformers.utils import logging
 
 import mixer.loading.standalone_options as options
-from mixer.loading.batch_report import StreamValues, as_number, as_numbers, find_missing, make_report
+from mixer.loading.batch_report import StreamValues, as_numbers, find_missing, make_report
 from mixer.loading.build import resolve_policy
-from mixer.measurements import GradientNorm, Gradients, GradientStatistics, LearningRate, Rates, Results
+from mixer.measurements import BY_NAME, Results
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
@@ -23,6 +23,7 @@ from mixer.mixture.streams import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
+from mixer.utils.recorded_arguments import check_keywords
 
 logger = logging.get_logger(__name__)
 _ENDLESS = Budget(epochs=1e12)
@@ -169,11 +170,9 @@ class Standalone:
         *,
         loss: SupportsFloat = math.nan,
         tokens: StreamValues | None = None,
-        gradient_norm: SupportsFloat = math.nan,
-        learning_rate: SupportsFloat = math.nan,
-        gradients: GradientStatistics | None = None,
-        measured: Results | None = None,
         labels: StreamValues | None = None,
+        measured: Results | None = None,
+        **named: Any,
     ) -> None:
         """Reports measurements of the last batch, for adaptive policies and schedules.
 
@@ -185,12 +184,13 @@ class Standalone:
                 not measured.
             loss: Mean loss over all streams; for a single stream either of the two is enough.
             tokens: Tokens of each stream in the batch, likewise.
-            gradient_norm: Norm of the gradient before clipping.
-            learning_rate: Factor of the learning-rate schedule for the next batch, 1 at its peak.
-            gradients: Result of a `GradientProbe`, for policies or schedules that need gradients.
-            measured: What else was measured, by its class in `mixer.measurements`: `{EvaluationLoss: {"math": 1.5}}`,
-                with numbers of streams by name or in order.
-            labels: Tokens of each stream in the batch that the loss learns, as `tokens`.
+            labels: Tokens of each stream in the batch that the loss learns, likewise.
+            measured: What else was measured, by the class of the measurement, with numbers of streams by name or in
+                order; for measurements of your own.
+            **named: The same by the name of a class in `mixer.measurements`: `gradient_norm=1.5` (before clipping),
+                `learning_rate=0.5` (the factor of the schedule for the next batch, 1 at its peak),
+                `gradients=probe.finish()` (of a `GradientProbe`), `evaluation_loss={"math": 1.5}`; `None` if it was not
+                measured.
 
         Raises:
             RuntimeError: If no batch waits for a report.
@@ -201,11 +201,10 @@ class Standalone:
             raise RuntimeError(
                 "observe: no batch waits for a report: report each once, before the next batch or state_dict()."
             )
-        names, rate = self.mixing.names, as_number(learning_rate)
-        known = {GradientNorm: as_number(gradient_norm), Gradients: gradients, **(measured or {})}
-        report = make_report(names, losses, loss, known)
-        if not math.isnan(rate):
-            report[LearningRate] = Rates(rate, rate)
+        check_keywords(named, [*BY_NAME, "losses", "tokens", "labels", "measured"], "observe")
+        names = self.mixing.names
+        results = {BY_NAME[name]: result for name, result in named.items()}
+        report = make_report(names, losses, loss, {**results, **(measured or {})})
         counted = as_numbers("tokens", tokens, names).astype(np.int64)
         learned = None if labels is None else as_numbers("labels", labels, names).astype(np.int64)
         self._count(self._uncounted, counted, learned, report)
@@ -230,7 +229,7 @@ class Standalone:
         try:
             self.mixing.load_state_dict(state)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"load_state_dict: the state lacks {error}.") from None
+            raise wrong_value("load_state_dict", f": the state lacks {error}.") from None
         except ValueError as error:
             raise wrong_value("load_state_dict", f": {error}.") from None
 

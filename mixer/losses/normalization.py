@@ -44,9 +44,9 @@ class LossNormalization:
     def from_state(cls, state: Mapping[str, Any]) -> "LossNormalization":
         """Restores one from the fields of another."""
         pairs = [(state["kind"], state["is_scaled"]), *state["others"]]
-        one, *others = (CANDIDATES[CANDIDATES.index(cls(kind, is_scaled))] for kind, is_scaled in pairs)
+        first, *others = (CANDIDATES[CANDIDATES.index(cls(kind, is_scaled))] for kind, is_scaled in pairs)
         pairs_left = tuple((other.kind, other.is_scaled) for other in others)
-        return replace(one, rows_known=bool(state["rows_known"]), others=pairs_left)
+        return replace(first, rows_known=bool(state["rows_known"]), others=pairs_left)
 
     @property
     def counts_items(self) -> bool:

@@ -27,7 +27,7 @@ _ROUNDING = 1e-6  # up to here the Trainer's own mean is kept, so that it is equ
 # What ranks find out of a loss: the first of these that one has found counts.
 _KINDS = ("sum", "row mean", "item mean")
 _TENTATIVE, _UNKNOWN = len(_KINDS), len(_KINDS) + 1
-_IS_PLAIN = np.array([not one.is_scaled for one in CANDIDATES])
+_IS_PLAIN = np.array([not candidate.is_scaled for candidate in CANDIDATES])
 _CODES = {"sum": 0, "row means": 1, "row sums": 1, "item mean": 2, "items": 2}  # it is given the items of its batch
 
 
@@ -140,7 +140,7 @@ class SetLoss:
         if rows is not None and len(rows) == len(items) and float(loss):
             predictions = predicted(rows.double().cpu().numpy(), items, max(int(items.sum()), 1), 1)
             explains = explaining(float(loss), predictions, _IS_PLAIN, TOLERANCE)
-            code = _code({one.kind for one, is_it in zip(CANDIDATES, explains, strict=True) if is_it})
+            code = _code({candidate.kind for candidate, is_it in zip(CANDIDATES, explains, strict=True) if is_it})
         return min(self._kind, self._least(code))
 
     def _least(self, number: int) -> int:

@@ -161,7 +161,7 @@ class StreamLosses:
     @property
     def shows_rows(self) -> bool:
         """Whether losses are those of their rows, as far as is known."""
-        return not hides_rows(self._trainer.args) and all(one.rows_known for one in self.normalizations.values())
+        return not hides_rows(self._trainer.args) and all(known.rows_known for known in self.normalizations.values())
 
     def is_taken_as_divided(self, stream_id: int) -> bool:
         """Whether the Trainer takes a loss for one that is divided by `num_items_in_batch`."""

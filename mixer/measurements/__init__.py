@@ -1,12 +1,19 @@
 """What a policy or a schedule may ask a run to measure: one file a measurement, with the type of its result."""
 
+import re
+
 from mixer.measurements.alignment import Alignment as Alignment, TargetStatistics as TargetStatistics, Worth as Worth
 from mixer.measurements.evaluation_loss import EvaluationLoss as EvaluationLoss
-from mixer.measurements.gradient_noise import GradientNoise as GradientNoise, Noise as Noise
 from mixer.measurements.gradient_norm import GradientNorm as GradientNorm
-from mixer.measurements.gradients import Gradients as Gradients, GradientStatistics as GradientStatistics
+from mixer.measurements.gradients import (
+    GradientNoise as GradientNoise,
+    Gradients as Gradients,
+    GradientStatistics as GradientStatistics,
+    Noise as Noise,
+    probe_requests as probe_requests,
+)
 from mixer.measurements.learning_rate import LearningRate as LearningRate, Rates as Rates
-from mixer.measurements.loss import Loss as Loss, MeanLoss as MeanLoss
+from mixer.measurements.loss import Loss as Loss, MeanLoss as MeanLoss, reported_losses as reported_losses
 from mixer.measurements.measurement import (
     ByStream as ByStream,
     Kind as Kind,
@@ -22,4 +29,9 @@ from mixer.measurements.measurement import (
     with_shown as with_shown,
 )
 
-BUILT_IN = tuple(kind for kind in tuple(vars().values()) if isinstance(kind, type) and issubclass(kind, Measurement))
+# The measurements by the names that keywords have: `gradient_norm` for `GradientNorm`.
+BY_NAME: dict[str, Kind] = {
+    re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower(): kind
+    for name, kind in tuple(vars().items())
+    if isinstance(kind, type) and issubclass(kind, Measurement) and kind not in (Measurement, ByStream)
+}

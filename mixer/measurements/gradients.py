@@ -1,19 +1,38 @@
-"""Gradients of the streams: K numbers each, corrected for noise."""
+"""Gradients of the streams, K numbers each and corrected for noise, and the noise of the whole one."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mixer.measurements.measurement import Measurement
+from mixer.measurements.measurement import Measurement, Needs
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import wrong_type, wrong_value
 
 # Time of a step that measures three streams relative to a plain one, by benchmarks/speed/probe.py; eight streams:
 # up to 1.08 and 1.13.
 STEP_WITH_GRADIENTS = 1.05
 STEP_WITH_VARIANCES = 1.11
 Number = TypeVar("Number", float, FloatArray)
+
+
+class Noise(NamedTuple):
+    """Signal and noise of the gradient of the whole mixture.
+
+    Args:
+        squared_norm: Unbiased estimate of `||g||²`, the squared norm of the true gradient.
+        variance: Estimate of `tr Σ`, the variance of a single sample's gradient.
+    """
+
+    squared_norm: float
+    variance: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both are finite."""
+        return math.isfinite(self.squared_norm) and math.isfinite(self.variance)
 
 
 @dataclass(frozen=True)
@@ -79,7 +98,7 @@ class GradientStatistics:
         return cosines
 
     @property
-    def noise(self) -> tuple[float, float]:
+    def noise(self) -> Noise:
         """Signal `||g||²` and noise `tr Σ` of the whole gradient, `g = Σ_k share_k g_k`.
 
         The counts are exact, so only noise within the streams counts: `tr Σ = n Σ_k share_k² σ_k² / n_k`. An unknown
@@ -92,25 +111,10 @@ class GradientStatistics:
         is_known = np.isfinite(variance)
         weight = float(shares[is_known].sum())
         if not np.isfinite(square) or not weight > 0:
-            return float("nan"), float("nan")
+            return Noise(math.nan, math.nan)
         mean = float(shares[is_known] @ variance[is_known]) / weight
         noise_of_batch = float((shares**2 * np.where(is_known, variance, mean) / counts).sum())
-        return square - noise_of_batch, noise_of_batch * int(counts.sum())
-
-    @property
-    def conflict(self) -> float:
-        """Conflict of the streams in this step, in [0, 1/2]; see `conflict_of`."""
-        return conflict_of(self.gram, self._squared_norms)
-
-    @property
-    def alignment(self) -> float:
-        """Alignment of the streams in this step, in [0, 1]; see `alignment_of`."""
-        return alignment_of(self.gram, self._squared_norms)
-
-    @property
-    def _squared_norms(self) -> FloatArray:
-        """`[num_streams]`: without noise; those of the batch if the noise was not measured."""
-        return np.where(np.isfinite(self.squared_norm), self.squared_norm, np.diagonal(self.gram))
+        return Noise(square - noise_of_batch, noise_of_batch * int(counts.sum()))
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,51 @@ class Gradients(Measurement[GradientStatistics]):
     def part(result: GradientStatistics, streams: Sequence[int]) -> GradientStatistics:
         """Returns the statistics of some of the streams; see `Measurement.part`."""
         return result.part(streams)
+
+    @staticmethod
+    def reported(result: Any, streams: Sequence[str]) -> GradientStatistics:
+        """Refuses anything but the result of a probe of these streams; see `Measurement.reported`."""
+        if not isinstance(result, GradientStatistics):
+            raise wrong_type(
+                "observe", f": gradients must be the result of GradientProbe.finish(), got a {type(result).__name__}."
+            )
+        if len(result.counts) != len(streams):
+            raise wrong_value(
+                "observe", f": gradients must cover the streams {list(streams)}, got {len(result.counts)} streams."
+            )
+        return result
+
+
+@dataclass(frozen=True)
+class GradientNoise(Measurement[Noise]):
+    """Signal and noise of the last step's gradient.
+
+    Several ranks measure it in every step, by the differences between their gradients; a single rank by `Gradients`.
+
+    Args:
+        interval_steps: Steps between measurements on a single rank.
+    """
+
+    requires = frozenset({"whole gradients"})
+    shown_by = Gradients
+
+    interval_steps: int = 1
+
+    @staticmethod
+    def shown(result: GradientStatistics) -> Noise | None:
+        """Returns the noise that the streams' gradients show, if it is finite; see `Measurement.shown`."""
+        return result.noise if result.noise.is_known else None
+
+    def cost(self) -> str:
+        """Returns that of `Gradients`, on a single rank; see `Measurement.cost`."""
+        return f"{Gradients(True, self.interval_steps).cost()} on a single rank"
+
+
+def probe_requests(needs: Needs, world_size: int) -> list[Gradients]:
+    """Returns what a rule asks of the gradient probe; several ranks measure noise by their differences instead."""
+    own = [need for need in needs if isinstance(need, Gradients)]
+    noise = [need for need in needs if isinstance(need, GradientNoise)] if world_size == 1 else []
+    return [*own, *(Gradients(True, need.interval_steps) for need in noise)]
 
 
 def conflict_of(gram: FloatArray, squared_norm: FloatArray) -> float:

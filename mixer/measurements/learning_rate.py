@@ -1,6 +1,8 @@
 """The learning rate of a run."""
 
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from mixer.measurements.measurement import Measurement
 
@@ -19,3 +21,9 @@ class Rates(NamedTuple):
 
 class LearningRate(Measurement[Rates]):
     """The run's own learning-rate schedule; no result if the optimizer has none."""
+
+    @staticmethod
+    def reported(result: Any, streams: Sequence[str]) -> Rates | None:  # noqa: ARG004 it is one for all
+        """Returns the factor of the next batch as that of the last one too; see `Measurement.reported`."""
+        rates = result if isinstance(result, Rates) else Rates(float(result), float(result))
+        return None if math.isnan(rates.next) else rates

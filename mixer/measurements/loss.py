@@ -1,6 +1,7 @@
 """Training losses: of each stream, and of all."""
 
-from mixer.measurements.measurement import ByStream, Measurement
+from mixer.measurements.measurement import ByStream, Measurement, Results
+from mixer.utils.arrays import FloatArray
 
 
 class Loss(ByStream):
@@ -17,3 +18,13 @@ class MeanLoss(Measurement[float]):
     """Mean training loss per item of the last step, over all streams."""
 
     reads_losses = True
+
+
+def reported_losses(by_stream: FloatArray, mean: float) -> Results:
+    """Returns the losses that a training loop of one's own reports, as results.
+
+    Args:
+        by_stream: `[num_streams]`: mean loss of each stream.
+        mean: Mean loss over all streams.
+    """
+    return {Loss: by_stream, MeanLoss: mean}

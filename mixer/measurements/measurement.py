@@ -20,7 +20,7 @@ Requirement = Literal[
 class Measurement(Generic[Result]):
     """A request to measure something in the steps of a run; it is a frozen dataclass of its options.
 
-    A policy or a schedule lists requests in `needs` and reads the result by the class, `observation[Loss]`.
+    A policy or a schedule lists requests in `needs` and reads the result by the class, `observation[Kind]`.
 
     Attributes:
         requires: What the run must have for it: an objective, evaluations of every stream, whole gradients on each
@@ -59,6 +59,21 @@ class Measurement(Generic[Result]):
         """
         return result
 
+    @staticmethod
+    def reported(result: Any, streams: Sequence[str]) -> "Result | None":  # noqa: ARG004 for results by stream
+        """Returns what a training loop of one's own reports, in the form of the result; `None` if that says nothing.
+
+        Args:
+            result: The report.
+            streams: Names of the streams.
+
+        Raises:
+            ValueError: If it is of other streams.
+            TypeError: If it is no such result.
+        """
+        checked: Result = result
+        return checked
+
 
 class ByStream(Measurement[FloatArray]):
     """A request whose result is a number for each stream, `[num_streams]`; NaN for a stream without one."""
@@ -76,7 +91,7 @@ Results = Mapping[Kind, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Measurements of a step: `observation[Loss]` is the result of the request `Loss()`.
+    """Measurements of a step: `observation[Kind]` is the result of the request `Kind()`.
 
     Args:
         measured: Results by the class of their request.
@@ -89,7 +104,8 @@ class Observed:
         result: Result | None = self.measured.get(kind)
         if result is None and not (isinstance(kind, type) and issubclass(kind, Measurement)):
             raise wrong_type(
-                "measured", f"An observation has results by the class of a measurement, such as Loss, not by {kind!r}."
+                "measured",
+                f"An observation has results by classes of mixer.measurements, not by {kind!r}.",
             )
         return result
 
@@ -142,5 +158,5 @@ def check_requests(who: str, needs: object) -> None:
     if isinstance(needs, Collection) and not isinstance(needs, str):
         wrong = [need for need in needs if not isinstance(need, Measurement)]
     if wrong:
-        text = f"{who}: needs must be a tuple of measurements, such as (Loss(),), got {wrong[0]!r}."
+        text = f"{who}: needs must be a tuple of instances of measurements (mixer.measurements), got {wrong[0]!r}."
         raise InvalidTypeError(text, option="needs")

@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from mixer.schedules.base import BatchDecision, BatchObservation, Schedule
 from mixer.schedules.limits import check_whole
-from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
+from mixer.utils.ranges import is_number
 from mixer.utils.saved_state import check_form, is_known
 from mixer.utils.text import naming_rule
 from mixer.utils.validation import MAX_SAMPLES_PER_STEP, finite_number, whole_number
@@ -134,7 +133,7 @@ class BatchSize:
 
     def _take(self, decision: BatchDecision, step: int, previous: int) -> None:
         where = f"{self.schedule.name} at step {step}"
-        if not isinstance(decision, BatchDecision) or not _is_number(decision.batch_size):
+        if not isinstance(decision, BatchDecision) or not is_number(decision.batch_size):
             text = f"{where} must decide by a BatchDecision of a number of samples, got {decision!r}."
             raise wrong_type("batch_size", text)
         asked, factor = decision.batch_size, decision.learning_rate_factor
@@ -142,8 +141,7 @@ class BatchSize:
             # No list of samples is longer; a function of the user's that asks for more has gone astray.
             text = f"{where} asks for {asked:.3g} samples; a step has at most {MAX_SAMPLES_PER_STEP}."
             raise wrong_value("batch_size", text)
-        if not 0 < asked < math.inf:
-            raise wrong_value("batch_size", f"{where} asks for {asked} samples; it must be finite and above 0.")
+        require(0 < asked < math.inf, "batch_size", "finite and above 0", asked, f"{where} decided it.")
         if factor is not None and not 0 <= factor < math.inf:
             text = f"{where} multiplies the learning rate by {factor}; it must be finite and 0 or more."
             raise wrong_value("batch_size", text)
@@ -155,7 +153,3 @@ class BatchSize:
         if batch_size < self._world_size:
             text = f"{where}: {batch_size} samples in all are fewer than the {self._world_size} ranks; each needs one."
             raise InvalidValueError(text, option="batch_size")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)

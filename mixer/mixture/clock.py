@@ -144,10 +144,10 @@ class Clock:
     @property
     def progress(self) -> float:
         """Completed fraction of the run's budget, in [0, 1]; 1 at its end and never before."""
-        pairs = [(self.step, self.planned_steps)] if self.is_step_based else [*self._budgets()]
-        if any(done >= limit for done, limit in pairs):
+        limits = [("steps", self.step, self.planned_steps)] if self.is_step_based else [*self._budgets()]
+        if any(done >= limit for _, done, limit in limits):
             return 1.0
-        return max(self._least_progress, *(min(done / limit, _BEFORE_END) for done, limit in pairs))
+        return max(self._least_progress, *(min(done / limit, _BEFORE_END) for _, done, limit in limits))
 
     @property
     def done(self) -> dict[str, float]:
@@ -238,7 +238,8 @@ class Clock:
         total = min(self.batch_size, self._left_in_epoch())
         if self.is_step_based:
             return total
-        return max(1, min([total, *(limit - done for done, limit in self._budgets("epochs", "samples"))]))
+        left = [limit - done for unit, done, limit in self._budgets() if unit in ("epochs", "samples")]
+        return max(1, min([total, *left]))
 
     # ---- Counting ----
 
@@ -266,16 +267,16 @@ class Clock:
         self.samples_in_epoch += num_samples
         self.num_tokens += num_tokens
         self.num_labels += num_labels
-        if self._has_ended_epoch():
+        if self.has_length and self._beyond_epoch() >= 0:
             self.end_epoch()
         if self.step == self._num_warmup_steps:
             self._warmup_share = self.progress
 
-    def _has_ended_epoch(self) -> bool:
-        if not self.has_length:
-            return False
-        by_steps, by_samples = self.step_in_epoch == self.steps_per_epoch, self.samples_in_epoch >= self.epoch_size
-        return by_steps if self.is_step_based else by_samples
+    def _beyond_epoch(self) -> int:
+        """Returns the steps, or samples, done beyond the end of the epoch; below 0 within it."""
+        if self.is_step_based:
+            return self.step_in_epoch - self.steps_per_epoch
+        return self.samples_in_epoch - self.epoch_size
 
     def drop_rest(self) -> int:
         """Ends the epoch if its rest is smaller than a batch and `drop_last` is set; returns the samples dropped now.
@@ -352,13 +353,7 @@ class Clock:
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
-        if self.has_length:
-            self._check_position()
-
-    def _check_position(self) -> None:
-        """Refuses a saved position beyond the epoch's end."""
-        by_steps, by_samples = self.step_in_epoch > self.steps_per_epoch, self.samples_in_epoch > self.epoch_size
-        if by_steps if self.is_step_based else by_samples:
+        if self.has_length and self._beyond_epoch() > 0:
             raise wrong_value(
                 "step_in_epoch",
                 f"is {self.step_in_epoch} of {self.steps_per_epoch}, row {self.samples_in_epoch} of {self.epoch_size}",
@@ -370,33 +365,28 @@ class Clock:
         done = self.step_in_epoch * self.batch_size if self.is_step_based else self.samples_in_epoch
         return self.epoch_size - done
 
-    def _budgets(self, *units: str) -> Iterator[tuple[int, int]]:
-        """Yields pairs of completed and total amounts, of all limits or of some; epochs count in samples."""
-        for name, done in self._counts.items():
-            if (limit := getattr(self.budget, name)) is not None and (not units or name in units):
-                yield done, limit
-        if self._epochs is not None and (not units or "epochs" in units):
+    def _budgets(self) -> Iterator[tuple[str, int, int]]:
+        """Yields the unit of each limit, and the completed and total amounts; epochs count in samples."""
+        for unit, done in self._counts.items():
+            if (limit := getattr(self.budget, unit)) is not None:
+                yield unit, done, limit
+        if self._epochs is not None:
             whole = -(-self._epochs.numerator * self.epoch_size // self._epochs.denominator)
-            yield self.num_epochs_done * self.epoch_size + self.samples_in_epoch, whole
-        if self._max_samples is not None and not units:
-            yield self.num_samples, self._max_samples
+            yield "epochs", self.num_epochs_done * self.epoch_size + self.samples_in_epoch, whole
+        if self._max_samples is not None:
+            yield "samples of all streams", self.num_samples, self._max_samples
 
     def _steps_of(self, num_samples: int) -> int:
         whole, rest = divmod(num_samples, self.batch_size)
         return whole + (rest > 0 and (self.is_step_based or not self._drops))
 
     def _steps_left(self) -> Iterator[int]:
-        budget = self.budget
-        for done, limit in self._budgets("epochs", "samples"):
-            yield self._steps_for(limit - done)
-        if self._max_samples is not None:
-            yield self._steps_for(self._max_samples - self.num_samples)
-        for amount, done in ((budget.tokens, self.num_tokens), (budget.labels, self.num_labels)):
-            if amount is not None:
+        for unit, done, limit in self._budgets():
+            left = limit - done
+            if unit in ("tokens", "labels"):
                 per_sample = Fraction(done, self.num_samples) if done else self._guessed_tokens
-                yield self._steps_for(math.ceil((amount - done) / per_sample))
-        if budget.steps is not None:
-            yield budget.steps - self.step
+                left = math.ceil(left / per_sample)
+            yield left if unit == "steps" else self._steps_for(left)
 
     def _steps_for(self, num_samples: int) -> int:
         """Counts the steps at the current batch size for a number of samples; an epoch's last one may be smaller."""

@@ -395,7 +395,7 @@ class Mixing:
             counts=plan.counts,
             tokens=tokens,
             seen=self.seen.copy(),
-            shares=plan.weights.copy() if lengths is None else plan.weights * lengths / (plan.weights @ lengths),
+            shares=plan.shares(lengths),
             batch_size=plan.batch_size,
             active=self.planner.active(self.clock.progress),
             tokens_per_sample=lengths,

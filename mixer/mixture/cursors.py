@@ -1,4 +1,4 @@
-"""Cursors: how the next samples of a map-style stream, and of an iterable one, are drawn."""
+"""How the next samples of a map-style stream, and of an iterable one, are drawn."""
 
 import copy
 from collections.abc import Mapping
@@ -107,10 +107,8 @@ class IterableCursor:
             setattr(self, name, None if is_unknown else whole_number(state[name], name, most=MOST_COUNT))
 
 
-class ShuffledCursor:
-    """Draws a stream in permuted order, epoch after epoch; its entire state is one integer.
-
-    The integer is kept in an array, which the cursors of a planner share: so thousands of them advance at once.
+class ShuffledOrder:
+    """The permuted order of a stream, epoch after epoch; the planner has its position, all that a run moves.
 
     Args:
         stream: Stream.
@@ -124,9 +122,6 @@ class ShuffledCursor:
         self._content = stream.content
         self._read_lengths = read_lengths
         self._set_order(0 if read_lengths is None or not stream.shuffle else group_size)
-        self.end = stream.end
-        self._positions: Int64Array = np.zeros(1, dtype=np.int64)
-        self._number = 0
 
     def _set_order(self, group_size: int) -> None:
         order, self.group_size = Permutation(self.length, self.key, self.shuffle), group_size
@@ -134,67 +129,43 @@ class ShuffledCursor:
         if group_size and self._read_lengths is not None:
             self._block = LengthOrder(order, self.length, self.key, group_size, self._read_lengths)
 
-    def share_positions(self, positions: Int64Array, number: int) -> None:
-        """Keeps the position in an array of several cursors from now on, at `positions[number]`."""
-        positions[number] = self._position
-        self._positions, self._number = positions, number
-
-    @property
-    def _position(self) -> int:
-        return int(self._positions[self._number])
-
-    @property
-    def available(self) -> int | None:
-        """Samples left until the stream's end, or `None`."""
-        return None if self.end is None else max(0, self.end - self._position)  # it may have been set earlier
-
-    def advance(self, count: int) -> int:
-        """Reserves the next positions; see `Cursor.advance`."""
-        start = self._position
-        self._positions[self._number] += count
-        return start
-
     def references(self, positions: range | Int64Array) -> Int64Array:
         """Maps positions to indices; see `Cursor.references`."""
         return self._block.read(positions)
 
-    def lookahead_copy(self) -> "ShuffledCursor":
-        """Returns a copy for lookahead; see `Cursor.lookahead_copy`."""
-        copied = copy.copy(self)
-        copied.share_positions(np.zeros(1, dtype=np.int64), 0)
-        return copied
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the position and the permutation's parameters; see `Cursor.state_dict`."""
-        state = {"position": self._position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
+    def state_dict(self, position: int) -> dict[str, Any]:
+        """Returns a position and the parameters of the order as plain data."""
+        state = {"position": position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
         if self.group_size:
             state["group_size"] = self.group_size
         return state if self._content is None else {**state, "content": self._content}
 
-    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
-        """Restores the position.
+    def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> int:
+        """Restores a saved order.
 
         Args:
             state: Result of `state_dict`.
             allow_inexact: Whether to continue after the same fraction of passes if positions map to other samples now.
 
+        Returns:
+            The position.
+
         Raises:
             ValueError: If dataset, seed or shuffling have changed.
         """
-        self._take_up_groups(state, allow_inexact)
-        own = self.state_dict()
-        fields = ["length", "key", "shuffle", *({"content"} & state.keys() & own.keys())]
+        self._restore_groups(state, allow_inexact)
         position = whole_number(state["position"], "position", most=MOST_COUNT)
-        for field in fields:
+        own = self.state_dict(position)
+        for field in ("length", "key", "shuffle", *({"content"} & state.keys() & own.keys())):
             if state.get(field) != own[field]:
                 if not allow_inexact:
                     raise wrong_value(field, f"was {state.get(field)} when the run was saved and is {own[field]} now")
                 length = whole_number(state.get("length", self.length), "length", least=1)
                 position = int(state["position"]) * self.length // length
-        self._positions[self._number] = position
+        return position
 
-    def _take_up_groups(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
-        """Goes on with groups of the saved size, which the batch size set when the run began."""
+    def _restore_groups(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
+        """Continues with groups of the saved size, which the batch size set when the run began."""
         saved = whole_number(state.get("group_size", 0), "group_size", most=MOST_COUNT)
         if saved and self.group_size:
             self._set_order(saved)

@@ -8,9 +8,9 @@ import numpy as np
 from mixer.measurements import Results
 from mixer.policies.contract import in_order
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import require, wrong_type, wrong_value
+from mixer.utils.errors import wrong_type, wrong_value
 from mixer.utils.saved_state import check_form, to_plain
-from mixer.utils.validation import finite_numbers
+from mixer.utils.validation import finite_or_missing
 
 KINDS = ("initial", "entropy", "none")
 _LEAST = 1e-6  # a unit; less is no loss that others could be compared with
@@ -68,9 +68,7 @@ class LossUnits:
         """
         check_form(state, self.state_dict(), "the units of losses")
         if self._waits:
-            saved = state["units"]
-            units = finite_numbers([1.0 if one is None else one for one in saved], "the units", len(self.units))
-            self.units = np.where([one is None for one in saved], np.nan, units)
+            self.units = finite_or_missing(state["units"], "the units", len(self.units))
 
 
 def check_loss_units(given: Any, names: Sequence[str]) -> None:
@@ -86,11 +84,9 @@ def check_loss_units(given: Any, names: Sequence[str]) -> None:
     """
     if given is None or (isinstance(given, str) and given in KINDS):
         return
-    require(not isinstance(given, str), "loss_units", "'initial', 'entropy', 'none' or losses by stream", given)
     if not isinstance(given, Mapping):
-        raise wrong_type(
-            "loss_units", f"must be 'initial', 'entropy', 'none' or losses by stream, got a {type(given).__name__}."
-        )
+        wrong = wrong_value if isinstance(given, str) else wrong_type
+        raise wrong("loss_units", f"must be 'initial', 'entropy', 'none' or losses by stream, got {given!r}.")
     for name, value in zip(names, in_order(given, names, "loss_units"), strict=True):
         if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST < value < np.inf:
             raise wrong_value("loss_units", f": the unit of {name!r} must be a loss above 0, got {value!r}.")

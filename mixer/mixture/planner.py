@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mixer.mixture.apportion import apportion
-from mixer.mixture.cursors import IterableCursor, ShuffledCursor
+from mixer.mixture.cursors import IterableCursor, ShuffledOrder
 from mixer.mixture.groups import Grouping, Groups
 from mixer.mixture.length_order import NO_GROUPS, LengthGroups
 from mixer.mixture.step_plan import RankLookup, StepPlan, StreamShare
@@ -15,11 +15,12 @@ from mixer.mixture.stream import Cursor, Stream
 from mixer.policies.contract import UNITS, no_decay
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError, wrong_value
-from mixer.utils.options import check_choice
+from mixer.utils.ranges import check_choice
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
 Drawing = Literal["exact", "multinomial"]
 _MAX_DEFICIT = 1e6  # apportionment stays below 1 + ln K, additional samples below 1
+_OWN = ("seen", "deficit", "additional_deficit")  # numbers of a stream in the planner's state
 
 
 class Planner:
@@ -50,19 +51,12 @@ class Planner:
     ):
         check_choice("drawing", drawing, get_args(Drawing))
         self.streams = tuple(streams)
-        self.cursors: tuple[Cursor, ...] = tuple(
-            _cursor(stream, seed, length_groups, number) for number, stream in enumerate(streams)
-        )
+        self.cursors = tuple(_cursor(stream, seed, length_groups, number) for number, stream in enumerate(streams))
         # `[num_streams]`: positions of the shuffled streams, which advance at once; `others` advance one by one.
         self.positions: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
-        self.others: dict[int, Cursor] = {}
-        self._ends: FloatArray = np.full(len(self.streams), np.inf)
-        for number, cursor in enumerate(self.cursors):
-            if isinstance(cursor, ShuffledCursor):
-                cursor.share_positions(self.positions, number)
-                self._ends[number] = np.inf if cursor.end is None else cursor.end
-            else:
-                self.others[number] = cursor
+        cursors = enumerate(self.cursors)
+        self.others = {number: cursor for number, cursor in cursors if not isinstance(cursor, ShuffledOrder)}
+        self._ends = np.array([np.inf if stream.end is None else float(stream.end) for stream in streams])
         self._sizes = np.array([stream.num_samples for stream in streams], dtype=np.int64)
         own = np.array([stream.loss_weight for stream in streams], dtype=np.float64)
         self._loss_weights = None if (own == 1).all() else own
@@ -82,7 +76,8 @@ class Planner:
         self._left_by_amounts = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self.leaves == 1.0).all())
         is_limited = bool(groupings) or bool(self.row_drawers) or self._has_amounts
-        self._unlimited = not is_limited and all(cursor.available is None for cursor in self.cursors)
+        are_endless = np.isinf(self._ends).all() and all(cursor.available is None for cursor in self.others.values())
+        self._unlimited = bool(are_endless) and not is_limited
         self._endlessly = np.full(len(self.streams), np.inf)
         self._last_shares: tuple[FloatArray, FloatArray] | None = None  # of unlimited streams, and their weights
 
@@ -236,7 +231,7 @@ class Planner:
     def lookahead_copy(self) -> "Planner":
         """Returns a copy for lookahead: drawing from it does not move this one.
 
-        It has positions of its own, but shares the cursors of shuffled streams, which only look up for it.
+        It has positions of its own, but shares the orders of shuffled streams.
         """
         planner = copy.copy(self)
         planner.positions, planner.seen = self.positions.copy(), self.seen.copy()
@@ -277,13 +272,13 @@ class Planner:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns every stream's state and deficit as plain data."""
-        numbers = (self.seen, self.deficit, self._additional_deficit)
-        states = zip(self.cursors, *(values.tolist() for values in numbers), strict=True)
-        own = [
-            {**cursor.state_dict(), "seen": seen, "deficit": deficit, "additional_deficit": additional}
-            for cursor, seen, deficit, additional in states
-        ]
-        return {"seed": self.seed, "streams": dict(zip((stream.name for stream in self.streams), own, strict=True))}
+        arrays = (self.positions, self.seen, self.deficit, self._additional_deficit)
+        numbers = zip(*(array.tolist() for array in arrays), strict=True)
+        states = {}
+        for stream, cursor, (position, *own) in zip(self.streams, self.cursors, numbers, strict=True):
+            state = cursor.state_dict(position) if isinstance(cursor, ShuffledOrder) else cursor.state_dict()
+            states[stream.name] = state | dict(zip(_OWN, own, strict=True))
+        return {"seed": self.seed, "streams": states}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Restores a saved state.
@@ -305,31 +300,29 @@ class Planner:
         for number, (name, cursor) in enumerate(zip(names, self.cursors, strict=True)):
             if name in saved:
                 try:
-                    cursor.load_state_dict(saved[name], allow_inexact)
+                    position = cursor.load_state_dict(saved[name], allow_inexact)
                 except ValueError as error:
                     raise InvalidValueError(
                         f"stream {name!r}: {error}", option=getattr(error, "option", None), stream=name
                     ) from None
+                self.positions[number] = position or 0
                 seen[number] = whole_number(saved[name]["seen"], f"the samples seen of {name!r}", most=MOST_COUNT)
         self.seen = seen
         if is_same:
+            bounds = -_MAX_DEFICIT, _MAX_DEFICIT
             self.deficit, self._additional_deficit = (
-                np.array([_deficit(saved[name][field], name) for name in names])
-                for field in ("deficit", "additional_deficit")
+                np.array([finite_number(saved[name][field], f"the deficit of {name!r}", *bounds) for name in names])
+                for field in _OWN[1:]
             )
 
 
-def _deficit(saved: Any, name: str) -> float:
-    return finite_number(saved, f"the deficit of {name!r}", -_MAX_DEFICIT, _MAX_DEFICIT)
-
-
-def _cursor(stream: Stream, seed: int, length_groups: LengthGroups, number: int) -> Cursor:
+def _cursor(stream: Stream, seed: int, length_groups: LengthGroups, number: int) -> Cursor | ShuffledOrder:
     if stream.is_memory:
         cursor: Cursor = stream.dataset.new_cursor(stream.order_key(seed))
         return cursor
     if stream.is_iterable:
         return IterableCursor(stream)
-    return ShuffledCursor(stream, seed, length_groups.size, length_groups.readers.get(number))
+    return ShuffledOrder(stream, seed, length_groups.size, length_groups.readers.get(number))
 
 
 def _presence(streams: Sequence[Stream], decay_begins: Callable[[], float]) -> tuple[FloatArray, FloatArray]:

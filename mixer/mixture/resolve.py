@@ -11,7 +11,8 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import total_samples
 from mixer.policies.contract import UNITS, Mixture, Policy, Unit
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
+from mixer.schedules.limits import check_whole
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +20,8 @@ logger = logging.getLogger(__name__)
 def check_micro_batch(max_samples: int | None, max_tokens: int | None) -> None:
     """Raises a `ValueError` or `TypeError` unless one limit of a micro-batch is a positive integer, or none is set."""
     for unit, limit in (("sample", max_samples), ("token", max_tokens)):
-        name = f"max_{unit}s_per_micro_batch"
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-            raise wrong_type(name, f"must be a whole number of {unit}s, got {limit!r}.")
-        require(limit is None or limit >= 1, name, f"at least 1 {unit}", limit)
+        if limit is not None:
+            check_whole(f"max_{unit}s_per_micro_batch", limit, unit)
     if max_samples is not None and max_tokens is not None:
         raise ValueError(
             f"max_samples_per_micro_batch={max_samples} and max_tokens_per_micro_batch={max_tokens}: set one of them."
@@ -47,9 +46,8 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], epoch_size: in
         TypeError: If the user's setting is not an integer.
     """
     if epoch_size is not None:
-        if isinstance(epoch_size, bool) or not isinstance(epoch_size, int):
-            raise TypeError(f"epoch_size must be a whole number of samples, got {epoch_size!r}.")
-        return epoch_size
+        check_whole("epoch_size", epoch_size)
+        return int(epoch_size)
     known = sum(stream.num_samples for stream in streams)
     iterable = [stream for stream in streams if stream.is_iterable]
     if not iterable:

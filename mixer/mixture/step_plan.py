@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mixer.mixture.cursors import IterableCursor, ShuffledCursor
+from mixer.mixture.cursors import IterableCursor, ShuffledOrder
 from mixer.mixture.permutation import Permutation
 from mixer.mixture.stream import Cursor
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -69,6 +69,10 @@ class StepPlan:
         """First stream with samples in the step."""
         return int(np.argmax(self.counts > 0))
 
+    def shares(self, lengths: FloatArray | None) -> FloatArray:
+        """Returns the shares in tokens or labels, `[num_streams]`, given those a sample; `None` counts samples."""
+        return self.weights.copy() if lengths is None else self.weights * lengths / (self.weights @ lengths)
+
     def only(self, are_in: BoolArray) -> "StepPlan":
         """Returns the plan restricted to the streams in `are_in`, bool `[num_streams]`."""
         return replace(self, counts=np.where(are_in, self.counts, 0))
@@ -103,13 +107,13 @@ class RankLookup:
         cursors: Cursors of all streams, in order.
     """
 
-    def __init__(self, cursors: Sequence[Cursor]):
+    def __init__(self, cursors: Sequence[Cursor | ShuffledOrder]):
         self._cursors = cursors
-        ordered = [cursor for cursor in cursors if isinstance(cursor, ShuffledCursor)]
+        ordered = [cursor for cursor in cursors if isinstance(cursor, ShuffledOrder)]
         self._has_rows = any(isinstance(cursor, IterableCursor) for cursor in cursors)
         self._order: Permutation | None = None
         # Each stream's number among the permuted ones; the others, buffers and rows, look up by themselves.
-        is_ordered = np.array([isinstance(cursor, ShuffledCursor) for cursor in cursors], dtype=bool)
+        is_ordered = np.array([isinstance(cursor, ShuffledOrder) for cursor in cursors], dtype=bool)
         self._numbers = np.where(is_ordered, np.cumsum(is_ordered) - 1, -1)
         if len(ordered) > _FEW_STREAMS and not any(cursor.group_size for cursor in ordered):
             self._order = Permutation(

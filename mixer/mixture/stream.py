@@ -16,7 +16,7 @@ from mixer.mixture.bad_samples import OnSampleError
 from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import ErrorFacts, InvalidTypeError, InvalidValueError, wrong_value
-from mixer.utils.options import check_choice
+from mixer.utils.ranges import check_choice
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import safe_name
 

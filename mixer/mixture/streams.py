@@ -12,7 +12,7 @@ from mixer.mixture.split_names import find_held_out
 from mixer.mixture.stream import LIBRARIES, Stream, is_of
 from mixer.policies.contract import Mixture
 from mixer.utils.errors import wrong_type, wrong_value
-from mixer.utils.options import check_choice
+from mixer.utils.ranges import check_choice, check_range
 from mixer.utils.text import safe_name, safe_names
 
 logger = logging.getLogger(__name__)
@@ -147,9 +147,7 @@ def skipping_of(streams: Sequence[Stream], on_sample_error: str, max_skipped_sha
         ValueError: If a value is invalid.
     """
     check_choice("on_sample_error", on_sample_error, get_args(OnSampleError))
-    is_number = isinstance(max_skipped_share, (int, float)) and not isinstance(max_skipped_share, bool)
-    if not (is_number and 0.0 <= max_skipped_share <= 1.0):
-        raise ValueError(f"max_skipped_share must be a share from 0 to 1, got {max_skipped_share!r}.")
+    check_range("max_skipped_share", max_skipped_share, 0.0, 1.0, "it is a share of a stream's samples")
     chosen = [stream.on_sample_error or (None if stream.is_memory else on_sample_error) for stream in streams]
     default = "skip" if "skip" in chosen else on_sample_error
     ids = frozenset(k for k, choice in enumerate(chosen) if (choice or default) == "skip")
@@ -185,7 +183,7 @@ def _check_streams(streams: Sequence[Stream], called: str) -> None:
     if twice:
         raise wrong_value("name", f"Stream names must be unique, but {twice} occur more than once.", found=twice)
     without = [stream.name for stream in streams if stream.weight is None]
-    if without and len(without) < len(streams):
+    if 0 < len(without) < len(streams):
         raise wrong_value("weight", f"Set a weight for every stream or for none; these have none: {without}.")
     if all(stream.is_memory for stream in streams):
         raise ValueError(

@@ -1,6 +1,6 @@
 """The first control of a run: the weights of the streams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +8,10 @@ import numpy as np
 
 import mixer.policies.contract as contract
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
-from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 from mixer.utils.saved_state import arrays_of, check_form, is_known, to_plain
 from mixer.utils.text import naming_rule
-from mixer.utils.validation import DAMAGE, finite_numbers
+from mixer.utils.validation import DAMAGE, finite_or_missing
 
 
 class MixtureWeights:
@@ -142,10 +142,13 @@ class MixtureWeights:
             self.start()  # of the same name, but it remembers other things: it starts anew
             self.num_observed = step
             return
-        manual = _array(state["manual"], self._names)
+        manual, losses = (
+            None if saved is None else finite_or_missing(saved, "the values of the streams", len(self._names))
+            for saved in (state["manual"], state["evaluation_losses"])
+        )
         if manual is not None:
             contract.check_weights(manual, self._names, "the weights set by hand")
-        self.manual, self._evaluation_losses = manual, _array(state["evaluation_losses"], self._names)
+        self.manual, self._evaluation_losses = manual, losses
         decision, own = contract.Decision.from_state(state["decision"]), self.decision.weights
         if self.policy.is_static and not np.array_equal(decision.weights, own):
             if allow_inexact:
@@ -170,12 +173,10 @@ class MixtureWeights:
         self._scheduled = weights / weights.sum()
 
     def _check_additional(self, additional: FloatArray, weights: FloatArray, where: str) -> None:
-        if np.shape(additional) != (len(self._names),) or not (np.isfinite(additional) & (additional >= 0)).all():
-            text = f"must be {len(self._names)} finite numbers of 0 or more, got {additional!r} from {where}."
-            raise wrong_value("additional", text)
-        if (additional * weights).any():
-            text = f"must be 0 for streams with a weight, got {additional} and weights {weights} from {where}."
-            raise wrong_value("additional", text)
+        is_valid = np.shape(additional) == weights.shape and (np.isfinite(additional) & (additional >= 0)).all()
+        require(bool(is_valid), "additional", f"{len(weights)} finite numbers of 0 or more", additional, f"By {where}.")
+        is_on_top = not (additional * weights).any()
+        require(is_on_top, "additional", f"0 for streams with a weight ({weights})", additional, f"By {where}.")
 
 
 def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
@@ -193,12 +194,3 @@ def mean_tokens(seen: Int64Array, num_tokens: Int64Array) -> FloatArray | None:
         return None
     lengths = np.divide(num_tokens, seen, out=np.ones(len(known)), where=known)
     return np.where(known, lengths, lengths[known].mean())
-
-
-def _array(values: Any, names: Sequence[str]) -> FloatArray | None:
-    """Checks saved numbers of the streams, with `None` for NaN."""
-    if values is None:
-        return None
-    array = finite_numbers([0.0 if one is None else one for one in values], "the values of the streams", len(names))
-    array[[one is None for one in values]] = np.nan
-    return array

@@ -81,7 +81,7 @@ def check_same_classes(found: Iterable[NamedClasses]) -> dict[str, NamedClasses]
             continue
         is_known = own.names and first.names
         if not is_known or any(
-            one.casefold() != other.casefold() for one, other in zip(own.names, first.names, strict=False)
+            name.casefold() != other.casefold() for name, other in zip(own.names, first.names, strict=False)
         ):
             whose = f"the head {own.head!r}" if own.head else "its head"
             hint = _hint(own, first)
@@ -93,7 +93,7 @@ def check_same_classes(found: Iterable[NamedClasses]) -> dict[str, NamedClasses]
                 found=list(own.names),
                 hint=hint,
             )
-        by_head[own.head] = max(first, own, key=lambda one: len(one.names))
+        by_head[own.head] = max(first, own, key=lambda classes: len(classes.names))
     return {head: own for head, own in by_head.items() if own.names}
 
 

@@ -172,9 +172,11 @@ def tasks_of(model: nn.Module, streams: list[Stream]) -> tuple[str | None, ...]:
     heads = heads_of(model)
     without = {name: task for name, task in tasks.items() if heads is not None and task not in heads}
     if heads is not None and without:
-        raise ValueError(
+        raise InvalidValueError(
             f"The model has the heads {list(heads)}, but none for {list(dict.fromkeys(without.values()))} of the "
             f"streams {list(without)}. Add them, or name the head of such a stream: "
-            f"Stream({next(iter(without))!r}, data_set, head={next(iter(heads), None)!r})."
+            f"Stream({next(iter(without))!r}, data_set, head={next(iter(heads), None)!r}).",
+            option="head",
+            found=list(without.values()),
         )
     return tuple(tasks.values())

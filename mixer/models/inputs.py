@@ -7,6 +7,8 @@ from typing import Any
 from torch import nn
 from transformers.trainer_utils import unwrap_peft_model
 
+from mixer.utils.errors import InvalidValueError
+
 TASK = "task"  # the argument that selects the head of a micro-batch
 
 
@@ -55,17 +57,19 @@ def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> Non
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         unknown = [column for column in inputs if column not in parameters]
         if unknown:
-            raise ValueError(
+            text = (
                 f"Stream {name!r}: its samples have the columns {unknown}, which {forward} does not take; it takes "
                 f"{list(parameters)}. Rename or remove them, or let remove_unused_columns=True do so."
             )
+            raise InvalidValueError(text, option="columns", stream=name, found=unknown)
     missing = [
-        name
-        for name, own in parameters.items()
-        if own.default is own.empty and own.kind is own.POSITIONAL_OR_KEYWORD and name not in inputs
+        column
+        for column, own in parameters.items()
+        if own.default is own.empty and own.kind is own.POSITIONAL_OR_KEYWORD and column not in inputs
     ]
     if missing:
-        raise ValueError(
+        text = (
             f"Stream {name!r}: {forward} needs {missing}, but a micro-batch of it has {list(inputs)}. Add the columns, "
             "or create them in the stream's preprocess or data_collator."
         )
+        raise InvalidValueError(text, option="columns", stream=name, found=list(inputs))

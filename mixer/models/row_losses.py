@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from mixer.models.inputs import TASK, heads_of
 from mixer.models.labels import IGNORED
 
-_CROSS_ENTROPY_DEFAULTS = {name: one.default for name, one in inspect.signature(F.cross_entropy).parameters.items()}
+_CROSS_ENTROPY_DEFAULTS = {name: value.default for name, value in inspect.signature(F.cross_entropy).parameters.items()}
 
 
 def items_per_row(inputs: Mapping[str, Any], shifts_labels: bool) -> Tensor:

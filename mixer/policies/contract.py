@@ -12,7 +12,7 @@ from mixer.measurements.measurement import Measurement, Needs, Observed, at_inte
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError, require, wrong_value
-from mixer.utils.options import check_options
+from mixer.utils.ranges import check_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 from mixer.utils.text import did_you_mean, safe_names

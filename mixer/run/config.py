@@ -20,7 +20,7 @@ from mixer.mixture.resolve import check_micro_batch
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.registry import as_schedule
 from mixer.utils.errors import ErrorFacts, InvalidTypeError, InvalidValueError, wrong_type, wrong_value
-from mixer.utils.options import check_choice
+from mixer.utils.ranges import check_choice
 from mixer.utils.text import safe_names
 
 T = TypeVar("T")

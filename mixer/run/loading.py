@@ -11,7 +11,7 @@ from transformers.trainer_utils import seed_worker
 
 from mixer.distributed.collectives import RankSync
 from mixer.loading.batching import MicroBatchOptions, Splitting
-from mixer.loading.collate import Columns, StreamSpecifics
+from mixer.loading.collate import Collation, Columns, StreamSpecifics
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.lengths import Lengths
@@ -110,50 +110,55 @@ class StreamLoading:
             splitting: Returns how the next step is split into micro-batches.
             is_preview: Whether its steps are inspected only.
         """
-        trainer, args = self._trainer, self._trainer.args
-        loader = MixingLoader(
+        args = self._trainer.args
+        return MixingLoader(
             mixing,
             self.datasets(),
-            self.common_collator,
+            self._collation(mixing.names, specifics),
             rank=args.process_index,
             world_size=args.world_size,
             micro_batches=self._micro_batch_options(),
-            stack_columns=self.model_columns if trainer.data_collator is default_data_collator else None,
             stacks_lists=True,
-            seed=self.seed,
             workers=self._worker_options(),
-            pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
             feed=feed,
-            specifics=specifics,
             skipping=self._skipping,
             splitting=splitting,
             is_preview=is_preview,
         )
-        self._compare_unseen_columns(loader)
-        return loader
 
-    def _compare_unseen_columns(self, loader: MixingLoader) -> None:
-        """Makes the loader compare the columns of samples that could not be inspected before.
+    def _collation(self, names: Sequence[str], specifics: Mapping[int, StreamSpecifics]) -> Collation:
+        """Returns how micro-batches are collated; columns that could not be inspected before are compared.
 
-        These are samples of memories and iterable streams, and samples made by code if the collator is one of
+        These are of samples of memories and iterable streams, and of samples made by code if the collator is one of
         transformers, which all use the columns of the first sample.
         """
+        trainer, args = self._trainer, self._trainer.args
         unseen = [
             number
             for number, stream in enumerate(self._streams)
-            if stream.is_memory
-            or (_is_made(stream) and goes_by_first(stream.data_collator or self._trainer.data_collator))
+            if stream.is_memory or (_is_made(stream) and goes_by_first(stream.data_collator or trainer.data_collator))
         ]
         is_unseen = len(self._streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self._streams)
-        is_unseen = is_unseen or (goes_by_first(self._trainer.data_collator) and any(map(_is_made, self._streams)))
-        taken: Any = hf_compat.signature_columns(self._trainer) if self._rules.removes_columns else None
+        is_unseen = is_unseen or (goes_by_first(trainer.data_collator) and any(map(_is_made, self._streams)))
+        taken: Any = hf_compat.signature_columns(trainer) if self._rules.removes_columns else None
         removed = {
             name
             for stream in self._streams
             if taken is not None and not _is_made(stream)
             for name in set(stream.dataset.column_names) - set(taken)
         }
-        loader.compare_columns([*unseen, *([-1] if is_unseen else [])], taken, removed)
+        return Collation(
+            self.common_collator,
+            names,
+            stack_columns=self.model_columns if trainer.data_collator is default_data_collator else None,
+            seed=self.seed,
+            rank=args.process_index,
+            pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
+            specifics=specifics,
+            compared=frozenset([*unseen, *([-1] if is_unseen else [])]),
+            taken=None if taken is None else frozenset(taken),
+            removed=frozenset(removed),
+        )
 
     def _micro_batch_options(self) -> MicroBatchOptions:
         args = self._trainer.args

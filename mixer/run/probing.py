@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from transformers.utils import logging
 
-from mixer.measurements import GradientNoise, Gradients, Needs, asked
+from mixer.measurements import probe_requests
 from mixer.policies.contract import Policy
 from mixer.schedules.base import Schedule
 from mixer.utils.errors import require, wrong_type, wrong_value
@@ -102,8 +102,8 @@ def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule,
         raise wrong_type("probe", f"must be a Probing, such as Probing(interval_steps=10), got {options!r}.")
     probing = options or Probing()
     needs = {
-        f"mixing={policy.name}": _requests(policy.needs, world_size),
-        f"batch_size={schedule.name}": _requests(schedule.needs, world_size),
+        f"mixing={policy.name}": probe_requests(policy.needs, world_size),
+        f"batch_size={schedule.name}": probe_requests(schedule.needs, world_size),
     }
     requests = [request for own in needs.values() for request in own]
     option = () if probing.interval_steps is None else (probing.interval_steps,)
@@ -121,9 +121,3 @@ def resolve_probing(options: Probing | None, policy: Policy, schedule: Schedule,
         raise wrong_value("probe.variance", f"=False, but {who[0]} needs the variance: leave it at None.")
     variance = bool(who) or not requests if probing.variance is None else probing.variance
     return ProbedSteps(probing, tuple(sorted(intervals)), variance)
-
-
-def _requests(needs: Needs, world_size: int) -> list[Gradients]:
-    """Returns the measurements of gradients for a rule; several ranks measure noise by their differences."""
-    noise = asked(needs, GradientNoise) if world_size == 1 else []
-    return [*asked(needs, Gradients), *(Gradients(True, request.interval_steps) for request in noise)]

@@ -12,7 +12,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
 from mixer.loading.batching import MicroBatchCap, Splitting
 from mixer.loading.iterable.feed import Feed
-from mixer.loading.learning_rate import LearningRate
+from mixer.loading.learning_rate import ScheduledRate
 from mixer.loading.loaded_step import StepCounts
 from mixer.loading.loader import MixingLoader
 from mixer.mixture.controller import Mixing
@@ -84,7 +84,7 @@ class Run:
     loader: MixingLoader | None = None
     splitting: Splitting = field(default_factory=partial(Splitting, MicroBatchCap(1)))
     feed: Feed | None = None
-    learning_rate: LearningRate | None = None
+    learning_rate: ScheduledRate | None = None
     gradient_norm: float | None = None
     policy_error: Exception | None = None
     method_error: Exception | None = None

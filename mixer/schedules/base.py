@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args
 
 from mixer.measurements.measurement import Needs, Observed, at_interval
 from mixer.schedules.limits import Limits
-from mixer.utils.options import check_choice, check_options
+from mixer.utils.ranges import check_choice, check_options
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.saved_state import HasState
 

@@ -112,20 +112,22 @@ class Limits:
         return min(rounded, max(most, self._least))
 
 
-def check_whole(name: str, value: object) -> None:
-    """Refuses anything but a whole number of samples.
+def check_whole(name: str, value: object, unit: str = "sample", least: int = 1) -> None:
+    """Refuses anything but a whole number of samples, or of something else.
 
     Args:
         name: Its name in an error.
         value: The value.
+        unit: What it counts.
+        least: The smallest valid number.
 
     Raises:
         TypeError: If it is no whole number.
-        ValueError: If it is below 1.
+        ValueError: If it is below the least.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise wrong_type(name, f"must be a whole number of samples, got {value!r}.")
-    require(int(value) >= 1, name, "at least 1 sample", value)
+        raise wrong_type(name, f"must be a whole number of {unit}s, got {value!r}.", found=value)
+    require(int(value) >= least, name, f"at least {least} {unit}{'s' * (least != 1)}", value)
 
 
 def check_above(name: str, value: float, least: float) -> None:

@@ -15,13 +15,13 @@ from transformers.utils import logging
 
 from mixer.distributed.signals import StopSignals, ending, which
 from mixer.ledger.progress.bar import show_in_own_bars
-from mixer.loading.learning_rate import LearningRate, check_scheduler
+from mixer.loading.learning_rate import ScheduledRate, check_scheduler
 from mixer.mixture.controller import Mixing
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, restore_loop, save_checkpoint
 from mixer.run.state import Basis, Run
 from mixer.trainer.save import Checkpointing, HeldArguments, Progress
+from mixer.utils.resume_hint import resume_hint
 from mixer.utils.user_code import is_user_code
-from mixer.utils.way_on import way_on
 
 logger = logging.get_logger(__name__)
 
@@ -196,7 +196,7 @@ class LoopControl:
         scheduler: Any = getattr(self._trainer.lr_scheduler, "scheduler", self._trainer.lr_scheduler)
         if not self._run.mixing.clock.is_step_based:
             check_scheduler(scheduler)
-        self._run.learning_rate = LearningRate(scheduler)
+        self._run.learning_rate = ScheduledRate(scheduler)
         self._run.show_length(self._trainer.state)
         self._checkpoints.started = time.monotonic()
         if (saved := self._saved) is not None:
@@ -228,7 +228,7 @@ class LoopControl:
         if self.stopped_by is None:
             return f"{number.name} arrived after the run had finished, at step {step}."
         if self._checkpoints.holds_step:
-            outcome = f"; {self._checkpoints.last} contains it. Resume with {way_on()}."
+            outcome = f"; {self._checkpoints.last} contains it. Resume with {resume_hint()}."
         return f"{number.name} ended the run after step {step}{outcome}"
 
     def after_step(self, act: Callable[..., None], model: Any, trial: Any) -> None:

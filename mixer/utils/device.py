@@ -21,10 +21,10 @@ def to_host(tensors: Sequence[Tensor]) -> list[FloatArray]:
     """
     if not tensors:
         return []
-    device = next((one.device for one in tensors if one.device.type != "cpu"), torch.device("cpu"))
-    flat = torch.cat([one.detach().reshape(-1).to(device, non_blocking=True) for one in tensors])
-    parts = np.split(flat.cpu().double().numpy(), np.cumsum([one.numel() for one in tensors])[:-1])
-    return [part.reshape(one.shape) for part, one in zip(parts, tensors, strict=True)]
+    device = next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), torch.device("cpu"))
+    flat = torch.cat([tensor.detach().reshape(-1).to(device, non_blocking=True) for tensor in tensors])
+    parts = np.split(flat.cpu().double().numpy(), np.cumsum([tensor.numel() for tensor in tensors])[:-1])
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def is_out_of_memory(error: Exception) -> bool:

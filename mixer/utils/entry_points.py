@@ -18,7 +18,7 @@ def load_plug_ins(
     group: str,
     kind: str,
     load: Callable[[EntryPoint, Collection[str]], tuple[str, _PlugIn]],
-    taken: Collection[str],
+    used_names: Collection[str],
     stacklevel: int = 1,
 ) -> dict[str, _PlugIn]:
     """Loads the plug-ins of a group; those that fail to load are skipped with a warning.
@@ -27,7 +27,7 @@ def load_plug_ins(
         group: Group of entry points.
         kind: Kind of plug-in, for warnings.
         load: Loads an entry point, given the names already used, and returns name and plug-in; may raise anything.
-        taken: Names already used.
+        used_names: Names already used.
         stacklevel: Stack level of warnings, counted from the caller.
 
     Returns:
@@ -37,7 +37,7 @@ def load_plug_ins(
     for entry in entry_points(group=group):
         try:
             check_found(entry.module)  # before the file that hides it is run
-            name, plug_in = load(entry, {*taken, *loaded})
+            name, plug_in = load(entry, {*used_names, *loaded})
         except Exception as error:  # a broken package must not break runs that do not use it
             warnings.warn(_failure(entry, kind, "is skipped", error), stacklevel=stacklevel + 1)
         else:
@@ -70,12 +70,12 @@ def plug_in_names(group: str) -> list[str]:
     return [entry.name for entry in entry_points(group=group)]
 
 
-def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type[_PlugIn]) -> tuple[str, _PlugIn]:
+def made_by(entry: EntryPoint, used_names: Collection[str], kind: str, expected: type[_PlugIn]) -> tuple[str, _PlugIn]:
     """Loads an entry point that is a factory without arguments.
 
     Args:
         entry: Entry point.
-        taken: Names already used.
+        used_names: Names already used.
         kind: Kind of plug-in, for errors.
         expected: Required class.
 
@@ -86,7 +86,7 @@ def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type
         ValueError: If the name is already used.
         TypeError: If the plug-in has another class.
     """
-    _check_name(entry, taken, kind)
+    _check_name(entry, used_names, kind)
     made = entry.load()()
     if not isinstance(made, expected):
         name = f"{expected.__module__}.{expected.__name__}"
@@ -94,12 +94,12 @@ def made_by(entry: EntryPoint, taken: Collection[str], kind: str, expected: type
     return entry.name, made
 
 
-def summarised(entry: EntryPoint, taken: Collection[str], kind: str) -> tuple[str, str]:
+def summarised(entry: EntryPoint, used_names: Collection[str], kind: str) -> tuple[str, str]:
     """Reads what a factory makes from the first line of its docstring, without importing its module.
 
     Args:
         entry: Entry point of a function.
-        taken: Names already used.
+        used_names: Names already used.
         kind: Kind of plug-in, for errors.
 
     Returns:
@@ -109,7 +109,7 @@ def summarised(entry: EntryPoint, taken: Collection[str], kind: str) -> tuple[st
         ValueError: If the name is already used.
         ModuleNotFoundError: If there is no such module.
     """
-    _check_name(entry, taken, kind)
+    _check_name(entry, used_names, kind)
     spec = find_spec(entry.module)  # imports the packages above the module
     if spec is None:
         raise ModuleNotFoundError(f"No module named {entry.module!r}")
@@ -119,8 +119,8 @@ def summarised(entry: EntryPoint, taken: Collection[str], kind: str) -> tuple[st
     return entry.name, (next(docstrings, None) or "").partition("\n")[0].removesuffix(".")
 
 
-def _check_name(entry: EntryPoint, taken: Collection[str], kind: str) -> None:
-    if entry.name in taken:
+def _check_name(entry: EntryPoint, used_names: Collection[str], kind: str) -> None:
+    if entry.name in used_names:
         raise InvalidValueError(f"a {kind} {entry.name} exists already; rename it", option=kind, found=entry.name)
 
 

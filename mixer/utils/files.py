@@ -27,7 +27,7 @@ _MOST_BYTES = 180
 _MOST_THREADS = 8
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # of CIFS for folders, and of some in user space
 _IS_SYNCED_LATER = ContextVar("is_synced_later", default=False)
-told_no_sync: set[str] = set()  # what a file system does not sync
+warned_no_sync: set[str] = set()  # kinds that a file system does not sync
 
 T = TypeVar("T")
 
@@ -81,7 +81,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InvalidValueError(f"{path} is not a JSON object. Resume from an earlier checkpoint.", option=path.name)
     digest = content.pop(_DIGEST_ENTRY, None)
     if digest is not None and digest != zlib.crc32(json.dumps(content).encode()):
-        raise ValueError(f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint.")
+        text = f"{path} is damaged: its content is not what was written. Resume from an earlier checkpoint."
+        raise InvalidValueError(text, option=path.name)
     return content
 
 
@@ -179,9 +180,9 @@ def sync_descriptor(descriptor: int, path: Path) -> None:
 
 def warn_of_no_sync(kind: str, reason: str, folder: Path) -> None:
     """Warns once that a file system does not sync files, or folders."""
-    if kind in told_no_sync:
+    if kind in warned_no_sync:
         return
-    told_no_sync.add(kind)
+    warned_no_sync.add(kind)
     lost = "missing" if kind == "folders" else "damaged, which its digests show: then resume from an earlier one"
     warnings.warn(
         f"{folder}: its file system does not sync {kind} ({reason}). If the machine crashes, the last checkpoint may "
@@ -199,8 +200,8 @@ def at_once(work: Callable[[T], None], items: Iterable[T]) -> None:
     """
     with ThreadPoolExecutor(_MOST_THREADS) as pool:
         done = [pool.submit(work, item) for item in items]
-    for one in done:
-        one.result()
+    for item in done:
+        item.result()
 
 
 def digests_of(folder: Path, names: Iterable[str]) -> dict[str, int]:
@@ -253,14 +254,14 @@ def folder_name(name: str) -> str:
     edges = {len(name) - 1} if name.endswith((".", " ")) else set()
     if not name.strip(".") or _RESERVED.fullmatch(name):
         edges.add(0)
-    kept = "".join(
+    valid = "".join(
         _escaped(character) if place in edges or character in _REFUSED or not character.isprintable() else character
         for place, character in enumerate(name)
     )
-    if len(kept.encode()) <= _MOST_BYTES:
-        return kept or "%"
+    if len(valid.encode()) <= _MOST_BYTES:
+        return valid or "%"
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return f"{kept.encode()[:_MOST_BYTES].decode('utf-8', 'ignore')}%{digest}"
+    return f"{valid.encode()[:_MOST_BYTES].decode('utf-8', 'ignore')}%{digest}"
 
 
 def _escaped(character: str) -> str:

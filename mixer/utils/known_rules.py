@@ -23,7 +23,7 @@ def built_in_rules(package: str, base: Any) -> dict[str, type[Any]]:
     folders = (package, f"{package}.wrappers")
     classes = {name: value for name, value in vars(sys.modules[package]).items() if inspect.isclass(value)}
     rules = {name: value for name, value in classes.items() if value.__module__.rpartition(".")[0] in folders}
-    return {name: one for name, one in rules.items() if issubclass(one, base) and not inspect.isabstract(one)}
+    return {name: rule for name, rule in rules.items() if issubclass(rule, base) and not inspect.isabstract(rule)}
 
 
 def known_rules(package: str, base: Any, kinds: str) -> dict[str, type[Any]]:
@@ -42,16 +42,16 @@ def known_rules(package: str, base: Any, kinds: str) -> dict[str, type[Any]]:
 
 
 @cache
-def _plugged_in(kinds: str, base: Any, taken: frozenset[str]) -> dict[str, type[Any]]:
+def _plugged_in(kinds: str, base: Any, used_names: frozenset[str]) -> dict[str, type[Any]]:
     """Loads the plug-ins once: importing them takes time, and one warning is enough."""
     kind = base.__name__.lower()
 
-    def load(entry: EntryPoint, taken: Collection[str]) -> tuple[str, type[Any]]:
+    def load(entry: EntryPoint, used_names: Collection[str]) -> tuple[str, type[Any]]:
         rule = entry.load()
         if not (inspect.isclass(rule) and issubclass(rule, base)):
             raise TypeError(f"{entry.value} is no class of {kinds}; derive it from {base.__name__}")
-        if rule.__name__ in taken:
+        if rule.__name__ in used_names:
             raise ValueError(f"there already is a {kind} {rule.__name__}; give the class another name")
         return rule.__name__, rule
 
-    return load_plug_ins(f"adaptive_mixer.{kinds}", kind, load, taken, stacklevel=4)
+    return load_plug_ins(f"adaptive_mixer.{kinds}", kind, load, used_names, stacklevel=4)

@@ -41,7 +41,9 @@ def check_keywords(names: Iterable[str], known: Sequence[str], owner: str) -> No
     """
     for name in (name for name in names if name not in known):
         renamed = (name.replace(word, own) for word, own in _SYNONYMS.items() if word in name)
-        hint = next((f" Did you mean {one!r}?" for one in renamed if one in known), did_you_mean(name, known))
+        hint = next(
+            (f" Did you mean {synonym!r}?" for synonym in renamed if synonym in known), did_you_mean(name, known)
+        )
         there_are = f" There are {', '.join(known)}."
         raise wrong_type(owner, f"has no argument {name!r}.{hint or there_are}")
 

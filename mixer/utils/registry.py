@@ -65,7 +65,7 @@ def as_rule(value: Any, base: Any, classes: Mapping[str, type[Rule]], option: st
     if isinstance(value, str):
         return choose(value, classes, option, option)
     refuse_class(value, base, option)
-    raise TypeError(f"{option} must be a {option} or the name of one, got {type(value).__name__}.")
+    raise wrong_type(option, f"must be a {option} or the name of one, got {type(value).__name__}.")
 
 
 def refuse_class(value: object, base: type, option: str) -> None:

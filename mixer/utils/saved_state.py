@@ -75,7 +75,8 @@ def _saved(value: Any) -> Any:
 def _loaded(current: Any, saved: Any) -> Any:
     if isinstance(current, dict) and current:  # an empty one is filled as it was
         if sorted(saved) != sorted(current):
-            raise ValueError(f"the saved state must have values of {sorted(current)}, got {sorted(saved)}.")
+            text = f"the saved state must have values of {sorted(current)}, got {sorted(saved)}."
+            raise InvalidValueError(text, option="state")
         return {name: _loaded(part, saved[name]) for name, part in current.items()}
     if hasattr(current, "from_state"):
         return current.from_state(saved)
@@ -88,7 +89,8 @@ def _loaded(current: Any, saved: Any) -> Any:
         return saved
     kinds: Any = bool if isinstance(current, bool) else int if isinstance(current, int) else int | float
     if not isinstance(saved, kinds) or isinstance(saved, bool) != isinstance(current, bool):
-        raise ValueError(f"the saved state must have a {type(current).__name__}, got {reprlib.repr(saved)}.")
+        text = f"the saved state must have a {type(current).__name__}, got {reprlib.repr(saved)}."
+        raise InvalidValueError(text, option="state")
     return type(current)(saved)
 
 

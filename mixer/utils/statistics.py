@@ -42,13 +42,13 @@ def paired_bound(differences: Sequence[float]) -> float:
     return _t_95(found.num_runs - 1) * found.spread / math.sqrt(found.num_runs) if found.num_runs > 1 else math.nan
 
 
-def bound(one: Measured, other: Measured) -> float:
+def bound(left: Measured, right: Measured) -> float:
     """Gives half of the 95 % interval of a difference, with one spread for both; NaN for a run of each."""
-    num_spare = one.num_runs + other.num_runs - 2
-    if not (one.num_runs and other.num_runs and num_spare):
+    num_spare = left.num_runs + right.num_runs - 2
+    if not (left.num_runs and right.num_runs and num_spare):
         return math.nan
-    squares = sum((each.num_runs - 1) * each.spread**2 for each in (one, other) if each.num_runs > 1)
-    return _t_95(num_spare) * math.sqrt(squares / num_spare * (1 / one.num_runs + 1 / other.num_runs))
+    squares = sum((each.num_runs - 1) * each.spread**2 for each in (left, right) if each.num_runs > 1)
+    return _t_95(num_spare) * math.sqrt(squares / num_spare * (1 / left.num_runs + 1 / right.num_runs))
 
 
 def _t_95(num_spare: int) -> float:

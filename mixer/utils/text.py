@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
+from mixer.utils.errors import wrong_value
+
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
@@ -117,7 +119,7 @@ def safe_names(values: Any, called: str) -> Any:
     given: dict[Any, Any] = {}
     for name in values:
         if (other := given.setdefault(safe_name(name), name)) != name:
-            raise ValueError(f"{called}: {other!r} and {name!r} are both {safe_name(name)!r} in logs; rename one.")
+            raise wrong_value(called, f": {other!r} and {name!r} are both {safe_name(name)!r} in logs; rename one.")
     return {safe_name(name): value for name, value in values.items()}
 
 

@@ -41,4 +41,4 @@ def is_user_code(code: Any) -> bool:
 
 def definitions(owner: object, name: str) -> list[Any]:
     """Lists what a call of a method may reach: the object's own attribute, and those of its classes."""
-    return [vars(one)[name] for one in (owner, *type(owner).__mro__) if name in vars(one)]
+    return [vars(place)[name] for place in (owner, *type(owner).__mro__) if name in vars(place)]

@@ -34,8 +34,8 @@ DAMAGE = (
 _LONGEST_REASON = 200
 
 
-def load_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
-    """Reads a JSON file of at most `most_bytes` bytes.
+def load_json(path: Path) -> Any:
+    """Reads a JSON file of at most `MOST_JSON_BYTES` bytes.
 
     Raises:
         OSError: If it cannot be read.
@@ -44,7 +44,7 @@ def load_json(path: Path, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """
     try:
         return json.loads(
-            read_bytes(path, most_bytes), parse_constant=_refuse_constant, object_pairs_hook=with_unique_keys
+            read_bytes(path, MOST_JSON_BYTES), parse_constant=_refuse_constant, object_pairs_hook=with_unique_keys
         )
     except RecursionError:
         raise ValueError("it has too many nested levels") from None
@@ -155,6 +155,13 @@ def finite_numbers(values: Any, name: str, length: int | None = None) -> FloatAr
         saved = shortened(repr(values), _LONGEST_REASON)
         raise wrong_value(name, f"must be a list of {number}numbers, but {saved} was saved")
     return np.array([finite_number(value, name) for value in values], dtype=np.float64)
+
+
+def finite_or_missing(values: Any, name: str, length: int) -> FloatArray:
+    """Checks a list of numbers like `finite_numbers`, of which some may be missing: `None` becomes NaN."""
+    are_missing = [value is None for value in values]
+    numbers = finite_numbers([0.0 if value is None else value for value in values], name, length)
+    return np.where(are_missing, np.nan, numbers)
 
 
 def _refuse_constant(text: str) -> Any:

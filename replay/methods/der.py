@@ -82,7 +82,7 @@ class DER(Method):
         micro, run = trained.micro, self._run
         if micro.positions is None or int(micro.stream_ids[0]) != self._memory_id:
             return None
-        slots = run.planner().cursors[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
+        slots = run.planner().others[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
         distances = self._squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
         has_token_logits = self._labels(trained, self._logits(trained)) is not None
         counts = run.passes.items_by_stream if has_token_logits else trained.plan.counts

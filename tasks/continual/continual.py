@@ -17,7 +17,7 @@ from mixer.checkpoint.lock import FolderLock
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_shared
 from mixer.utils.errors import InvalidValueError
-from mixer.utils.way_on import resumed_with
+from mixer.utils.resume_hint import resumed_with
 from replay import ReplayBuffer
 from replay.storage.sources import fingerprint
 from tasks.continual.continual_checks import (

@@ -14,9 +14,9 @@ from mixer.tools.cli.train import OVERWRITE, TINY, resume_of
 from mixer.tools.console import console, only_json, print_json
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
+from mixer.utils.resume_hint import resumed_with
 from mixer.utils.statistics import Measured
 from mixer.utils.text import print_lines
-from mixer.utils.way_on import resumed_with
 from tasks.continual.continual import ContinualRun
 from tasks.continual.seeds import seed_folders
 from tasks.continual.task_checkpoints import checkpoints_in, read_pace, remove_run

@@ -3,7 +3,6 @@
 import json
 import tempfile
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import hypothesis
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from mixer.measurements import Loss
-from mixer.mixture.apportion import apportion
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
@@ -159,46 +157,6 @@ class Walk:
         if self.buffer is not None:
             assert len(self.buffer) <= self._capacity
             assert len(set(self.buffer.entries["number"].tolist())) == len(self.buffer)
-
-
-def check_apportionment(weights: list[float], total: int, num_steps: int) -> None:
-    """Checks the bound of constant weights: within a sample of the share at every step.
-
-    Args:
-        weights: The weights, at least one above 0.
-        total: Samples of a step.
-        num_steps: How many steps.
-    """
-    shares = np.array(weights) / np.sum(weights)
-    owed, done = np.zeros(len(shares)), np.zeros(len(shares))
-    for step in range(1, num_steps + 1):
-        counts, owed = apportion(shares, total, owed)
-        assert counts.sum() == total
-        assert not counts[shares == 0].any()
-        done += counts
-        assert (np.abs(done - shares * total * step) < 1.0 + 1e-6).all(), "further than a sample from the share"
-
-
-def random_walk(random: Random) -> None:
-    """Takes some steps at random.
-
-    Args:
-        random: Which.
-    """
-    lengths = [random.randint(1, 40) for _ in range(random.randint(1, 4))]
-    capacity = random.choice([0, 0, 1, 7])
-    walk = Walk(lengths, random.choice(list(_POLICIES)), capacity, random.randint(1, 16), random.randint(1, 3))
-    for _ in range(random.randint(1, 8)):
-        kind = random.randrange(10)
-        if kind == 0:
-            walk.save_and_load()
-        elif kind == 1:
-            walk.set_weights(random.choice([None, [random.choice([0, 1, 0.3, 1e-9, 1e9]) for _ in range(3)]]))
-        elif kind == 2:
-            walk.set_batch_size(random.choice([None, random.randint(1, 64)]))
-        else:
-            walk.update([random.choice([0.0, 1.0, random.random(), 1e30, float("nan")]) for _ in range(3)])
-    check_apportionment([random.choice([0, 1, random.random()]) for _ in lengths] + [1.0], random.randint(1, 20), 20)
 
 
 class AnyOrder(RuleBasedStateMachine):

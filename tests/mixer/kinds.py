@@ -2,28 +2,10 @@
 
 from typing import Any
 
-from mixer.measurements import (
-    Alignment,
-    EvaluationLoss,
-    GradientNoise,
-    GradientNorm,
-    Gradients,
-    LearningRate,
-    Loss,
-    MeanLoss,
-    Results,
-)
+from mixer.measurements import BY_NAME, Alignment, EvaluationLoss, GradientNoise, Loss, MeanLoss, Results
 
-KINDS = {
-    "losses": Loss,
-    "evaluation_losses": EvaluationLoss,
-    "gradients": Gradients,
-    "targets": Alignment,
-    "loss": MeanLoss,
-    "gradient_norm": GradientNorm,
-    "learning_rate": LearningRate,
-    "noise": GradientNoise,
-}
+SHORT = {"losses": Loss, "loss": MeanLoss, "evaluation_losses": EvaluationLoss, "targets": Alignment}
+KINDS = {**BY_NAME, **SHORT, "noise": GradientNoise}
 
 
 def parted(shown: dict[str, Any]) -> tuple[dict[str, Any], Results]:

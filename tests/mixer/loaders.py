@@ -13,6 +13,7 @@ import torch
 
 from mixer import Decision, Mixture, Observation, Policy, Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions, Splitting
+from mixer.loading.collate import Collation
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
 from mixer.loading.workers import WorkerOptions
@@ -116,8 +117,9 @@ def make_loader(
     clock = Clock(batch_size, sum(map(len, datasets)), Budget(epochs=num_epochs))
     mixing = Mixing(Planner(streams, seed=0), policy or Uniform(), clock)
     workers = WorkerOptions(num_workers, prefetch_factor, **options)
-    options = {"seed": 3, "workers": workers, "stack_columns": stack_columns, "stacks_lists": stacks_lists}
-    return MixingLoader(mixing, datasets, collator, rank, world_size, MicroBatchOptions(micro_batch_size), **options)
+    collation = Collation(collator, mixing.names, stack_columns, seed=3, rank=rank)
+    micro_batches = MicroBatchOptions(micro_batch_size)
+    return MixingLoader(mixing, datasets, collation, rank, world_size, micro_batches, stacks_lists, workers)
 
 
 def split(loader: MixingLoader, **changes: Any) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mixer
+from mixer.measurements import BY_NAME
 from mixer.policies import policy_classes
 from mixer.schedules import schedule_classes
 from mixer.utils.known_rules import built_in_rules
@@ -182,11 +183,22 @@ def test_the_policies_of_replay_are_entry_points_of_the_package() -> None:
 def test_a_schedule_knows_nothing_of_the_rest() -> None:
     known = {
         f"mixer.utils.{name}"
-        for name in ("errors", "known_rules", "options", "recorded_arguments", "registry", "saved_state", "validation")
+        for name in ("errors", "known_rules", "ranges", "recorded_arguments", "registry", "saved_state", "validation")
     }
     imported = {name for module in MODULES if module.startswith("mixer.schedules.") for name in _imports(module)}
     below = ("mixer.schedules.", "mixer.measurements")
     assert {name for name in imported - known if not name.startswith(below)} == set()
+
+
+def test_a_measurement_stands_in_its_file_an_import_and_its_hook() -> None:
+    """And in the rules that ask for it."""
+    files: dict[str, set[str]] = {kind.__name__: set() for kind in BY_NAME.values()}
+    for module in (name for name in MODULES if name.startswith("mixer.") and not _is_tool(_room(name))):
+        tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
+        names = {getattr(node, key, None) for node in ast.walk(tree) for key in ("id", "attr", "name")}
+        for name in files.keys() & names if _room(module)[1] not in ("policies", "schedules") else ():
+            files[name].add(module)
+    assert {name: sorted(found) for name, found in files.items() if len(found) > 3} == {}
 
 
 def test_no_folder_of_tests_is_left_out() -> None:

@@ -11,6 +11,7 @@ from mixer import MixingTrainer, Stream
 from tests.helpers import arguments, run_page, weights_of
 from tests.mixer.trainer.runs import make
 from tests.ranks.warm import launched
+from tests.refusals import refused
 from tests.replay.methods.runs import Classifier, Points
 
 DATA = {"math": Points(20, seed=1), "code": Points(12, seed=2)}  # a step of the page takes all of it
@@ -66,7 +67,7 @@ def test_a_measurement_of_ones_own_reaches_the_policy(tmp_path: Path, monkeypatc
     args = arguments(tmp_path / "run", per_device_train_batch_size=5, max_steps=1)
     streams = [Stream(name, data, weight=len(data)) for name, data in DATA.items()]  # a step takes all of it
     options: dict[str, Any] = {"train_dataset": streams, "batch_size": 32, "mixing": page["Unsure"]()}
-    with pytest.raises(ValueError, match=r"needs Confidence\(\), which nothing measures"):
+    with refused("mixing"):
         MixingTrainer(Classifier(), args, **options)
     trainer = MixingTrainer(Classifier(), args, **options, methods=[page["ConfidenceHook"]()])
     trainer.train()

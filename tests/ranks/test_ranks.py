@@ -49,6 +49,13 @@ def mixture(name: str, folder: Path, size: int = 2) -> dict[str, Any]:
     return {"gradients": trainer.gradients, "losses": trainer.losses, **found}
 
 
+def num_forwards(folder: Path) -> int:
+    forwards, model = [], build_model("llama")
+    model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    train(folder / "forwards", model, three_streams(), 8, 2)
+    return len(forwards)
+
+
 class _DividesByItems(MixingTrainer):
     """Computes a loss of its own, divided by the items of all ranks, and leaves the number of ranks out."""
 
@@ -134,7 +141,7 @@ def nonfinite(folder: Path) -> list[Any]:
 
 results = launched(
     *(partial(mixture, name) for name in FEW),
-    *(own_loss, disagreement, broken_sample, nonfinite),
+    *(num_forwards, own_loss, disagreement, broken_sample, nonfinite),
     rare=[*(partial(mixture, name) for name in MODEL_DATA if name not in FEW), kinds_of_loss],
 )
 
@@ -154,6 +161,10 @@ def test_gradients_and_ledger_of_two_ranks_are_those_of_one_process(name, result
     steps = both["rows"].assign(sum=both["rows"]["loss"].fillna(0.0) * both["rows"]["items"]).groupby("step")
     divided_by = steps["items"].sum() + (steps["count"].sum() if name == "gpt2" else 0)
     assert both["losses"] == pytest.approx((steps["sum"].sum() / divided_by).tolist(), abs=1e-6)
+
+
+def test_two_steps_are_two_forwards_of_each_rank(results: Results) -> None:
+    assert [result["num_forwards"] for result in results] == [2, 2]
 
 
 def test_a_loss_that_leaves_out_the_number_of_ranks_is_scaled_right(results: Results, tmp_path: Path) -> None:

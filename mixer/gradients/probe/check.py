@@ -31,7 +31,7 @@ class PieceCheck:
     def __init__(self, parameters: Sequence[nn.Parameter], targets: Sequence[Target], num_streams: int):
         self._parameters, self._targets, self._num_streams = parameters, targets, num_streams
         # The gradient of a sharded parameter is not this rank's own.
-        self._waiting = {number for number, one in enumerate(parameters) if not isinstance(one, DTensor)}
+        self._waiting = {number for number, parameter in enumerate(parameters) if not isinstance(parameter, DTensor)}
         self._incomplete: set[int] = set()
         self._sums: LinearSums | None = None
         self._takers: list[Taker] = []
@@ -92,7 +92,7 @@ class PieceCheck:
         self.cancel()
         if sums is None:
             return list(self._incomplete)
-        compared = to_host([_compare(sums.kept[index]) for index in self._waiting])
+        compared = to_host([_compare(sums.sums[index]) for index in self._waiting])
         for index, (distance, whole, parts) in zip(list(self._waiting), compared, strict=True):
             if 0.0 < whole < float("inf"):
                 self._waiting.remove(index)
@@ -108,10 +108,10 @@ class PieceCheck:
         self._handles.clear()
 
 
-def _compare(kept: Tensor) -> Tensor:
+def _compare(sums: Tensor) -> Tensor:
     """Squared norms, float64 `[3]`: of the difference, of the whole gradient, and of the pieces.
 
     Pieces that nearly cancel have a small sum, in which half-precision rounding shows.
     """
-    pieces, whole = kept[:-1].double(), kept[-1].double()
+    pieces, whole = sums[:-1].double(), sums[-1].double()
     return torch.stack([part.square().sum() for part in (pieces.sum(0) - whole, whole, pieces)])

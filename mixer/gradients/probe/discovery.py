@@ -14,10 +14,10 @@ from mixer.gradients.probe.layers.captures import Capture, LinearCapture, own_fo
 from mixer.gradients.probe.layers.embeddings import EmbeddingCapture
 from mixer.gradients.probe.layers.norms import NormCapture
 from mixer.gradients.probe.reading import Desk
-from mixer.gradients.probe.row_streams import at_least_float32
 from mixer.gradients.probe.sums import Target
 from mixer.utils.arrays import FloatArray
 from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.text import first_of, listed
 
 logger = logging.get_logger(__name__)
 
@@ -50,23 +50,27 @@ class Covered:
     def __init__(
         self, model: nn.Module, layers: Sequence[str] | None, desk: Desk, any_kind: bool, warned: set[str] | None = None
     ):
-        owners = {one: own for one, own in _owners_of(model).items() if one.requires_grad}
-        wanted = {one: own for one, own in owners.items() if layers is None or _matches(own, layers)}
+        owners = {parameter: own for parameter, own in _owners_of(model).items() if parameter.requires_grad}
+        wanted = {parameter: own for parameter, own in owners.items() if layers is None or own.match(layers)}
         _check(model, owners, wanted, layers, any_kind)
         kinds = {module: _kind(name, module) for own in wanted.values() for name, module in own.modules}
-        self.parameters = tuple(one for one, own in wanted.items() if any_kind or _is_readable(one, own, kinds))
+        readable = {
+            parameter: own for parameter, own in wanted.items() if any_kind or _is_readable(parameter, own, kinds)
+        }
+        self.parameters = tuple(readable)
         reason = _replaced(kinds)
         if not self.parameters:
             kinds_here = sorted({type(module).__name__ for module in kinds})
             text = f"None of the layers can be read, of kinds {kinds_here}. {reason}Use homogeneous=True."
             raise InvalidValueError(text, option="model")
-        self.targets = tuple(_target(index, wanted[one].name, one) for index, one in enumerate(self.parameters))
+        self.targets = tuple(
+            Target.of(number, own.name, parameter) for number, (parameter, own) in enumerate(readable.items())
+        )
         self.captures = () if any_kind else _captures(kinds, self.parameters, desk)
         self.left_out: set[int] = set()
-        self._num_elements = sum(one.numel() for one in owners)  # of all trainable parameters
+        self._num_elements = sum(parameter.numel() for parameter in owners)  # of all trainable parameters
         self._warned = set() if warned is None else warned
-        readable = set(self.parameters)
-        self.warn(((own.name, one) for one, own in wanted.items() if one not in readable), reason)
+        self.warn(((own.name, parameter) for parameter, own in wanted.items() if parameter not in readable), reason)
 
     @property
     def read(self) -> list[int]:
@@ -109,19 +113,22 @@ class Covered:
         self._warned.update(sizes)
         names = sorted(sizes, key=lambda name: -sizes[name])
         logger.warning(
-            "The gradient probe cannot tell the streams apart in %s%s: %.1f %% of the trainable parameters, left out "
-            "of its statistics. %shomogeneous=True reads any kind of layer.",
-            ", ".join(names[:5]),
-            f" and {len(names) - 5} more" if len(names) > 5 else "",
-            100.0 * sum(sizes.values()) / self._num_elements,
-            reason,
+            "The gradient probe cannot tell the streams apart in %s: %.1f %% of the trainable parameters, left out of "
+            "its statistics. %shomogeneous=True reads any kind of layer.",
+            *(listed(first_of(names, 5)), 100.0 * sum(sizes.values()) / self._num_elements, reason),
         )
 
 
 @dataclass
 class _Owners:
+    """The layers that hold a parameter."""
+
     name: str
     modules: list[tuple[str, nn.Module]]
+
+    def match(self, layers: Sequence[str]) -> bool:
+        """Whether the name of one of the layers has one of some patterns."""
+        return any(fnmatch(name, pattern) for name, _ in self.modules for pattern in layers)
 
 
 def _check(
@@ -137,11 +144,9 @@ def _check(
             "another GradientProbe is reading this model: call its finish() or cancel() first.", option="model"
         )
     is_fsdp1 = any(isinstance(module, FullyShardedDataParallel) for module in modules)
-    if is_fsdp1 or (owners and not any(one.numel() for one in owners)):
-        raise ValueError(
-            "FSDP1 or DeepSpeed ZeRO-3 shards the parameters in a way that hides them from their layers. Use FSDP2 "
-            "(fully_shard, fsdp_version=2), or DDP."
-        )
+    if is_fsdp1 or (owners and not any(parameter.numel() for parameter in owners)):
+        text = "FSDP1 or DeepSpeed ZeRO-3 shards the parameters in a way that hides them from their layers. Use FSDP2"
+        raise InvalidValueError(f"{text} (fully_shard, fsdp_version=2), or DDP.", option="model")
     if not owners:
         raise wrong_value(
             "model", "has no trainable parameters, so there is no gradient to measure: set requires_grad on some."
@@ -149,7 +154,7 @@ def _check(
     if not wanted:
         names = sorted({name for own in owners.values() for name, _ in own.modules})
         raise wrong_value("layers", f"={layers} matches no trainable parameter; layers are named like {names[:5]}.")
-    if any_kind and any(isinstance(one, DTensor) for one in wanted):
+    if any_kind and any(isinstance(parameter, DTensor) for parameter in wanted):
         raise wrong_value(
             "homogeneous", "=True reads each rank's own gradients, and FSDP2 shards them. Use mode='sketch'."
         )
@@ -163,10 +168,6 @@ def _owners_of(model: nn.Module) -> dict[nn.Parameter, _Owners]:
             own = owners.setdefault(parameter, _Owners(f"{path}.{name}" if path else name, []))
             own.modules.append((path, module))
     return owners
-
-
-def _matches(owners: _Owners, layers: Sequence[str]) -> bool:
-    return any(fnmatch(name, pattern) for name, _ in owners.modules for pattern in layers)
 
 
 def _kind(name: str, module: nn.Module) -> type[Capture] | None:
@@ -194,14 +195,11 @@ def _is_readable(parameter: nn.Parameter, owners: _Owners, kinds: dict[nn.Module
 def _captures(
     kinds: dict[nn.Module, type[Capture] | None], readable: Sequence[nn.Parameter], desk: Desk
 ) -> tuple[Capture, ...]:
-    numbers = {one: index for index, one in enumerate(readable)}
+    numbers = {parameter: number for number, parameter in enumerate(readable)}
     captures = []
     for module, kind in kinds.items():
-        indices = {name: numbers[one] for name, one in module.named_parameters(recurse=False) if one in numbers}
+        parameters = dict(module.named_parameters(recurse=False))
+        indices = {name: numbers[own] for name, own in parameters.items() if own in numbers}
         if kind is not None and indices:
             captures.append(kind(module, indices, desk))
     return tuple(captures)
-
-
-def _target(index: int, name: str, parameter: nn.Parameter) -> Target:
-    return Target(index, name, tuple(parameter.shape), parameter.device, at_least_float32(parameter.dtype))

@@ -15,6 +15,7 @@ from torch._dynamo import OptimizedModule
 from transformers.utils import logging
 
 from mixer.models.labels import IGNORED
+from mixer.utils.attributes import attributes_held
 
 logger = logging.get_logger(__name__)
 
@@ -29,14 +30,13 @@ class PlainForward:
 
     def __init__(self, model: nn.Module, is_homogeneous: bool):
         self._model, self._is_homogeneous = model, is_homogeneous
-        self._fused: list[tuple[nn.Module, Callable[..., Any]]] = []
         self._stack = contextlib.ExitStack()
 
     def begin(self) -> None:
         """Starts to run uncompiled and with logits."""
         modules = list(self._model.modules())
         # torch has no public question for a module that is compiled in place.
-        if any(isinstance(one, OptimizedModule) or one._compiled_call_impl is not None for one in modules):  # noqa: SLF001
+        if any(isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in modules):  # noqa: SLF001
             logger.warning_once("The model is compiled; the steps in which its gradients are probed run uncompiled.")
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         for module in [] if self._is_homogeneous else modules:
@@ -45,15 +45,11 @@ class PlainForward:
                 logger.warning_once(
                     "The head is fused with the loss; the steps in which its gradient is probed hold all logits."
                 )
-                self._fused.append((module, forward))
-                module.__dict__["forward"] = _Unfused(forward)
+                self._stack.enter_context(attributes_held(module, forward=_Unfused(forward)))
 
     def end(self) -> None:
         """Returns to compiled code and fused heads."""
         self._stack.close()
-        for module, forward in self._fused:
-            module.__dict__["forward"] = forward
-        self._fused.clear()
 
 
 def is_fused(forward: Callable[..., Any]) -> bool:
@@ -68,7 +64,7 @@ def is_fused(forward: Callable[..., Any]) -> bool:
 
 
 def _learns(module: Any) -> bool:
-    return any(one.requires_grad for one in module.get_output_embeddings().parameters())
+    return any(parameter.requires_grad for parameter in module.get_output_embeddings().parameters())
 
 
 class _Unfused:
@@ -85,7 +81,9 @@ class _Unfused:
         """Runs the model."""
         if not kwargs.pop("fused_lm_head", False):
             return self._forward(*args, **kwargs)
-        labels, targets, num_items = (kwargs.pop(one, None) for one in ("labels", "shift_labels", "num_items_in_batch"))
+        labels, targets, num_items = (
+            kwargs.pop(name, None) for name in ("labels", "shift_labels", "num_items_in_batch")
+        )
         output = self._forward(*args, **{**kwargs, "use_cache": False})
         logits = output.logits
         if targets is None:

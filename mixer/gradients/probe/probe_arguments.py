@@ -76,14 +76,11 @@ def check_rows(
     """
     ids = _whole_numbers(stream_ids, "stream_ids")
     items = np.ones_like(ids) if num_items is None else _whole_numbers(num_items, "num_items")
-    if not len(ids) or ids.min() < 0 or ids.max() >= num_streams:
-        raise wrong_value(
-            "stream_ids", f"must be from 0 to {num_streams - 1}, one for each row, got {np.unique(ids).tolist()[:8]}."
-        )
-    if items.shape != ids.shape or items.min() < 0:
-        raise wrong_value(
-            "num_items", f"must be a number from 0 on for each of the {len(ids)} rows, got {items.tolist()[:8]}."
-        )
+    are_streams = bool(np.isin(ids, np.arange(num_streams)).all()) and len(ids) > 0
+    expected = f"from 0 to {num_streams - 1}, one for each row"
+    require(are_streams, "stream_ids", expected, np.unique(ids).tolist()[:8])
+    are_counts = items.shape == ids.shape and bool(items.min() >= 0)
+    require(are_counts, "num_items", f"a number from 0 on for each of the {len(ids)} rows", items.tolist()[:8])
     if is_homogeneous and ids.min() != ids.max():
         raise wrong_value(
             "homogeneous", f"=True needs rows of one stream, got stream_ids of {np.unique(ids).tolist()}."

@@ -39,8 +39,8 @@ def squares_of_products(inputs: Tensor, gradients: Tensor) -> Tensor:
 
     In float16 the products of gradients with a loss scale would overflow.
     """
-    wide = [one.to(at_least_float32(one.dtype)) for one in (inputs, gradients)]
-    left, right = (torch.bmm(one, one.mT).double() for one in wide)
+    wide = [factor.to(at_least_float32(factor.dtype)) for factor in (inputs, gradients)]
+    left, right = (torch.bmm(factor, factor.mT).double() for factor in wide)
     return (left * right).sum((1, 2))
 
 
@@ -314,8 +314,8 @@ class Reading:
         """Records the gradients that had to wait for the end of the backward pass, and releases all tensors."""
         with self._stopwatch.running(), torch.no_grad():
             for index, factors in self._postponed.items():
-                inputs = torch.cat([one for one, _ in factors], dim=1)
-                self._take_matrix(index, inputs, torch.cat([other for _, other in factors], dim=1))
+                inputs, gradients = (torch.cat(parts, dim=1) for parts in zip(*factors, strict=True))
+                self._take_matrix(index, inputs, gradients)
             for index, per_row in self._vectors.items():
                 self._sums.add(index, self.rows.add_up(per_row)[:, :, None], self.rows.present)
                 self._add_squares(index, per_row.double().square().sum(1))

@@ -6,10 +6,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import add_up
-from mixer.gradients.probe.row_streams import Rows
+from mixer.gradients.probe.row_streams import Rows, at_least_float32
 from mixer.gradients.probe.sketch import Projection
 from mixer.measurements.gradients import GradientStatistics, signal_and_noise
 from mixer.utils.arrays import FloatArray
@@ -36,10 +36,15 @@ class Target:
     device: torch.device
     dtype: torch.dtype
 
+    @classmethod
+    def of(cls, index: int, name: str, parameter: nn.Parameter) -> "Target":
+        """Describes a parameter."""
+        return cls(index, name, tuple(parameter.shape), parameter.device, at_least_float32(parameter.dtype))
+
 
 def projections_of(targets: Sequence[Target], size: int, seed: int) -> list[Projection]:
     """Creates a projection per parameter, with at most `size` rows and columns."""
-    return [Projection(one.name, one.shape, size, seed, one.device, one.dtype) for one in targets]
+    return [Projection(target.name, target.shape, size, seed, target.device, target.dtype) for target in targets]
 
 
 class Taker(Protocol):
@@ -89,12 +94,12 @@ class ExactSums:
     """Multiplies at once and keeps only the products: correct for one micro-batch with the whole gradient.
 
     Attributes:
-        kept: Tensors to sum over ranks, in place; none, as products of parts of a gradient do not add up.
+        sums: Tensors to sum over ranks, in place; none, as products of parts of a gradient do not add up.
         relative_variances: float64 `[num_parameters]`; see `LinearSums`.
     """
 
     def __init__(self, targets: Sequence[Target], num_streams: int):
-        self.kept: list[Tensor] = []
+        self.sums: list[Tensor] = []
         self.relative_variances = torch.zeros(len(targets), dtype=torch.float64)
         shape = (len(targets), num_streams, num_streams)
         self._products = torch.zeros(shape, dtype=torch.float64, device=targets[0].device)
@@ -126,32 +131,34 @@ class LinearSums:
         projections: One projection per parameter; without a fold it keeps the whole gradients.
 
     Attributes:
-        kept: For each parameter `[num_streams, height, width]`: to sum over ranks, in place, before `products`.
+        sums: For each parameter `[num_streams, height, width]`: to sum over ranks, in place, before `products`.
         relative_variances: float64 `[num_parameters]`: bounds of the variance of a product relative to both squared
             norms.
     """
 
     def __init__(self, targets: Sequence[Target], num_streams: int, projections: Sequence[Projection]):
         self._projections = projections
-        self.relative_variances = torch.tensor([one.relative_variance for one in projections], dtype=torch.float64)
-        self.kept = [
+        self.relative_variances = torch.tensor(
+            [projection.relative_variance for projection in projections], dtype=torch.float64
+        )
+        self.sums = [
             torch.zeros(num_streams, *projection.shape, dtype=target.dtype, device=target.device)
             for target, projection in zip(targets, projections, strict=True)
         ]
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
-        self.kept[index].index_add_(0, present, self._projections[index].fold(pieces))
+        self.sums[index].index_add_(0, present, self._projections[index].fold(pieces))
 
     def add_rows(self, index: int, rows: Tensor, pieces: Tensor, present: Tensor, others: Tensor | None) -> None:
         """See `Taker.add_rows`."""
-        self._projections[index].add_rows(self.kept[index], present, rows, pieces)
+        self._projections[index].add_rows(self.sums[index], present, rows, pieces)
 
     def products(self) -> Tensor:
         """See `ExactSums.products`."""
-        device = self.kept[0].device
-        flat = [kept.flatten(1) for kept in self.kept]
-        return torch.stack([products(one, one).to(device, non_blocking=True) for one in flat])
+        device = self.sums[0].device
+        flat = [sums.flatten(1) for sums in self.sums]
+        return torch.stack([products(sums, sums).to(device, non_blocking=True) for sums in flat])
 
 
 class Totals:
@@ -197,7 +204,7 @@ class Totals:
         Args:
             device: Device of the collective.
         """
-        add_up(self.sums.kept)
+        add_up(self.sums.sums)
         numbers = [torch.from_numpy(part).to(device, non_blocking=True) for part in (self.failures, self.counts)]
         add_up(numbers if self.squares is None else [*numbers, self.squares])
         self.failures, self.counts = to_host(numbers)

@@ -34,6 +34,7 @@ from mixer.run.loading import StreamLoading
 from mixer.run.state import Basis
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.device import is_out_of_memory
+from mixer.utils.errors import wrong_value
 
 logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
@@ -333,10 +334,10 @@ class AuxiliaryPasses:
             The trainable parameters, without gradients.
         """
         model = self.trainer.model_wrapped
-        kept = contextlib.nullcontext() if training else checkpointing_kept(model)
+        checkpointing = contextlib.nullcontext() if training else checkpointing_kept(model)
         reshard(model)
         alone = contextlib.nullcontext() if self._has_engine else self.trainer.accelerator.no_sync(model=model)
-        with self._model_restored(training), kept, gradients_stashed(self.parameters) as parameters:
+        with self._model_restored(training), checkpointing, gradients_stashed(self.parameters) as parameters:
             finish_forward_sync(model)
             with alone:
                 yield parameters
@@ -386,10 +387,11 @@ class AuxiliaryPasses:
         if not self.is_sharded:
             return float(product(left, right))
         total = torch.zeros((), dtype=torch.float64, device=self.trainer.args.device)
-        for one, other in zip(left, right, strict=True):
-            if one is not None and other is not None:
-                (own, num_ranks), (others, _) = (own_part(part, self.ranks.world_size) for part in (one, other))
-                total += product([own], [others]).to(total) / num_ranks
+        for pair in zip(left, right, strict=True):
+            parts = [own_part(entry, self.ranks.world_size) for entry in pair if entry is not None]
+            if len(parts) == 2:
+                (own, num_ranks), (other, _) = parts
+                total += product([own], [other]).to(total) / num_ranks
         return float(self.ranks.add_up(total))
 
     def samples(self, wanted: Mapping[int, Int64Array], most: int | None = None) -> list[MicroBatch]:
@@ -428,9 +430,8 @@ class AuxiliaryPasses:
         """
         reason = obstacle(model, self.trainer.args.world_size)
         if reason is not None and not self._has_engine:
-            raise ValueError(
-                f"mixing={self.plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
-            )
+            text = f"={self.plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
+            raise wrong_value("mixing", text)
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:
         for micro in batch.micro_batches:

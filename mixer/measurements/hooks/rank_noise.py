@@ -1,7 +1,6 @@
 """Measures gradient noise by the differences between the ranks' gradients."""
 
 import contextlib
-import math
 
 from torch import Tensor, nn
 
@@ -66,8 +65,7 @@ class NoiseBetweenRanks(StepHook):
         if self._sums is None:
             return {}
         noise = noise_of_ranks(self._sums.tolist(), self._passes.ranks.world_size, self._num_samples)
-        is_known = math.isfinite(noise.squared_norm) and math.isfinite(noise.variance)
-        return {GradientNoise: noise} if is_known else {}
+        return {GradientNoise: noise} if noise.is_known else {}
 
     def release(self) -> None:
         """Lets go of the model; see `StepHook.release`."""

@@ -16,6 +16,7 @@ from mixer.mixture.controller import Mixing
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.plan import RunPlan
 from mixer.run.probing import ProbedSteps
+from mixer.utils.text import first_of, listed
 
 logger = logging.get_logger(__name__)
 
@@ -145,7 +146,7 @@ class RunProbe(StepHook):
         self._has_warned = True
         logger.warning(
             "The gradient variance of these streams is unknown: %s. Reason: %s.",
-            ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else ""),
+            listed(first_of(missing, 5)),
             "with micro-batches of one stream each, a stream needs two of them in a step; lower "
             "per_device_train_batch_size"
             if self._homogeneous

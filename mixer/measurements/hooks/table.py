@@ -1,35 +1,21 @@
-"""All hooks that measure, in the order in which they are called."""
+"""All hooks that measure."""
 
 from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 
-from mixer.measurements import BUILT_IN
-from mixer.measurements.hooks import (
-    evaluation_loss,
-    gradient_norm,
-    learning_rate,
-    loss,
-    rank_noise,
-    stream_gradients,
-    target_gradients,
-)
+from mixer.measurements import BY_NAME, hooks as hook_files
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import Observer
 from mixer.run.plan import RunPlan
-
-_NEW_HOOK = (
-    loss.new_hook,
-    gradient_norm.new_hook,
-    learning_rate.new_hook,
-    evaluation_loss.new_hook,
-    stream_gradients.new_hook,
-    rank_noise.new_hook,
-    target_gradients.new_hook,
-)
+from mixer.utils.errors import wrong_value
 
 
 def new_hooks(passes: AuxiliaryPasses) -> list[Observer]:
-    """Makes the hooks that measure what policy and schedule ask for."""
-    return [hook for new_hook in _NEW_HOOK if (hook := new_hook(passes)) is not None]
+    """Makes the hooks that measure what policy and schedule ask for: those of the files here that have `new_hook`."""
+    files = [import_module(f"{hook_files.__name__}.{file.name}") for file in iter_modules(hook_files.__path__)]
+    hooks = [file.new_hook(passes) for file in files if hasattr(file, "new_hook")]
+    return [hook for hook in hooks if hook is not None]
 
 
 def check_measured(plan: RunPlan, hooks: Sequence[Observer]) -> None:
@@ -42,9 +28,8 @@ def check_measured(plan: RunPlan, hooks: Sequence[Observer]) -> None:
     Raises:
         ValueError: With the request.
     """
-    known = {*BUILT_IN, *(kind for hook in hooks for kind in hook.measures)}
+    known = {*BY_NAME.values(), *(kind for hook in hooks for kind in hook.measures)}
     if unknown := [need for need in plan.needs if type(need) not in known]:
-        raise ValueError(
-            f"mixing={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: pass a "
-            f"hook with measures = ({type(unknown[0]).__name__},) in methods=[...]."
-        )
+        hint = f"pass a hook with measures = ({type(unknown[0]).__name__},) in methods=[...]"
+        text = f"={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: {hint}."
+        raise wrong_value("mixing", text)

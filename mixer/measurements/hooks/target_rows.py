@@ -14,7 +14,7 @@ from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.preprocessing import preprocessed
 from mixer.measurements import required
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.mixture.cursors import ShuffledCursor
+from mixer.mixture.cursors import ShuffledOrder
 from mixer.mixture.stream import Stream, is_iterable, selected
 from mixer.models.inputs import TASK
 from mixer.policies.contract import Policy
@@ -38,7 +38,7 @@ def split_targets(trainer: Trainer, objective: Objective | None, policy: Policy)
     Args:
         trainer: The trainer; its `eval_dataset` keeps the test rows.
         objective: The objective, or `None`.
-        policy: The policy, which may read no target: then nothing is taken, unless the objective asks for a share.
+        policy: The policy, which may read no target: then no rows are set aside, unless the objective asks for a share.
 
     Raises:
         ValueError: If names do not fit, or a set has too few rows; with the names there are.
@@ -64,18 +64,18 @@ def split_targets(trainer: Trainer, objective: Objective | None, policy: Policy)
         for name in (name for name in objective.names if name not in rows):
             rows[name], test[name] = _split(sets[name], share, name)
     trainer.eval_dataset = test
-    taken = {name: len(rows[name]) for name, own in test.items() if own is not sets[name]}
-    if taken and trainer.is_world_process_zero():
-        logger.warning("objective: %s.", _in_words(taken, test))
+    num_development = {name: len(rows[name]) for name, own in test.items() if own is not sets[name]}
+    if num_development and trainer.is_world_process_zero():
+        logger.warning("objective: %s.", _in_words(num_development, test))
     evaluated = {name: test[name] for name in objective.names}
     have_length = all(isinstance(own, Sized) and len(own) for own in evaluated.values())
-    return TargetSplits(objective, rows if is_followed else {}, taken, evaluated if have_length else {})
+    return TargetSplits(objective, rows if is_followed else {}, num_development, evaluated if have_length else {})
 
 
-def _in_words(taken: Mapping[str, int], test: Mapping[str, Any]) -> str:
+def _in_words(num_development: Mapping[str, int], test: Mapping[str, Any]) -> str:
     parts = [
         f"{number} of {number + len(test[name])} rows of {name} are development rows, {len(test[name])} are evaluated"
-        for name, number in taken.items()
+        for name, number in num_development.items()
     ]
     return "; ".join(first_of(parts))
 
@@ -103,18 +103,19 @@ def _check_rows(name: str, rows: Any) -> None:
 
 def _split(dataset: Any, share: float, name: str) -> tuple[Any, Any]:
     """Splits an evaluation set into development rows and test rows."""
-    called, hint = f"eval_dataset[{name!r}]", f"Pass Objective(development_sets={{{name!r}: dataset}}) with own rows."
+    hint = f"Pass Objective(development_sets={{{name!r}: dataset}}) with own rows."
     if not isinstance(dataset, Sized) or is_iterable(dataset):
-        raise ValueError(f"{called} has no length, so no part of it can be set aside as development rows. {hint}")
+        text = f"[{name!r}] has no length, so no part of it can be set aside as development rows. {hint}"
+        raise wrong_value("eval_dataset", text, stream=name)
     num_development = round(share * len(dataset))
     if not 0 < num_development < len(dataset):
         raise InvalidValueError(
-            f"{called}: development_share={share} sets {num_development} of its {len(dataset)} "
+            f"eval_dataset[{name!r}]: development_share={share} sets {num_development} of its {len(dataset)} "
             f"row{'s' * (len(dataset) != 1)} aside as development rows; those and the test rows need one or more each."
             f" {hint}",
             option="development_share",
         )
-    order = ShuffledCursor(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
+    order = ShuffledOrder(Stream(name, dataset), _SPLIT_SEED).references(range(len(dataset)))
     return tuple(selected(dataset, np.sort(part)) for part in np.split(order, [num_development]))
 
 
@@ -145,7 +146,7 @@ class TargetRows:
         self._collator = collator_removing_columns(trainer, collator or trainer.data_collator, "evaluation")
         self.num_rows = len(rows)
         self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
-        self._cursor = ShuffledCursor(Stream(f"target {name}", rows), seed)
+        self._cursor = ShuffledOrder(Stream(f"target {name}", rows), seed)
 
     def micro_batches(self, positions: Int64Array, step: int, passes: AuxiliaryPasses) -> list[MicroBatch]:
         """Reads and collates rows, in micro-batches as large as those of steps.

@@ -1,14 +1,15 @@
 """Decisions from factors on the streams' losses, and decisions with changed weights."""
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 
 from mixer.policies.contract import Decision
 from mixer.policies.shared.shares import share_out
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.errors import wrong_value
+
+ActsOn = Literal["sampling", "loss"]
 
 
 def with_weights(decision: Decision, weights: FloatArray, active: BoolArray) -> Decision:
@@ -73,21 +74,6 @@ def in_batch(weights: FloatArray, additional: FloatArray | None) -> FloatArray:
         additional: `[num_streams]`: samples on top of the batch size; `None` for none.
     """
     return weights if additional is None else weights * (additional <= 0.0)
-
-
-def check_acts_on(name: str, acts_on: str) -> None:
-    """Refuses values other than `"sampling"` and `"loss"`.
-
-    Raises:
-        ValueError: For any other value.
-    """
-    if acts_on not in ("sampling", "loss"):
-        raise wrong_value(
-            name, f"must be 'sampling' (changes the samples) or 'loss' (changes the loss weights), got {acts_on!r}."
-        )
-
-
-ActsOn = Annotated[Literal["sampling", "loss"], check_acts_on]
 
 
 def with_mean_one(factors: FloatArray, active: BoolArray) -> FloatArray:

@@ -14,7 +14,7 @@ from transformers.utils import logging
 from mixer.checkpoint.choosing import checkpoint_at
 from mixer.checkpoint.lock import FolderLock
 from mixer.ledger.folder import open_ledger, read_description
-from mixer.mixture.cursors import ShuffledCursor
+from mixer.mixture.cursors import ShuffledOrder
 from mixer.policies import Fixed
 from mixer.tools.report.values import write_values
 from mixer.trainer.trainer import MixingTrainer
@@ -129,9 +129,9 @@ class _Part(TrainerCallback):
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Passes over the rows of earlier repeats, where that moves no end of a stream."""
         mixing = self._trainer.mixing
-        for cursor in mixing.planner.cursors:
-            if isinstance(cursor, ShuffledCursor) and cursor.end is None:
-                cursor.advance(self._repeat * self._steps * mixing.clock.batch_size)
+        for number, cursor in enumerate(mixing.planner.cursors):
+            if isinstance(cursor, ShuffledOrder) and mixing.planner.streams[number].end is None:
+                mixing.planner.positions[number] += self._repeat * self._steps * mixing.clock.batch_size
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ends the fork."""

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
+from mixer.tools.recipe.storage_options import without_credentials
 from mixer.utils.errors import InvalidValueError
-from mixer.utils.storage_options import without_credentials
 
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3

@@ -24,9 +24,9 @@ from mixer.tools.cli.command import Command
 from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, summaries
 from mixer.tools.recipe.early_names import check_names
 from mixer.tools.recipe.given import Given, check_recipe, given_in
+from mixer.tools.recipe.storage_options import without_values
 from mixer.tools.recipe.tiny import tiny
 from mixer.utils.hidden_names import hidden
-from mixer.utils.storage_options import without_values
 from mixer.utils.text import did_you_mean, print_lines
 
 INTERRUPTED = 130

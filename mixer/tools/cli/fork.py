@@ -11,7 +11,7 @@ from mixer.tools.cli.train import OVERWRITE, check_free, run_recipe, show_result
 from mixer.tools.console import only_json
 from mixer.tools.recipe.recipe import Recipe
 from mixer.trainer.trainer import MixingTrainer
-from mixer.utils.way_on import resumed_with
+from mixer.utils.resume_hint import resumed_with
 
 
 def fork() -> Command:

@@ -11,8 +11,8 @@ from yaml import YAMLError
 
 from mixer.tools.analysis.fit.constraints import Constraints
 from mixer.tools.analysis.fit.fit_target import parse_numbers
+from mixer.tools.recipe.yaml_files import load_yaml
 from mixer.utils.errors import InvalidValueError
-from mixer.utils.yaml_files import load_yaml
 
 _BY_NAME = "NAME=number,..."
 # By the option's name without dashes.

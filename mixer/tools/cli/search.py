@@ -35,12 +35,12 @@ from mixer.tools.cli.fit import show
 from mixer.tools.cli.mixtures import OPTIONS, constraints_of, how_to_train
 from mixer.tools.console import console, only_json, print_json, table_of
 from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.storage_options import without_credentials
+from mixer.tools.recipe.yaml_files import load_yaml
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
 from mixer.utils.quiet import without_warnings
 from mixer.utils.ranges import check_range
-from mixer.utils.storage_options import without_credentials
-from mixer.utils.yaml_files import load_yaml
 
 _LEAST_STEPS = 10
 _OPTIONS: dict[str, dict[str, Any]] = {

@@ -22,8 +22,8 @@ from mixer.tools.records.summary import summarise
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
+from mixer.utils.resume_hint import resumed_with
 from mixer.utils.text import print_lines
-from mixer.utils.way_on import resumed_with
 
 _RESUME = (
     "Resume from the newest complete checkpoint in training.output_dir; without one, start anew (auto) or stop with an "

@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from mixer.tools.recipe.fields import ARGUMENTS, CLASS, CLASS_KEYS, check_fields, unknown_field
+from mixer.tools.recipe.storage_options import STORAGE_OPTIONS, without_values
+from mixer.tools.recipe.yaml_files import TwiceError, load_yaml
 from mixer.utils.errors import ErrorFacts, InvalidValueError
-from mixer.utils.storage_options import STORAGE_OPTIONS, without_values
-from mixer.utils.yaml_files import TwiceError, load_yaml
 
 
 @dataclass

@@ -14,10 +14,10 @@ from jsonargparse import ArgumentParser
 from mixer.policies.contract import Unit
 from mixer.policies.registry import policy_classes
 from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.storage_options import STORAGE_OPTIONS
+from mixer.tools.recipe.yaml_files import load_yaml
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.nested import Field, flat
-from mixer.utils.storage_options import STORAGE_OPTIONS
-from mixer.utils.yaml_files import load_yaml
 
 # Training arguments that do not change what is trained: the run's folder, its logging and its data loading.
 _IGNORED = (

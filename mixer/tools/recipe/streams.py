@@ -17,11 +17,11 @@ from mixer.tools.recipe.data.formats.dialogue import shapes_in
 from mixer.tools.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.validation import Validation
+from mixer.tools.recipe.storage_options import hidden_values, without_values
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.hidden_names import hidden
 from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_range
-from mixer.utils.storage_options import hidden_values, without_values
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
 # Fields of the data; all others are passed on to `Stream`.

@@ -14,16 +14,6 @@ from tests.refusals import refused
 
 
 class TestWrite:
-    @given(value=st.floats(allow_nan=False, allow_infinity=False))
-    def test_what_is_written_is_read_to_the_bit(self, tmp_path_factory: pytest.TempPathFactory, value: float) -> None:
-        folder = tmp_path_factory.getbasetemp() / "of" / "its own"
-        content = {"a": [1, 2.5, None], "b": {"c": "é", "d": True}, "value": value}
-        write_json(folder / STATE_FILE, content)
-        found = read_state(folder)
-        assert found == content
-        assert found["value"].hex() == value.hex()
-        assert [path.name for path in folder.iterdir()] == [STATE_FILE]
-
     def test_what_cannot_be_written_leaves_the_old_file_whole(self, tmp_path, monkeypatch) -> None:
         def crash(descriptor: int) -> None:
             raise OSError("no space left on device")

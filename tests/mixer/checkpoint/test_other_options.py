@@ -42,19 +42,6 @@ def resumed(folder: Path, checkpoint: Path, **changes: Any) -> MixingTrainer:
     return train(folder, resume=checkpoint, **{**SAVED, "max_steps": 3, "save_strategy": "no", **changes})
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"gradient_accumulation_steps": 1}, {"per_device_train_batch_size": 4}, {"gradient_accumulation_steps": 4}],
-)
-def test_another_total_batch_size_is_refused_with_its_parts(tmp_path: Path, checkpoint: Path, changes: Any) -> None:
-    own = {**SAVED, **changes}
-    total = own["per_device_train_batch_size"] * own["gradient_accumulation_steps"]
-    with pytest.raises(ValueError, match=f"batch_size was 16 .*gradient_accumulation_steps=.* is {total} now.*inexact"):
-        resumed(tmp_path, checkpoint, **changes)
-    trainer = resumed(tmp_path, checkpoint, allow_inexact=True, **changes)
-    assert trainer.ledger.to_pandas().groupby("step")["count"].sum().tolist() == [total]
-
-
 def with_a(**options: Any) -> dict[str, Any]:
     streams = three_streams()
     return {**streams, "a": Stream("a", streams["a"], **options)}

@@ -1,10 +1,8 @@
 """Runs that are killed at some instant and go on are the runs that were never killed, to the bit."""
 
 import json
-import os
 import random
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from transformers import (
 from mixer import LossChange, MixingTrainer, schedules
 from mixer.checkpoint import checkpoint_files
 from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete, find_problem, list_checkpoints
-from mixer.checkpoint.choosing import newest_complete
+from mixer.checkpoint.choosing import as_request, newest_complete
 from mixer.trainer import save
 from tests.helpers import On, Tokens, _bert_config, arguments, three_streams, weights_of
 from tests.refusals import refused
@@ -230,28 +228,6 @@ def test_the_end_of_an_epoch_that_was_left_is_caught_up_with_once(tmp_path: Path
         assert_same(go_on(build(folder, "epochs")), end)
 
 
-def test_a_killed_process_leaves_what_a_run_can_go_on_from(tmp_path: Path, whole: Whole) -> None:
-    write = torch.save
-
-    def torn(value: Any, path: Any, **options: Any) -> None:
-        write(value, path, **options)
-        if "checkpoint-8" in str(path) and "optimizer" in str(path):
-            os.truncate(path, 100)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    process = os.fork()
-    if not process:
-        try:
-            torch.save = torn
-            build(tmp_path).train()
-        finally:
-            os._exit(1)
-    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
-    trainer = build(tmp_path)
-    assert str(trainer.newest_checkpoint()).endswith("checkpoint-4")
-    assert_same(go_on(trainer), whole("steps")[0])
-
-
 def _write(folder: Path, step: int, is_complete: bool = True) -> Path:
     checkpoint = folder / f"checkpoint-{step}"
     checkpoint.mkdir()
@@ -317,30 +293,22 @@ def test_no_message_advises_what_loses_a_run(tmp_path: Path) -> None:
             build(tmp_path / "run").train(resume_from_checkpoint=resume)
 
 
-@pytest.mark.parametrize(("text", "resumes"), [("True", True), ("true", True), ("False", False)])
-def test_the_text_of_a_truth_value_is_one(text: str, resumes: bool, tmp_path: Path) -> None:
+def test_the_text_of_a_truth_value_is_one(tmp_path: Path) -> None:
     """`HfArgumentParser` gives text: `--resume_from_checkpoint True`."""
-    command = ["--output_dir", str(tmp_path), "--resume_from_checkpoint", text]
+    command = ["--output_dir", str(tmp_path), "--resume_from_checkpoint", "True"]
     (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(command)
     build(tmp_path, max_steps=4).train()
-    seen: list[int] = []
-    trainer = build(
-        tmp_path, max_steps=5, callbacks=[On(train_begin=lambda state, **_: seen.append(state.global_step))]
-    )
+    trainer = build(tmp_path, max_steps=5)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    assert seen == [4 if resumes else 0]
+    assert trainer.ledger.clock()["step"].tolist() == [1, 2, 3, 4, 5]
+    assert [as_request(text) for text in ("true", "False", "run", None)] == [True, False, "run", None]
 
 
-def test_a_new_run_in_the_same_folder_is_told_what_it_supersedes(tmp_path: Path, caplog: Any) -> None:
-    for is_second in (False, True):
-        with caplog.at_level("WARNING"):
-            build(tmp_path, max_steps=4).train()
-        assert ("checkpoint-4" in caplog.text) == is_second
-
-
-def test_a_new_run_in_the_same_folder_supersedes_the_old_checkpoints(tmp_path: Path, whole: Whole) -> None:
+def test_a_new_run_in_the_same_folder_supersedes_the_old_checkpoints(tmp_path, whole, caplog) -> None:
     build(tmp_path, seed=1).train()
+    assert "checkpoint-10" not in caplog.text
     _kill(tmp_path, "steps", 20, resume=None)
+    assert "checkpoint-10" in caplog.text
     found = newest_complete(tmp_path)
     assert found.checkpoint is None
     with refused("resume_from_checkpoint"):

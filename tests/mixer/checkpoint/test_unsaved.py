@@ -119,7 +119,7 @@ def test_a_file_system_that_does_not_sync_is_told_once(kinds: set[str], tmp_path
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     monkeypatch.setattr("mixer.utils.files.os.fsync", refuse)
-    monkeypatch.setattr("mixer.utils.files.told_no_sync", set())
+    monkeypatch.setattr("mixer.utils.files.warned_no_sync", set())
     with pytest.warns(UserWarning, match="does not sync") as warned:
         build(tmp_path).train()
     said = [str(one.message) for one in warned if "does not sync" in str(one.message)]

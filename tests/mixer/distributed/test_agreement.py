@@ -37,7 +37,7 @@ def test_a_group_of_its_own_ends_with_the_agreement_and_no_other_one(is_ended_be
 @pytest.mark.usefixtures("one_rank")
 def test_what_is_given_to_a_collective_is_held_and_nobody_else_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    monkeypatch.setattr(module, "held_until_let_go", lambda *sent: held.extend(one.data_ptr() for one in sent))
+    monkeypatch.setattr(module, "keep_while_in_flight", lambda *sent: held.extend(one.data_ptr() for one in sent))
     rank_sync, values = RankSync(2), torch.ones(2)
     total, summed = rank_sync.all_reduce_sum(np.array([3])), rank_sync.add_up(values)
     told = rank_sync.broadcast(b"abc")

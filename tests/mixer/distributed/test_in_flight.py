@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from mixer.distributed import collectives as in_flight
-from mixer.distributed.collectives import held_until_let_go, wait_until_let_go
+from mixer.distributed.collectives import keep_while_in_flight, wait_while_in_flight
 
 
 def _send(kept: list[Tensor]) -> None:
     message = torch.zeros(3)
     kept.append(message)
-    held_until_let_go(message)
+    keep_while_in_flight(message)
 
 
 def test_what_a_thread_has_is_held_and_the_end_waits_for_it_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,11 +27,11 @@ def test_what_a_thread_has_is_held_and_the_end_waits_for_it_but_not_for_ever(mon
     assert len(in_flight._sent) == 1
     thread = threading.Timer(0.05, kept.clear)
     thread.start()
-    wait_until_let_go()
+    wait_while_in_flight()
     assert not kept
     assert not in_flight._sent
     thread.join()
     monkeypatch.setattr(in_flight, "_MOST_SECONDS", 0.01)
     _send(kept)
-    wait_until_let_go()
+    wait_while_in_flight()
     assert len(in_flight._sent) == 1

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
 from mixer import GradientAggregation
 from mixer.gradients.conflict import NAMES, Aggregator
@@ -62,27 +61,6 @@ def test_orthogonal_gradients_of_one_length_are_added_up(name: str, num_streams:
         np.testing.assert_allclose(weigh(name, factor * (rows @ rows.T)), whole, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["pcgrad", "upgrad"])
-@given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
-@settings(max_examples=20)
-def test_streams_that_agree_are_added_up(name: str, seed: int, num_streams: int) -> None:
-    rows = np.random.default_rng(seed).uniform(0.1, 1.0, (num_streams, 8))
-    np.testing.assert_allclose(weigh(name, rows @ rows.T), np.ones(num_streams), atol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["upgrad", "mgda"])
-@given(seed=st.integers(0, 10_000), num_streams=st.integers(2, 5))
-@settings(max_examples=6)
-def test_no_stream_loses(name: str, seed: int, num_streams: int) -> None:
-    generator = np.random.default_rng(seed)
-    rows = generator.normal(size=(num_streams, 9)) * np.exp(generator.normal(size=(num_streams, 1)))
-    gramian = rows @ rows.T
-    weights = weigh(name, gramian)
-    # What torchjd adds to the diagonal for upgrad, and where it stops in mgda.
-    slack = {"upgrad": 1.001e-4 * np.trace(gramian) * weights, "mgda": 2e-3 * num_streams * gramian.diagonal()}
-    assert (gramian @ weights >= -slack[name]).all()
-
-
 def test_random_order_is_of_the_key_and_leaves_the_global_generators() -> None:
     rows = np.random.default_rng(0).normal(size=(6, 4))
     aggregator = Aggregator("pcgrad", 6)
@@ -92,15 +70,6 @@ def test_random_order_is_of_the_key_and_leaves_the_global_generators() -> None:
     assert len({tuple(weights) for weights in drawn}) == 3
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
-
-
-def test_a_description_is_of_what_is_set_however_it_was_given() -> None:
-    def description(given: Any) -> str:
-        return Aggregator(given, 2).description
-
-    assert description("pcgrad") == description(torchjd.PCGrad())
-    assert description("cagrad") == description(torchjd.CAGrad(c=0.4))
-    assert description("cagrad") != description(torchjd.CAGrad(c=0.2))
 
 
 def own(values: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -120,14 +120,13 @@ def test_a_resumed_run_has_what_an_unbroken_one_has_and_only_the_writer_writes(t
     assert not (tmp_path / "other").exists()
 
 
-class TestBegin:
-    def test_a_new_run_keeps_the_old_ledgers_beside_its_own(self, tmp_path: Path) -> None:
-        for last in (1, 2, 3):
-            ledger = started(tmp_path / "ledger")
-            record(ledger, *range(1, last + 1))
-            ledger.finish()
-        ledger.begin(None, {})  # of the same process
-        record(ledger, 1)
-        assert steps_of(ledger) == [1]
-        old = [steps_of(Ledger(tmp_path / f"ledger-{number}")) for number in (1, 2, 3)]
-        assert old == [[1], [1, 2], [1, 2, 3]]
+def test_a_new_run_keeps_the_old_ledgers_beside_its_own(tmp_path: Path) -> None:
+    for last in (1, 2, 3):
+        ledger = started(tmp_path / "ledger")
+        record(ledger, *range(1, last + 1))
+        ledger.finish()
+    ledger.begin(None, {})  # of the same process
+    record(ledger, 1)
+    assert steps_of(ledger) == [1]
+    old = [steps_of(Ledger(tmp_path / f"ledger-{number}")) for number in (1, 2, 3)]
+    assert old == [[1], [1, 2], [1, 2, 3]]

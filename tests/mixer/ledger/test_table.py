@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 
 from mixer.ledger.append_table import Table
 from mixer.utils.files import WriteError
-from tests.refusals import refused
 
 SCHEMA = pa.schema({"step": pa.int64(), "name": pa.string(), "value": pa.float64()})
 LISTS = pa.schema({"step": pa.int64(), "row": pa.list_(pa.float64())})
@@ -68,17 +67,6 @@ class TestRead:
         assert table.read(["value", "name"]).column_names == ["value", "name"]
         assert table.read(["name"]).to_pydict() == {"name": ["a", "é", "a", "b"]}
 
-    @pytest.mark.parametrize("damage", [b"", b"PAR1", b"garbage" * 100])
-    def test_a_damaged_part_is_named(self, tmp_path: Path, damage: bytes) -> None:
-        table = make_table(tmp_path)
-        for step in (1, 2):
-            append(table, step).seal()
-        parts_of(tmp_path)[0].write_bytes(damage)
-        with refused("part-000000.parquet"):
-            table.read()
-        parts_of(tmp_path)[0].unlink()
-        assert steps_of(table) == [2]
-
     @settings(max_examples=30)
     @given(
         actions=st.lists(st.sampled_from(["append", "flush", "seal", "close", "read", "reopen"]), max_size=25),
@@ -99,37 +87,28 @@ class TestRead:
         assert steps_of(table) == list(range(1, step + 1))
 
 
-class TestLists:
-    @settings(max_examples=30)
-    @given(
-        pieces=st.lists(
-            st.integers(0, 3).flatmap(
-                lambda width: st.lists(st.lists(st.floats(), min_size=width, max_size=width), min_size=1, max_size=3)
-            ),
-            max_size=4,
+@settings(max_examples=30)
+@given(
+    pieces=st.lists(
+        st.integers(0, 3).flatmap(
+            lambda width: st.lists(st.lists(st.floats(), min_size=width, max_size=width), min_size=1, max_size=3)
         ),
-        ending=st.sampled_from(["flush", "seal"]),
-    )
-    def test_lists_of_any_length_and_nan_come_back_as_they_were(self, tmp_path_factory, pieces, ending) -> None:
-        folder = tmp_path_factory.mktemp("table")
-        table = Table(folder, LISTS, flush_interval_seconds=NEVER)
-        for step, piece in enumerate(pieces):
-            table.append({"step": [step] * len(piece), "row": np.array(piece)})
-        getattr(table, ending)()
-        read = Table(folder, LISTS).read()
-        assert (read.schema, read.column("row").null_count) == (LISTS, 0)
-        np.testing.assert_equal(read.column("row").to_pylist(), [row for piece in pieces for row in piece])
+        max_size=4,
+    ),
+    ending=st.sampled_from(["flush", "seal"]),
+)
+def test_lists_of_any_length_and_nan_come_back_as_they_were(tmp_path_factory, pieces, ending) -> None:
+    folder = tmp_path_factory.mktemp("table")
+    table = Table(folder, LISTS, flush_interval_seconds=NEVER)
+    for step, piece in enumerate(pieces):
+        table.append({"step": [step] * len(piece), "row": np.array(piece)})
+    getattr(table, ending)()
+    read = Table(folder, LISTS).read()
+    assert (read.schema, read.column("row").null_count) == (LISTS, 0)
+    np.testing.assert_equal(read.column("row").to_pylist(), [row for piece in pieces for row in piece])
 
 
 class TestOtherProcess:
-    def test_the_tail_is_read_while_it_is_written(self, tmp_path: Path) -> None:
-        table, reader = append(make_table(tmp_path), 1, 2), make_table(tmp_path)
-        assert steps_of(reader) == []
-        table.flush()
-        assert steps_of(reader) == [1, 2]
-        append(Table(tmp_path / "at once", SCHEMA, flush_interval_seconds=0.0), 1)
-        assert steps_of(make_table(tmp_path / "at once")) == [1]
-
     def test_rows_that_gather_in_memory_are_bounded_however_fast_they_come(self, tmp_path: Path) -> None:
         table, names = make_table(tmp_path, rows_per_part=10**9), tuple(str(number) for number in range(1_000))
         most_waiting = 0
@@ -212,23 +191,22 @@ class TestSeal:
         assert steps_of(resumed) == list(range(1, 9))
 
 
-class TestTruncate:
-    @pytest.mark.parametrize("rows_per_part", [2, 6, 1_000])
-    def test_the_rows_up_to_the_step_stay(self, tmp_path: Path, rows_per_part: int) -> None:
-        for last in (0, 1, 3, 4, 7, 8):
-            table = flushed(tmp_path / str(last), *range(1, 8), rows_per_part=rows_per_part)
-            table.truncate(last)
-            left = list(range(1, min(last, 7) + 1))
-            assert steps_of(table) == left
-            assert steps_of(append(table, 99)) == [*left, 99]
-            assert steps_of(make_table(tmp_path / str(last))) == steps_of(table)
-        for num_left in (0, 2, 9):  # of the last step
-            table = make_table(tmp_path / f"{num_left} left", rows_per_part // 2)
-            for step in (1, 2, 2, 2, 3):
-                append(table, step, names=("a",)).flush()
-            for _ in range(2):  # cut short after any part, it is done again
-                table.truncate(2, num_left)
-            assert table.read()["step"].to_pylist() == [1, *[2] * min(num_left, 3)]
+@pytest.mark.parametrize("rows_per_part", [2, 6, 1_000])
+def test_the_rows_up_to_the_step_stay(tmp_path: Path, rows_per_part: int) -> None:
+    for last in (0, 1, 3, 4, 7, 8):
+        table = flushed(tmp_path / str(last), *range(1, 8), rows_per_part=rows_per_part)
+        table.truncate(last)
+        left = list(range(1, min(last, 7) + 1))
+        assert steps_of(table) == left
+        assert steps_of(append(table, 99)) == [*left, 99]
+        assert steps_of(make_table(tmp_path / str(last))) == steps_of(table)
+    for num_left in (0, 2, 9):  # of the last step
+        table = make_table(tmp_path / f"{num_left} left", rows_per_part // 2)
+        for step in (1, 2, 2, 2, 3):
+            append(table, step, names=("a",)).flush()
+        for _ in range(2):  # cut short after any part, it is done again
+            table.truncate(2, num_left)
+        assert table.read()["step"].to_pylist() == [1, *[2] * min(num_left, 3)]
 
 
 @pytest.mark.parametrize("kind", ["tail", "part"])

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from mixer import Stream, Uniform
 from mixer.loading.batching import MicroBatchOptions
+from mixer.loading.collate import Collation
 from mixer.loading.iterable.feed import Feed
 from mixer.loading.iterable.source import RowSource
 from mixer.loading.loaded_step import StepBatch
@@ -100,7 +101,9 @@ def make_loader(
 
     feed = Feed(sources, mixing, rendezvous, world_size)
     parts = [stream.dataset for stream in streams]
-    return MixingLoader(mixing, parts, collate, rank, world_size, MicroBatchOptions(3), feed=feed)
+    return MixingLoader(
+        mixing, parts, Collation(collate, mixing.names), rank, world_size, MicroBatchOptions(3), feed=feed
+    )
 
 
 def outcomes_of(

@@ -12,16 +12,15 @@ from tests.refusals import refused
 
 
 def _collation(own: dict[int, StreamSpecifics], collator: Any = None, seed: int = 0, rank: int = 0) -> Collation:
-    return Collation(
-        collator or _make(torch.tensor), None, seed, rank, False, own, ("first", "second", "third", "fourth")
-    )
+    names = ("first", "second", "third", "fourth")
+    return Collation(collator or _make(torch.tensor), names, seed=seed, rank=rank, specifics=own)
 
 
 def _make(answer: Callable[[list[Any]], Any]) -> Callable[[list[Any]], dict[str, Any]]:
     return lambda samples: {"x": answer(samples)}
 
 
-_LOADED = Loaded(Samples(None, [1, 2, 3, 4]))
+_LOADED = Loaded(Samples(None, [1, 2, 3, 4]).references(4))
 
 
 def test_a_stream_has_its_own_collator_and_task() -> None:
@@ -35,8 +34,8 @@ def test_a_stream_has_its_own_collator_and_task() -> None:
 
 def test_columns_go_to_a_collator_of_ones_own_as_samples() -> None:
     own = StreamSpecifics(_make(lambda samples: [int(sample["x"]) for sample in samples]))
-    loaded = Loaded(Samples({"x": torch.arange(4)}))
-    collation = Collation(None, lambda columns: {"stacked": columns["x"]}, 0, 0, False, {1: own})
+    loaded = Loaded(Samples({"x": torch.arange(4)}).references(4))
+    collation = Collation(None, ("a", "b"), lambda columns: {"stacked": columns["x"]}, specifics={1: own})
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 0)["stacked"].tolist() == [2, 0]
     assert collation.collate(loaded, np.array([2, 0]), 0, 0, 1)["x"] == [2, 0]
 

@@ -59,7 +59,7 @@ def test_loss_weights_come_with_micro_batches_of_one_stream() -> None:
     streams = [Stream(f"s{k}", Noisy(k, n), loss_weight=1.0 + k) for k, n in enumerate(LENGTHS)]
     batch = next(iter(MixingDataLoader(streams, 9, collate_fn=masking_collator, micro_batch_size=64)))
     assert [set(micro.stream_ids) for micro in batch] == [{0}, {1}, {2}]
-    with pytest.raises(ValueError, match=r"a stream.s loss_weight, weights losses by stream.*set micro_batch_size"):
+    with refused("micro_batch_size"):
         next(iter(MixingDataLoader(streams, 9, collate_fn=masking_collator)))
 
 
@@ -73,17 +73,12 @@ def test_samples_are_collated_as_a_data_loader_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"micro_batch_size": 0}, ValueError, "micro_batch_size must be at least 1 sample, got 0"),
-        ({"num_workers": -1}, ValueError, "num_workers must be 0 or more, got -1"),
-        ({"prefetch_factor": 0}, ValueError, "prefetch_factor must be at least 1"),
-        ({"persistent_workers": True}, ValueError, "persistent_workers=True needs workers"),
-    ],
+    ("option", "given"),
+    [("micro_batch_size", 0), ("num_workers", -1), ("prefetch_factor", 0), ("persistent_workers", True)],
 )
-def test_bad_input_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        MixingDataLoader(**{"data": range(9), "batch_size": 4, **options})
+def test_bad_input_is_refused(option: str, given: Any) -> None:
+    with refused(option):
+        MixingDataLoader(**{"data": range(9), "batch_size": 4, option: given})
 
 
 def test_columns_that_only_some_streams_have_are_not_lost() -> None:

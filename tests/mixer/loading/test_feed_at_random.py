@@ -77,16 +77,3 @@ def test_ranks_do_the_same_whatever_each_has_left_and_go_on_from_anywhere(case: 
     for k in range(len(case.streams)):
         for (_, first), (_, second), (_, all_of_them) in zip(before, after, whole, strict=True):
             assert rows_of(first, k) + rows_of(second, k) == rows_of(all_of_them, k)
-
-
-@pytest.mark.parametrize(("world_size", "length", "num_passes"), [(1, 9, 3), (2, 5, 2), (3, 7, 1), (4, 9, 3)])
-def test_every_row_of_the_last_pass_is_given_or_counted(world_size: int, length: int, num_passes: int) -> None:
-    case = _Case(((False, 50, None), (True, length, num_passes)), world_size, 5)
-    ranks = run_ranks(case.make_streams, world_size, 30, batch_size=5)
-    given = np.bincount([row for _, batches in ranks for row in rows_of(batches, 1)], minlength=length)
-    undelivered = int(ranks[0][0].mixing.planner.undelivered[1])
-    assert given.sum() + undelivered == length * num_passes
-    assert given.max() <= num_passes
-    ((loader, _),) = run_ranks(lambda: [Stream("rows", Rows(length), max_epochs=num_passes)], 1, 100)
-    assert loader.mixing.is_exhausted
-    assert loader.mixing.seen.tolist() == [length * num_passes]

@@ -11,7 +11,7 @@ from transformers import Trainer
 
 from mixer import LossChange, MixingTrainer, Stream, Uniform
 from mixer.loading.batching import MicroBatchCap, MicroBatchOptions, Splitting, split_by_tokens
-from mixer.loading.collate import Loaded, Samples
+from mixer.loading.collate import Collation, Loaded, Samples
 from mixer.loading.lengths import Lengths, deal_by_length, sort_by_length
 from mixer.loading.loaded_step import StepBatch
 from mixer.loading.loader import MixingLoader
@@ -118,7 +118,7 @@ def _loader(rank: int = 0, world_size: int = 1, has_column: bool = False, **opti
     streams = [Stream(f"s{number}", source) for number, source in enumerate(sources)]
     mixing = Mixing(Planner(streams, seed=0), Uniform(), Clock(24, 95, Budget(epochs=2)))
     options = {"max_samples": 4, "lengths": Lengths(sources), **options}
-    return MixingLoader(mixing, sources, _pad, rank, world_size, micro_batches=MicroBatchOptions(**options))
+    return MixingLoader(mixing, sources, Collation(_pad, mixing.names), rank, world_size, MicroBatchOptions(**options))
 
 
 def _first(loader: MixingLoader, by_stream: bool = False, keeps_samples: bool = False) -> StepBatch:
@@ -193,13 +193,13 @@ class TestLoader:
 def test_a_length_is_that_of_its_column_or_else_of_the_input(lengths: Any, samples: Any, expected: list[int]) -> None:
     count = len(expected)
     share = [StreamShare(0, range(count), np.arange(count))]
-    assert lengths.measure(share, Loaded(samples)).tolist() == expected
+    assert lengths.measure(share, Loaded(samples.references(count))).tolist() == expected
 
 
 def test_samples_without_a_length_and_a_token_budget_that_is_none_are_refused() -> None:
     lengths = Lengths([range(3)], "length", "pixels")
     with refused("length_column_name"):
-        lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}])))
+        lengths.measure([StreamShare(0, range(1), np.arange(1))], Loaded(Samples(None, [{"a": 1}]).references(1)))
     for value in (0, True, 1.5):
         with refused("max_tokens_per_micro_batch", kind=(ValueError, TypeError)):
             check_micro_batch(None, value)

@@ -26,44 +26,43 @@ def hits_and_misses(loader: Any) -> list[tuple[int, int]]:
     return [loader.hits_and_misses for _ in batches_of(loader)]
 
 
-class TestSamples:
-    @settings(max_examples=25)
-    @given(
-        world_size=st.integers(1, 4),
-        sizes=st.fixed_dictionaries({"batch_size": st.integers(1, 30), "micro_batch_size": st.integers(1, 9)}),
-        policy=st.integers(0, 99).map(Wandering),
-        num_workers=st.integers(1, 3),
-        prefetch_factor=st.integers(1, 4),
-        flags=st.tuples(st.booleans(), st.booleans()),
-        data=st.data(),
-    )
-    def test_whatever_is_predicted_they_are_those_without_workers(
-        self, world_size, sizes, policy, num_workers, prefetch_factor, flags, data
-    ) -> None:
-        rank, (is_persistent, by_stream) = data.draw(st.integers(0, world_size - 1)), flags
-        fields = {"rank": rank, "world_size": world_size, "num_epochs": 2, "policy": policy, **sizes}
-        ahead = make_loader(num_workers, prefetch_factor=prefetch_factor, persistent_workers=is_persistent, **fields)
-        plain = make_loader(**fields)
-        ahead.by_stream = plain.by_stream = by_stream
-        for mine, theirs in zip(batches_of(ahead, 15), batches_of(plain, 15), strict=True):
-            assert contents(mine) == contents(theirs)
-            assert mine.plan.staleness == 0
-            assert sum(ahead.hits_and_misses) == sum(len(m.stream_ids) for m in mine.micro_batches if not m.is_padding)
-            assert plain.hits_and_misses == (0, 0)
+@settings(max_examples=25)
+@given(
+    world_size=st.integers(1, 4),
+    sizes=st.fixed_dictionaries({"batch_size": st.integers(1, 30), "micro_batch_size": st.integers(1, 9)}),
+    policy=st.integers(0, 99).map(Wandering),
+    num_workers=st.integers(1, 3),
+    prefetch_factor=st.integers(1, 4),
+    flags=st.tuples(st.booleans(), st.booleans()),
+    data=st.data(),
+)
+def test_whatever_is_predicted_they_are_those_without_workers(
+    world_size, sizes, policy, num_workers, prefetch_factor, flags, data
+) -> None:
+    rank, (is_persistent, by_stream) = data.draw(st.integers(0, world_size - 1)), flags
+    fields = {"rank": rank, "world_size": world_size, "num_epochs": 2, "policy": policy, **sizes}
+    ahead = make_loader(num_workers, prefetch_factor=prefetch_factor, persistent_workers=is_persistent, **fields)
+    plain = make_loader(**fields)
+    for loader in (ahead, plain):
+        split(loader, by_stream=by_stream)
+    for mine, theirs in zip(batches_of(ahead, 15), batches_of(plain, 15), strict=True):
+        assert contents(mine) == contents(theirs)
+        assert mine.plan.staleness == 0
+        assert sum(ahead.hits_and_misses) == sum(len(m.stream_ids) for m in mine.micro_batches if not m.is_padding)
+        assert plain.hits_and_misses == (0, 0)
 
 
-class TestHits:
-    @pytest.mark.parametrize(
-        ("world_size", "by_stream", "num_jobs"), [(1, False, 1), (2, False, 8), (3, True, 2), (5, True, 1)]
-    )
-    def test_with_constant_weights_all_but_the_first_step_hit(self, world_size, by_stream, num_jobs) -> None:
-        for rank in range(world_size):
-            policy = Fixed([3.0, 2.0, 1.3])
-            loader = make_loader(num_jobs, rank, world_size, policy=policy, prefetch_factor=1, persistent_workers=True)
-            split(loader, by_stream=by_stream)
-            first, *others = hits_and_misses(loader)
-            assert first[0] == 0
-            assert [misses for _, misses in others] == [0] * len(others)
+@pytest.mark.parametrize(
+    ("world_size", "by_stream", "num_jobs"), [(1, False, 1), (2, False, 8), (3, True, 2), (5, True, 1)]
+)
+def test_with_constant_weights_all_but_the_first_step_hit(world_size, by_stream, num_jobs) -> None:
+    for rank in range(world_size):
+        policy = Fixed([3.0, 2.0, 1.3])
+        loader = make_loader(num_jobs, rank, world_size, policy=policy, prefetch_factor=1, persistent_workers=True)
+        split(loader, by_stream=by_stream)
+        first, *others = hits_and_misses(loader)
+        assert first[0] == 0
+        assert [misses for _, misses in others] == [0] * len(others)
 
 
 class TestWork:

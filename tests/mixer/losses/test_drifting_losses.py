@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 from transformers import TrainerCallback
 
-from tests.losses import hard_half, log_mean_exp, padded, ragged, small_model, token_mean
+from tests.losses import hard_half, padded, ragged, small_model, token_mean
 from tests.mixer.trainer.runs import train
 
 _ROWS = ragged(24, 1)
@@ -36,18 +36,6 @@ def _told(folder: Path, loss: Any, caplog: pytest.LogCaptureFixture, **changes: 
     train(folder, small_model(1e-4), train_dataset=data, batch_size=12, compute_loss_func=loss, **own)
     messages = [record.getMessage() for record in caplog.records]
     return [message for message in messages if "cannot be seen" in message]
-
-
-@pytest.mark.parametrize("loss", [hard_half, pytest.param(log_mean_exp, marks=pytest.mark.full)])
-def test_they_are_told_once(loss: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert not _told(tmp_path / "first", loss, caplog, max_steps=1)  # it looks like a mean
-    said = _told(tmp_path / "run", loss, caplog)
-    assert len(said) == 1
-    assert loss.__name__ in said[0]
-
-
-def test_a_mean_stays_a_mean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert not _told(tmp_path, token_mean, caplog)
 
 
 def test_a_late_term_is_told_in_the_next_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

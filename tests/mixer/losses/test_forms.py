@@ -17,7 +17,6 @@ from tests.mixer.forms import (
     KINDS,
     NAMES,
     assert_by_hand,
-    assert_logged,
     gradients_by_stream,
     logged,
     means_by_hand,
@@ -175,26 +174,6 @@ def test_columns_that_show_only_in_the_run_are_not_lost(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"only some have \['token_type_ids'\]") as error:
         train(tmp_path, "bert-classifier", train_dataset=data, mixing="Uniform", batch_size=4)
     assert any("set data_collator on a Stream" in note for note in error.value.__notes__)
-
-
-def test_pcgrad_projects_the_streams_own_gradients(tmp_path: Path) -> None:
-    names = ["topic", "stars"]
-    streams = task_streams(names, stars={"loss_weight": 2.0})
-    trainer = trained(tmp_path, multi_task(), streams, conflict="pcgrad", args={"max_steps": 6})
-    num_conflicts = 0
-    steps = zip(trainer.recorder.gradients, trainer.batches, logged(trainer), strict=True)
-    for gradient, (batch, model), entry in steps:
-        means = means_by_hand(batch, model, names)
-        shares = shares_by_hand(batch, means)
-        one, other = gradients_by_stream(model, means, 2)
-        one, other = shares[0] * one, 2.0 * shares[1] * other
-        product = one @ other
-        if product < 0:
-            num_conflicts += 1
-            one, other = one - product / (other @ other) * other, other - product / (one @ one) * one
-        torch.testing.assert_close(gradient, one + other, rtol=1e-6, atol=1e-9)
-        assert_logged(entry, batch, means, names)
-    assert num_conflicts
 
 
 EXACT: dict[str, Any] = {"mode": "exact", "exact_accumulate": True}

@@ -205,9 +205,8 @@ def test_micro_batches_in_turns_hold_every_sample_once(counts: list[int], world_
         cutter = MicroBatcher(MicroBatchOptions(max_samples), rank, world_size)
         share = cutter.share(planner, plan, are_alone)
         ids, positions = ids_of(share), positions_of(share)
-        order, slices = cutter.split(
-            plan, share, ids, Loaded(Samples(None, ids)), are_alone, MicroBatchCap(max_samples)
-        )
+        loaded = Loaded(Samples(None, ids).references(len(ids)))
+        order, slices = cutter.split(plan, share, ids, loaded, are_alone, MicroBatchCap(max_samples))
         assert order is not None
         num_micro_batches.add(len(slices))
         for cut in slices:

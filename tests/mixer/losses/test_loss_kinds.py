@@ -97,20 +97,6 @@ def test_gradient_is_the_one_of_the_whole_batch(tmp_path: Path, name: str, per_d
     assert trainer.ledger.clock()["loss"].iloc[0] == pytest.approx(whole, rel=1e-5)
 
 
-def test_a_loss_without_rows_is_told_by_stream_from_the_second_step_on(tmp_path: Path) -> None:
-    for declared in ("mean", None):
-        _, trainer = _run(
-            tmp_path / str(declared),
-            4,
-            LOSSES["focal, mean over tokens"][0],
-            cuts=[7],
-            max_steps=2,
-            loss_reduction=declared,
-        )
-        assert trainer.ledger.to_pandas().groupby("step")["loss"].count().tolist() == [0, 2]
-        assert trainer._parts.run.splitting.by_stream
-
-
 @pytest.mark.parametrize("name", [name for name, (_, is_exact) in LOSSES.items() if not is_exact])
 def test_other_losses_are_named_once_and_computed(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     loss = LOSSES[name][0]

@@ -13,21 +13,14 @@ from mixer import MixingTrainer, Stream
 from mixer.models.inputs import check_columns, heads_of, takes_task
 from tests.helpers import Tokens, build_model
 from tests.mixer.forms import HEADS, multi_task, task_streams
-from tests.mixer.measurements.test_probed_numbers import Opaque
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 _KIND = "sequence-classification"
 
 
 def _trainer(folder: Path, streams: Any, model: Any = "bert-classifier", **options: Any) -> MixingTrainer:
     return make(folder, model, **options.pop("args", {}), train_dataset=streams, **options)
-
-
-def test_columns_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    bad = [{**row, "words": row["input_ids"]} for row in Tokens(6, 1, _KIND).rows]
-    message = r"Stream 'bad': its samples have the columns \['words'\], which Opaque.forward do"
-    with pytest.raises(ValueError, match=message):
-        _trainer(tmp_path, {"good": Tokens(6, 1, _KIND), "bad": bad}, Opaque(), args={"remove_unused_columns": False})
 
 
 def _from_images(batch: dict[str, Any]) -> dict[str, Any]:
@@ -111,22 +104,18 @@ def test_smoothing_is_for_classes_alone(tmp_path: Path, head: str) -> None:
     _trainer(tmp_path, streams, multi_task(), args=args).train()
 
 
-_FUNCTION, _NAMES = "must be a function or None, got", "must be a list of columns or None, got"
-_FINITE = "must be a finite number of 0 or more, got"
+_FUNCTIONS = ("preprocess", "data_collator", "compute_loss_func")
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value"),
     [
-        *((field, 3, f"{_FUNCTION} 3") for field in ("preprocess", "data_collator", "compute_loss_func")),
-        *(("label_names", value, _NAMES) for value in ("labels", [1], 3, iter(["labels"]))),
-        ("head", "", "must be the name of a head or None, got ''"),
-        ("head", 0, "must be the name of a head or None, got 0"),
-        *(("loss_weight", value, f"{_FINITE} {value}") for value in (-1.0, float("nan"), float("inf"), None)),
-        ("loss_weight", "2", "must be a number, got '2'"),
-        ("loss_weight", True, "must be a number, got True"),
+        *((field, 3) for field in _FUNCTIONS),
+        *(("label_names", value) for value in ("labels", [1], 3, iter(["labels"]))),
+        *(("head", value) for value in ("", 0)),
+        *(("loss_weight", value) for value in (-1.0, float("nan"), float("inf"), None, "2", True)),
     ],
 )
-def test_wrong_fields_are_named(field: str, value: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=rf"Stream 's': {field} {message}"):
+def test_wrong_fields_are_named(field: str, value: Any) -> None:
+    with refused(field, kind=(ValueError, TypeError), stream="s"):
         Stream("s", [{"x": torch.ones(1)}], **{field: value})

@@ -12,7 +12,6 @@ from transformers import Trainer
 from mixer import MixingTrainer
 from tests.helpers import arguments, weights_of
 from tests.losses import padded, ragged, small_model
-from tests.mixer.trainer.runs import train
 
 _ROWS = ragged(12, 1)
 
@@ -27,15 +26,6 @@ class _OneRow(nn.Module):
         logits = self.inner(input_ids=input_ids, attention_mask=attention_mask).logits
         loss = F.cross_entropy(logits[0, :-1], labels[0, 1:])
         return {"loss": loss, "logits": logits} if self.shows_logits else {"loss": loss}
-
-
-class _OwnGradient(_OneRow):
-    """Takes a gradient in its forward, which needs those of training."""
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        logits = self.inner(input_ids=input_ids, attention_mask=attention_mask).logits
-        torch.autograd.grad(logits.sum(), self.inner.lm_head.weight, create_graph=True)
-        return {"loss": F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), "logits": logits}
 
 
 def _one(rows: list[Any]) -> dict[str, Tensor]:
@@ -63,16 +53,6 @@ def test_a_model_of_one_row_trains_as_by_the_trainer(shows_logits, accumulation,
     assert all("_OneRow" in message for message in told)
 
 
-def test_streams_of_single_rows_train(tmp_path: Path) -> None:
-    assert torch.isfinite(_weights(MixingTrainer, tmp_path, _OneRow(True), {"a": _ROWS[:5], "b": _ROWS[5:]})).all()
-
-
 def test_a_collator_of_one_row_trains_as_by_the_trainer(tmp_path: Path) -> None:
     plain = _weights(Trainer, tmp_path / "plain", small_model())
     torch.testing.assert_close(_weights(MixingTrainer, tmp_path / "own", small_model()), plain, rtol=0, atol=1e-7)
-
-
-def test_a_forward_that_takes_gradients_trains(tmp_path: Path) -> None:
-    own = {"per_device_train_batch_size": 2, "data_collator": padded}
-    trainer = train(tmp_path, _OwnGradient(True), train_dataset={"a": _ROWS[:5], "b": _ROWS[5:]}, **own)
-    assert not torch.equal(weights_of(trainer.model), weights_of(_OwnGradient(True)))

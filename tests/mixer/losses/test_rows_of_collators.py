@@ -90,13 +90,6 @@ def test_a_collator_that_needs_several_samples_gets_them(tmp_path: Path) -> None
     assert len(gradients) == 4
 
 
-def test_many_streams_take_turns(tmp_path: Path) -> None:
-    many = {f"s{number}": _marked(6, number, "sequence-classification", {2}) for number in range(20)}
-    own = {"train_dataset": many, "data_collator": marked_twice, "nonfinite": "raise", "remove_unused_columns": False}
-    rows = train(tmp_path, "bert-classifier", per_device_train_batch_size=32, **own).ledger.to_pandas()
-    assert rows[rows["count"] > 0].groupby("step")["loss"].count().tolist() == [16] * 3
-
-
 def as_user_dict(samples: list[Any]) -> Any:
     return UserDict(default_data_collator(_bare(samples)))
 

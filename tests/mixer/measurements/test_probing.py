@@ -10,7 +10,7 @@ from torch import nn
 
 from mixer import BalancedPiKE, Floor, PiKE, Probing, Uniform, schedules
 from mixer.run.probing import resolve_probing
-from tests.helpers import Tokens, build_model, three_streams, weights_of
+from tests.helpers import Tokens, build_model, weights_of
 from tests.mixer.probed import BIG, assert_found, build, is_untouched, steps_of, train
 from tests.refusals import refused
 
@@ -143,22 +143,3 @@ def test_options_outside_their_range(values: dict[str, Any], option: str) -> Non
 def test_what_cannot_be_is_refused(changes: dict[str, Any], option: str, tmp_path: Path) -> None:
     with refused(option, kind=(ValueError, TypeError)):
         build(tmp_path, **changes)
-
-
-class Convolution(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Conv1d(1, 3, 12)
-
-    def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
-        logits = self.layer(input_ids[:, None].float() / 64).squeeze(2)
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def test_a_model_without_known_layers_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    data = three_streams("sequence-classification")
-    with refused("model"):
-        build(tmp_path, model=Convolution(), train_dataset=data)
-    trainer = build(tmp_path, model=Convolution(), train_dataset=data, probe=Probing(1, homogeneous=True))
-    trainer.train()
-    assert steps_of(trainer) == [1, 2, 3]

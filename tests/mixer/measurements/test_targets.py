@@ -188,12 +188,6 @@ def test_development_rows_are_set_aside_and_told_only_where_a_policy_follows_the
     )
 
 
-def test_a_policy_whose_targets_have_no_development_rows_is_refused(tmp_path: Path) -> None:
-    objective = Objective(["outside", "a"], development_share=0.0, development_sets=OWN)
-    with refused("development_share"):
-        build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=objective)
-
-
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
     args, ends = {"save_strategy": "steps", "save_steps": 3}, []
     for checkpoint in (None, str(tmp_path / "checkpoint-3")):
@@ -225,35 +219,37 @@ def test_a_model_whose_rows_cannot_be_separated_is_measured_row_by_row(tmp_path:
     np.testing.assert_allclose(found[0].alignment, found[1].alignment, rtol=1e-6)
 
 
+def _of_rows(rows: Any, name: str = "outside") -> dict[str, Any]:
+    return {"objective": Objective(["outside"], development_sets={name: rows})}
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"objective": ["x"]}, "objective.targets"),
+        ({"eval_dataset": None}, "objective"),
+        (_of_rows(OUTSIDE["a"], "x"), "objective.development_sets"),
+        *((_of_rows(rows), "development_sets") for rows in ([], "rows.jsonl", iter([]))),
+        ({"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}}, "development_share"),
+        ({"objective": Objective(["outside", "a"], development_share=0.0, development_sets=OWN)}, "development_share"),
+    ],
+)
+def test_rows_and_names_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any], option: str) -> None:
+    with refused(option):
+        build(tmp_path, MarginalValue(), **{"eval_dataset": OUTSIDE, "objective": ["outside"], **changes})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"objective": None}, "Policy MarginalValue needs an objective: set objective to the names"),
-        ({"objective": ["x"]}, r"\['x'\] are none of \['a', 'b', 'c', 'outside'\]"),
-        ({"eval_dataset": None}, r"its targets are evaluation sets by name, but eval_dataset is missing: pass a dict"),
-        (
-            {"objective": Objective(["outside"], development_sets={"x": OUTSIDE["a"]})},
-            r"development_sets must be targets",
-        ),
-        (
-            {"objective": Objective(["outside"], development_sets={"outside": []})},
-            r"development_sets\['outside'\] must have",
-        ),
-        ({"eval_dataset": {**OUTSIDE, "outside": Tokens(1, 1, KIND)}}, r"\['outside'\]: .* of its 1 row aside"),
-        ({"objective": Objective(["outside"], development_sets={"outside": "rows.jsonl"})}, "got 'rows.jsonl'"),
-        ({"objective": Objective(["outside"], development_sets={"outside": iter([])})}, "got a list_iterator"),
         ({"objective": Objective(["outside"], metric="f1")}, "its metric 'f1' needs compute_metrics"),
-        (
-            {"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}},
-            "needs greater_is_better=False, got True",
-        ),
+        ({"args": {"metric_for_best_model": "objective", "eval_strategy": "epoch"}}, "needs greater_is_better=False"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    options = {"eval_dataset": OUTSIDE, "objective": ["outside"], **changes}
-    policy = options.pop("mixing", MarginalValue())
     with pytest.raises(ValueError, match=message):
-        build(tmp_path, policy, **options)
+        build(tmp_path, MarginalValue(), **{"eval_dataset": OUTSIDE, "objective": ["outside"], **changes})
 
 
 def test_a_target_without_labels_is_refused_and_a_lacking_metric_told(tmp_path, caplog) -> None:

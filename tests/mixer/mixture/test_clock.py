@@ -106,28 +106,27 @@ class TestEpoch:
         assert clock.step == clock.max_steps
 
 
-class TestProgress:
-    @pytest.mark.parametrize(
-        ("drop_unit", "expected"),
-        [
-            (
-                0,
-                [
-                    (0, 0, 0, False),
-                    *[(1 / 3, 1 / 6, 0.4, False), (2 / 3, 1 / 3, 0.8, False), (1, 1 / 2, 1, True)],
-                    *[(4 / 3, 2 / 3, 0.4, False), (5 / 3, 5 / 6, 0.8, False), (2, 1, 1, True)],
-                ],
-            ),
-            # By steps the epoch is done, of 10 samples 8 were seen.
-            (4, [(0, 0, 0, False), (0.5, 0.25, 0.4, False), (1, 0.5, 0.8, True), (1.5, 0.75, 0.4, False)]),
-        ],
-    )
-    def test_it_counts_as_the_trainer_counts(self, drop_unit: int, expected: list[tuple[float, ...]]) -> None:
-        clock, found = Clock(4, 10, Budget(epochs=2), drop_unit), []
-        for _ in expected:
-            found.append((clock.epoch, clock.progress, clock.epoch_coverage, clock.at_epoch_end))
-            clock.tick()
-        assert rounded(found) == rounded(expected)
+@pytest.mark.parametrize(
+    ("drop_unit", "expected"),
+    [
+        (
+            0,
+            [
+                (0, 0, 0, False),
+                *[(1 / 3, 1 / 6, 0.4, False), (2 / 3, 1 / 3, 0.8, False), (1, 1 / 2, 1, True)],
+                *[(4 / 3, 2 / 3, 0.4, False), (5 / 3, 5 / 6, 0.8, False), (2, 1, 1, True)],
+            ],
+        ),
+        # By steps the epoch is done, of 10 samples 8 were seen.
+        (4, [(0, 0, 0, False), (0.5, 0.25, 0.4, False), (1, 0.5, 0.8, True), (1.5, 0.75, 0.4, False)]),
+    ],
+)
+def test_it_counts_as_the_trainer_counts(drop_unit: int, expected: list[tuple[float, ...]]) -> None:
+    clock, found = Clock(4, 10, Budget(epochs=2), drop_unit), []
+    for _ in expected:
+        found.append((clock.epoch, clock.progress, clock.epoch_coverage, clock.at_epoch_end))
+        clock.tick()
+    assert rounded(found) == rounded(expected)
 
 
 def rounded(rows: list[tuple[float, ...]]) -> list[tuple[float, ...]]:

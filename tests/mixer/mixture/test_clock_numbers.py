@@ -124,17 +124,16 @@ class TestLearningRate:
         assert data_clock(budget=budget, num_warmup_steps=num_warmup_steps).planned_steps == expected
 
 
-class TestState:
-    def test_other_epochs_are_counted_from_the_step(self) -> None:
-        saved = Clock(4, 10, Budget(epochs=9))
-        for _ in range(7):
-            saved.tick(num_tokens=3)
-        with refused("epoch_size"):
-            Clock(4, 20, Budget(epochs=9)).load_state_dict(saved.state_dict())
-        clock = Clock(4, 20, Budget(epochs=9))
-        clock.load_state_dict(saved.state_dict(), allow_inexact=True)
-        assert (clock.step, clock.num_samples, clock.num_tokens) == (7, 24, 21)
-        assert (clock.num_epochs_done, clock.step_in_epoch, clock.samples_in_epoch) == (1, 2, 8)
+def test_other_epochs_are_counted_from_the_step() -> None:
+    saved = Clock(4, 10, Budget(epochs=9))
+    for _ in range(7):
+        saved.tick(num_tokens=3)
+    with refused("epoch_size"):
+        Clock(4, 20, Budget(epochs=9)).load_state_dict(saved.state_dict())
+    clock = Clock(4, 20, Budget(epochs=9))
+    clock.load_state_dict(saved.state_dict(), allow_inexact=True)
+    assert (clock.step, clock.num_samples, clock.num_tokens) == (7, 24, 21)
+    assert (clock.num_epochs_done, clock.step_in_epoch, clock.samples_in_epoch) == (1, 2, 8)
 
 
 class TestOneEpochOfTheWholeRun:

@@ -106,16 +106,15 @@ def assert_same_plan(first: StepPlan, second: StepPlan) -> None:
     assert first.staleness == second.staleness
 
 
-class TestPlan:
-    def test_a_plan_says_what_it_was_made_of_and_one_made_ahead_is_stale(self) -> None:
-        mixing = make_mixing(Recording([2.0, 1.0, 1.0], loss_weights=np.array([1.0, 2.0, 3.0])))
-        plan = mixing.next_plan()
-        assert (plan.step, plan.total, plan.staleness) == (1, 8, 0)
-        assert plan.counts.tolist() == [4, 2, 2]
-        assert plan.weights.tolist() == plan.policy_weights.tolist() == [0.5, 0.25, 0.25]
-        assert plan.loss_weights.tolist() == [1.0, 2.0, 3.0]
-        mixing.clock.tick()
-        assert mixing.next_plan().staleness == 1
+def test_a_plan_says_what_it_was_made_of_and_one_made_ahead_is_stale() -> None:
+    mixing = make_mixing(Recording([2.0, 1.0, 1.0], loss_weights=np.array([1.0, 2.0, 3.0])))
+    plan = mixing.next_plan()
+    assert (plan.step, plan.total, plan.staleness) == (1, 8, 0)
+    assert plan.counts.tolist() == [4, 2, 2]
+    assert plan.weights.tolist() == plan.policy_weights.tolist() == [0.5, 0.25, 0.25]
+    assert plan.loss_weights.tolist() == [1.0, 2.0, 3.0]
+    mixing.clock.tick()
+    assert mixing.next_plan().staleness == 1
 
 
 class TestObservation:
@@ -145,14 +144,13 @@ class TestObservation:
         assert policy.observations[1][EvaluationLoss] is None
 
 
-class TestCoverage:
-    def test_it_is_what_was_seen_of_each_stream(self) -> None:
-        mixing = make_mixing(Fixed([1, 1, 2]), batch_size=40)
-        run_to_the_end(mixing, limit=3)
-        assert mixing.seen.tolist() == [25, 25, 50]
-        assert mixing.coverage == {"a": 1.0, "b": 25 / 30, "c": 1.0}
-        assert mixing.stream_epochs.tolist() == [25 / 20, 25 / 30, 1.0]
-        assert mixing.unique.tolist() == [20, 25, 50]
+def test_it_is_what_was_seen_of_each_stream() -> None:
+    mixing = make_mixing(Fixed([1, 1, 2]), batch_size=40)
+    run_to_the_end(mixing, limit=3)
+    assert mixing.seen.tolist() == [25, 25, 50]
+    assert mixing.coverage == {"a": 1.0, "b": 25 / 30, "c": 1.0}
+    assert mixing.stream_epochs.tolist() == [25 / 20, 25 / 30, 1.0]
+    assert mixing.unique.tolist() == [20, 25, 50]
 
 
 class TestForecast:

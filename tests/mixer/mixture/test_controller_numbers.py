@@ -240,31 +240,30 @@ class TestAside:
         assert make_mixing(streams=[Stream("a", range(9), loss_weight=2.0), Stream("b", range(9))]).weighs_losses
 
 
-class TestTokensThatAreMissing:
-    @pytest.mark.parametrize(
-        ("make", "tokens", "skipped", "option"),
-        [
-            (lambda: make_mixing(Fixed([1, 1, 2], unit="tokens")), [5, 0, 5], None, "unit='tokens'"),
-            (lambda: sized(Constant(8), budget=Budget(tokens=900)), [5, 0, 5], None, "A budget in tokens"),
-            (lambda: sized(Sizes(8, unit="tokens")), [5, 0, 5], None, "batch_size=Sizes"),
-            (lambda: make_mixing(Fixed([1, 1, 0], unit="tokens")), [5, 0, 0], None, "unit='tokens'"),
-            (lambda: make_mixing(Uniform(unit="tokens"), 9), [5, 0, 5], [0, 2, 0], "unit='tokens'"),
-            (lambda: make_mixing(Uniform(unit="tokens"), 3), [5, 0, 5], None, "unit='tokens'"),
-            (lambda: make_mixing(Fixed([1, 1, 2], unit="tokens")), [1, 1, 1], None, None),
-            # A stream without samples needs none, nor one whose samples are all left out, or where nobody asks.
-            (lambda: make_mixing(Fixed([1, 0, 1], unit="tokens")), [5, 0, 5], None, None),
-            (lambda: make_mixing(Uniform(unit="tokens"), 9), [5, 0, 5], [0, 3, 0], None),
-            (lambda: sized(Sizes(8)), [0, 0, 0], None, None),
-        ],
-    )
-    def test_who_needs_them_and_which_streams_have_none_is_named(self, make, tokens, skipped, option) -> None:
-        mixing = make()
-        counted = (np.array(tokens), None if skipped is None else np.array(skipped))
-        if option is None:
-            check_counted(mixing, mixing.next_plan(), *counted)
-            return
-        with refused(option, found=["b"]):
-            check_counted(mixing, mixing.next_plan(), *counted)
+@pytest.mark.parametrize(
+    ("make", "tokens", "skipped", "option"),
+    [
+        (lambda: make_mixing(Fixed([1, 1, 2], unit="tokens")), [5, 0, 5], None, "unit='tokens'"),
+        (lambda: sized(Constant(8), budget=Budget(tokens=900)), [5, 0, 5], None, "A budget in tokens"),
+        (lambda: sized(Sizes(8, unit="tokens")), [5, 0, 5], None, "batch_size=Sizes"),
+        (lambda: make_mixing(Fixed([1, 1, 0], unit="tokens")), [5, 0, 0], None, "unit='tokens'"),
+        (lambda: make_mixing(Uniform(unit="tokens"), 9), [5, 0, 5], [0, 2, 0], "unit='tokens'"),
+        (lambda: make_mixing(Uniform(unit="tokens"), 3), [5, 0, 5], None, "unit='tokens'"),
+        (lambda: make_mixing(Fixed([1, 1, 2], unit="tokens")), [1, 1, 1], None, None),
+        # A stream without samples needs none, nor one whose samples are all left out, or where nobody asks.
+        (lambda: make_mixing(Fixed([1, 0, 1], unit="tokens")), [5, 0, 5], None, None),
+        (lambda: make_mixing(Uniform(unit="tokens"), 9), [5, 0, 5], [0, 3, 0], None),
+        (lambda: sized(Sizes(8)), [0, 0, 0], None, None),
+    ],
+)
+def test_who_needs_them_and_which_streams_have_none_is_named(make, tokens, skipped, option) -> None:
+    mixing = make()
+    counted = (np.array(tokens), None if skipped is None else np.array(skipped))
+    if option is None:
+        check_counted(mixing, mixing.next_plan(), *counted)
+        return
+    with refused(option, found=["b"]):
+        check_counted(mixing, mixing.next_plan(), *counted)
 
 
 class TestRestart:
@@ -335,19 +334,18 @@ class TestState:
         assert (resumed.clock.step, resumed.next_plan().staleness) == (1, 0)
 
 
-class TestSkipped:
-    def test_samples_that_are_left_out_add_up_and_come_back(self) -> None:
-        mixing, resumed = make_mixing(), make_mixing()
-        for _ in range(2):
-            update(mixing, skipped=np.array([1, 0, 2]))
-        assert mixing.skipped.tolist() == [2, 0, 4]
-        resumed.load_state_dict(through_json(mixing.state_dict()))
-        assert resumed.skipped.tolist() == [2, 0, 4]
-        wider = make_mixing(streams=streams_of(**LENGTHS, new=7))
-        wider.clock = Clock(8, 100, Budget(epochs=5))
-        wider.load_state_dict(through_json(mixing.state_dict()), allow_inexact=True)
-        assert wider.skipped.tolist() == [2, 0, 4, 0]
-        assert wider.num_tokens.tolist() == [*mixing.num_tokens.tolist(), 0]
+def test_samples_that_are_left_out_add_up_and_come_back() -> None:
+    mixing, resumed = make_mixing(), make_mixing()
+    for _ in range(2):
+        update(mixing, skipped=np.array([1, 0, 2]))
+    assert mixing.skipped.tolist() == [2, 0, 4]
+    resumed.load_state_dict(through_json(mixing.state_dict()))
+    assert resumed.skipped.tolist() == [2, 0, 4]
+    wider = make_mixing(streams=streams_of(**LENGTHS, new=7))
+    wider.clock = Clock(8, 100, Budget(epochs=5))
+    wider.load_state_dict(through_json(mixing.state_dict()), allow_inexact=True)
+    assert wider.skipped.tolist() == [2, 0, 4, 0]
+    assert wider.num_tokens.tolist() == [*mixing.num_tokens.tolist(), 0]
 
 
 class Lost(Recording):

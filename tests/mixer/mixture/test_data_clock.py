@@ -163,36 +163,34 @@ class TestChangeOfMind:
         assert clock.num_epochs_done == 4
 
 
-class TestLearningRate:
-    @given(SIZES, st.integers(0, 12))
-    def test_it_rises_from_nothing_to_the_planned_end(self, sizes: list[int], num_warmup_steps: int) -> None:
-        clock = Clock(2, 10, Budget(epochs=3), num_warmup_steps=num_warmup_steps, is_constant=False)
-        places = [clock.schedule_position]
-        while clock.progress < 1.0:
+@given(SIZES, st.integers(0, 12))
+def test_it_rises_from_nothing_to_the_planned_end(sizes: list[int], num_warmup_steps: int) -> None:
+    clock = Clock(2, 10, Budget(epochs=3), num_warmup_steps=num_warmup_steps, is_constant=False)
+    places = [clock.schedule_position]
+    while clock.progress < 1.0:
+        clock.resize(sizes[clock.step % len(sizes)])
+        clock.tick()
+        places.append(clock.schedule_position)
+    assert places == sorted(places)
+    assert places[0] == 0.0
+    assert places[: num_warmup_steps + 1] == [float(step) for step in range(len(places))][: num_warmup_steps + 1]
+    if len(places) > num_warmup_steps + 1:
+        assert places[-1] == clock.planned_steps == 15
+
+
+@given(BUDGETS, SIZES, st.integers(0, 20), st.booleans())
+def test_it_goes_on_where_it_was(budget: Budget, sizes: list[int], step: int, drops: bool) -> None:
+    def make() -> Clock:
+        return Clock(3, 30, budget, int(drops), num_warmup_steps=4, is_constant=False)
+
+    clock, resumed = make(), make()
+    for _ in range(step):
+        if clock.progress < 1.0:
             clock.resize(sizes[clock.step % len(sizes)])
-            clock.tick()
-            places.append(clock.schedule_position)
-        assert places == sorted(places)
-        assert places[0] == 0.0
-        assert places[: num_warmup_steps + 1] == [float(step) for step in range(len(places))][: num_warmup_steps + 1]
-        if len(places) > num_warmup_steps + 1:
-            assert places[-1] == clock.planned_steps == 15
-
-
-class TestState:
-    @given(BUDGETS, SIZES, st.integers(0, 20), st.booleans())
-    def test_it_goes_on_where_it_was(self, budget: Budget, sizes: list[int], step: int, drops: bool) -> None:
-        def make() -> Clock:
-            return Clock(3, 30, budget, int(drops), num_warmup_steps=4, is_constant=False)
-
-        clock, resumed = make(), make()
-        for _ in range(step):
-            if clock.progress < 1.0:
-                clock.resize(sizes[clock.step % len(sizes)])
-                clock.drop_rest()
-                clock.tick(None, 5)
-        resumed.load_state_dict(json.loads(json.dumps(clock.state_dict())))
-        assert resumed.schedule_position == clock.schedule_position
-        assert resumed.state_dict() == clock.state_dict()
-        assert run(resumed, sizes) == run(clock, sizes)
-        assert resumed.state_dict() == clock.state_dict()
+            clock.drop_rest()
+            clock.tick(None, 5)
+    resumed.load_state_dict(json.loads(json.dumps(clock.state_dict())))
+    assert resumed.schedule_position == clock.schedule_position
+    assert resumed.state_dict() == clock.state_dict()
+    assert run(resumed, sizes) == run(clock, sizes)
+    assert resumed.state_dict() == clock.state_dict()

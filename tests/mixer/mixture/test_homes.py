@@ -38,27 +38,20 @@ def counted_out(plan: StepPlan, world_size: int) -> list[list[Key]]:
 
 
 @pytest.mark.parametrize("is_balanced", [True, False])
-class TestBothWays:
-    @given(plan=plans, world_size=world_sizes)
-    def test_the_ranks_together_have_each_sample_once(self, is_balanced: bool, plan: StepPlan, world_size: int) -> None:
-        before = plan.fingerprint()
-        shares = shares_of(plan, world_size, is_balanced)
-        assert sorted(key for share in shares for key in share) == all_samples(plan)
-        assert all(share == sorted(share) for share in shares)
-        assert samples_of(plan, 0, 1, is_balanced) == all_samples(plan)
-        assert plan.fingerprint() == before
-
-    def test_shares_are_whole_numbers_of_64_bits(self, is_balanced: bool) -> None:
-        for rank in range(3):
-            ids, positions = rank_samples(make_plan([2, 0, 2]), rank, 3, is_balanced)
-            assert (ids.dtype, positions.dtype) == (np.int64, np.int64)
+@given(plan=plans, world_size=world_sizes)
+def test_the_ranks_together_have_each_sample_once(is_balanced: bool, plan: StepPlan, world_size: int) -> None:
+    before = plan.fingerprint()
+    shares = shares_of(plan, world_size, is_balanced)
+    assert sorted(key for share in shares for key in share) == all_samples(plan)
+    assert all(share == sorted(share) for share in shares)
+    assert samples_of(plan, 0, 1, is_balanced) == all_samples(plan)
+    assert plan.fingerprint() == before
 
 
-class TestAtHome:
-    @given(plan=plans, world_size=world_sizes)
-    def test_position_p_of_stream_k_is_at_home_on_rank_p_plus_k(self, plan: StepPlan, world_size: int) -> None:
-        for rank, share in enumerate(shares_of(plan, world_size, is_balanced=False)):
-            assert share == [key for key in all_samples(plan) if home(key, world_size) == rank]
+@given(plan=plans, world_size=world_sizes)
+def test_position_p_of_stream_k_is_at_home_on_rank_p_plus_k(plan: StepPlan, world_size: int) -> None:
+    for rank, share in enumerate(shares_of(plan, world_size, is_balanced=False)):
+        assert share == [key for key in all_samples(plan) if home(key, world_size) == rank]
 
 
 class TestBalanced:
@@ -83,20 +76,6 @@ class TestBalanced:
         assert shares_of(plan, 3, is_balanced=False) == [[(0, 0), (1, 2), (2, 1), (3, 0)], [], []]
         assert shares_of(plan, 3) == [[(0, 0), (1, 2)], [(2, 1)], [(3, 0)]]
         assert shares_of(make_plan([0, 0]), 3) == [[], [], []]
-
-    @given(world_size=world_sizes, changes=st.lists(st.integers(-3, 3), min_size=5, max_size=5))
-    def test_other_counts_move_few_samples_from_rank_to_rank(self, world_size: int, changes: list[int]) -> None:
-        starts, counts = [3, 90, 55, 20, 8], [40, 30, 20, 30, 40]
-        before = make_plan(counts, starts)
-        after = make_plan([count + change for count, change in zip(counts, changes, strict=True)], starts)
-        common, moved = set(all_samples(before)) & set(all_samples(after)), 0
-        for rank in range(world_size):
-            moved += len(
-                (set(samples_of(before, rank, world_size)) - set(samples_of(after, rank, world_size))) & common
-            )
-        # Each stream has an incomplete round on fewer than W ranks: nothing else is ever handed over.
-        assert moved <= 2 * len(counts) * (world_size - 1)
-        assert moved <= len(common) / 4
 
     @pytest.mark.parametrize("is_balanced", [True, False])
     def test_many_streams_on_many_ranks(self, is_balanced: bool) -> None:

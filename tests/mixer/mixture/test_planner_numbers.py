@@ -21,21 +21,20 @@ def with_rows() -> Planner:
     return Planner([Stream("a", range(9)), Stream("web", Rows())], seed=0)
 
 
-class TestLossWeights:
-    @pytest.mark.parametrize(
-        ("own", "factors", "expected"),
-        [
-            ([1.0, 1.0], None, None),
-            ([1.0, 1.0], [3.0, 4.0], [3.0, 4.0]),
-            ([2.0, 0.5], None, [2.0, 0.5]),
-            ([2.0, 0.5], [3.0, 4.0], [6.0, 2.0]),
-            ([1.0, 0.5], [3.0, 4.0], [3.0, 2.0]),
-        ],
-    )
-    def test_the_policys_factors_are_multiplied_by_the_streams_own(self, own, factors, expected) -> None:
-        planner = Planner([Stream(f"s{k}", range(3), loss_weight=weight) for k, weight in enumerate(own)], seed=0)
-        found = planner.weigh_losses(None if factors is None else np.array(factors))
-        assert (None if found is None else found.tolist()) == expected
+@pytest.mark.parametrize(
+    ("own", "factors", "expected"),
+    [
+        ([1.0, 1.0], None, None),
+        ([1.0, 1.0], [3.0, 4.0], [3.0, 4.0]),
+        ([2.0, 0.5], None, [2.0, 0.5]),
+        ([2.0, 0.5], [3.0, 4.0], [6.0, 2.0]),
+        ([1.0, 0.5], [3.0, 4.0], [3.0, 2.0]),
+    ],
+)
+def test_the_policys_factors_are_multiplied_by_the_streams_own(own, factors, expected) -> None:
+    planner = Planner([Stream(f"s{k}", range(3), loss_weight=weight) for k, weight in enumerate(own)], seed=0)
+    found = planner.weigh_losses(None if factors is None else np.array(factors))
+    assert (None if found is None else found.tolist()) == expected
 
 
 class TestNumbers:
@@ -104,24 +103,23 @@ class TestThere:
         assert len(Planner([memory, *streams], seed=0).streams) == len(spans) + 1
 
 
-class TestOnTop:
-    @pytest.mark.parametrize(
-        ("steps", "expected"),
-        [
-            ([(0.28, 50)] * 5, [2, 3, 3, 3, 3]),  # the remainder is carried over
-            ([(0.03, 50)] * 7, [0, 0, 0, 1, 0, 0, 1]),
-            ([(0.28, 2), (0.03, 50)], [2, 0]),  # and lost where the memory gave all it had,
-            ([(0.28, 3), (0.03, 50)], [2, 1]),
-            ([(0.28, 50), (0.0, 50), (0.03, 50)], [2, 0, 0]),  # or nothing is asked for
-        ],
-    )
-    def test_the_remainder(self, steps: list[tuple[float, float]], expected: list[int]) -> None:
-        planner, _ = memory_planner(50)
-        shares, found = np.array([1.0, 0.0]), []
-        for step, (ratio, available) in enumerate(steps):
-            limits = np.array([np.inf, available])
-            found.append(int(planner.draw(shares, limits, 10, step, np.array([0.0, ratio]))[0][1]))
-        assert found == expected
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([(0.28, 50)] * 5, [2, 3, 3, 3, 3]),  # the remainder is carried over
+        ([(0.03, 50)] * 7, [0, 0, 0, 1, 0, 0, 1]),
+        ([(0.28, 2), (0.03, 50)], [2, 0]),  # and lost where the memory gave all it had,
+        ([(0.28, 3), (0.03, 50)], [2, 1]),
+        ([(0.28, 50), (0.0, 50), (0.03, 50)], [2, 0, 0]),  # or nothing is asked for
+    ],
+)
+def test_the_remainder(steps: list[tuple[float, float]], expected: list[int]) -> None:
+    planner, _ = memory_planner(50)
+    shares, found = np.array([1.0, 0.0]), []
+    for step, (ratio, available) in enumerate(steps):
+        limits = np.array([np.inf, available])
+        found.append(int(planner.draw(shares, limits, 10, step, np.array([0.0, ratio]))[0][1]))
+    assert found == expected
 
 
 class TestMultinomial:
@@ -139,17 +137,16 @@ class TestMultinomial:
         assert draw(planner, [8, 1, 1], 50, step=3) == [5, *expected.tolist()[1:]]
 
 
-class TestInexactState:
-    def test_streams_of_the_same_name_go_on_and_new_ones_begin(self) -> None:
-        planner = Planner(make_streams(9, 9, 9), seed=0)
-        draw(planner, [5, 3, 2], 8)
-        state = planner.state_dict()
-        resumed = Planner([Stream("s2", range(9)), Stream("new", range(9)), Stream("s0", range(9))], seed=4)
-        resumed.load_state_dict(state, allow_inexact=True)
-        assert resumed.seen.tolist() == [int(planner.seen[2]), 0, int(planner.seen[0])]
-        assert resumed.seen.dtype == np.int64
-        assert resumed.deficit.tolist() == [0.0, 0.0, 0.0]
-        assert [d.state_dict()["position"] for d in resumed.cursors] == resumed.seen.tolist()
+def test_streams_of_the_same_name_go_on_and_new_ones_begin() -> None:
+    planner = Planner(make_streams(9, 9, 9), seed=0)
+    draw(planner, [5, 3, 2], 8)
+    state = planner.state_dict()
+    resumed = Planner([Stream("s2", range(9)), Stream("new", range(9)), Stream("s0", range(9))], seed=4)
+    resumed.load_state_dict(state, allow_inexact=True)
+    assert resumed.seen.tolist() == [int(planner.seen[2]), 0, int(planner.seen[0])]
+    assert resumed.seen.dtype == np.int64
+    assert resumed.deficit.tolist() == [0.0, 0.0, 0.0]
+    assert resumed.positions.tolist() == resumed.seen.tolist()
 
 
 def test_a_memory_has_the_key_of_its_stream_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

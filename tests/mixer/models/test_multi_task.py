@@ -145,16 +145,6 @@ def test_a_head_that_a_checkpoint_lacks_begins_as_a_linear_layer(tmp_path: Path)
     assert loaded("topic", input_ids=torch.tensor([[VOCABULARY + 2, 1]])).logits.shape == (1, 3)
 
 
-def test_an_encoder_keeps_its_weights_and_loses_its_pooler() -> None:
-    encoder = AutoModel.from_config(_ENCODERS["bert"][0])
-    before = weights_of(encoder.encoder)
-    model = MultiTaskModel.from_encoder(encoder, HEADS)
-    assert model.encoder is encoder
-    assert torch.equal(weights_of(model.encoder.encoder), before)
-    assert not any("pooler" in name for name, _ in model.named_parameters())
-    assert model.get_input_embeddings() is encoder.get_input_embeddings()
-
-
 def test_a_recipe_of_an_encoder_without_heads_is_refused() -> None:
     sizes = {"model_type": "bert", "vocab_size": VOCABULARY, **TINY}
     with pytest.raises(ValueError, match=r"BertModel is an encoder, which has no loss: give it heads, such as"):

@@ -88,13 +88,12 @@ class TestConflictAndAlignment:
     def test_by_hand(self) -> None:
         # Squared norms 4, 9, 1. Worst conflict −<g_1, g_3>/(4 + 1) = 1.5/5 = 0.3 (against 2/(9 + 1) = 0.2); largest
         # cosine 3/(2·3) = 0.5.
-        whole = statistics([[4.5, 3, -1.5], [3, 9.5, -2], [-1.5, -2, 1.5]], squared_norm=[4.0, 9.0, 1.0])
-        assert whole.conflict == pytest.approx(0.3)
-        assert whole.alignment == pytest.approx(0.5)
-        assert statistics([[4, -1], [-1, 1]]).conflict == pytest.approx(0.2)  # without a variance, the batch's own
+        whole = np.array([[4.5, 3, -1.5], [3, 9.5, -2], [-1.5, -2, 1.5]]), np.array([4.0, 9.0, 1.0])
+        assert conflict_of(*whole) == pytest.approx(0.3)
+        assert alignment_of(*whole) == pytest.approx(0.5)
 
     def test_one_stream_and_a_pair_without_gradient_neither_conflict_nor_align(self) -> None:
-        assert statistics([[4.0]]).conflict == statistics([[4.0]]).alignment == 0.0
+        assert conflict_of(np.array([[4.0]]), np.ones(1)) == alignment_of(np.array([[4.0]]), np.ones(1)) == 0.0
         assert conflict_of(np.array([[0, -1], [-1, 0]]), np.array([-3.0, 0.0])) == 0.0
         assert alignment_of(np.array([[0, 1], [1, 0]]), np.array([-3.0, 4.0])) == 0.0
 
@@ -112,8 +111,8 @@ class TestConflictAndAlignment:
     @given(rows=st.lists(st.lists(awkward, min_size=3, max_size=3), min_size=4, max_size=4))
     def test_they_stay_in_range_whatever_was_measured(self, rows: list[list[float]]) -> None:
         whole = statistics(rows[:3], squared_norm=rows[3])
-        assert 0.0 <= whole.conflict <= 0.5
-        assert 0.0 <= whole.alignment <= 1.0
+        assert 0.0 <= conflict_of(whole.gram, whole.squared_norm) <= 0.5
+        assert 0.0 <= alignment_of(whole.gram, whole.squared_norm) <= 1.0
 
 
 def test_a_part_has_the_numbers_of_its_streams() -> None:

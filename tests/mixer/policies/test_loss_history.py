@@ -42,15 +42,6 @@ def test_a_power_law_stays_one_however_often_it_is_thinned() -> None:
     np.testing.assert_allclose(log_losses, np.log(3.0) - 0.4 * log_amounts, rtol=1e-9)
 
 
-@given(num_losses=st.integers(0, 300), max_points=st.sampled_from([8, 10, 64]))
-def test_points_are_bounded_ascend_and_cover_all_but_an_open_block(num_losses: int, max_points: int) -> None:
-    history = history_of([1.0] * num_losses, max_points)
-    log_amounts, _ = history.points(0)
-    assert len(log_amounts) < max_points
-    assert (np.diff(log_amounts) > 0).all()
-    assert len(log_amounts) == num_losses // history.state_dict()["block_sizes"][0]
-
-
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 0.0, -1.0])
 def test_losses_that_have_no_logarithm_are_skipped(loss: float) -> None:
     assert history_of([2.0, loss, 1.0]).state_dict()["points"] == [[[0.0, np.log(3.0)], [np.log(2.0), 0.0]]]

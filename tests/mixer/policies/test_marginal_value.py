@@ -47,23 +47,10 @@ def test_a_clear_measurement_moves_the_share_of_the_way_to_the_maximum_by_hand()
     np.testing.assert_allclose(again, np.exp(goal((2 * 0.3 + 5) / (2 + 5))), rtol=1e-4)
 
 
-def test_pure_noise_seldom_gives_a_stream_half_as_much_again_as_its_share() -> None:
-    random, num_high = np.random.default_rng(0), 0
-    for _ in range(400):
-        noise = random.standard_normal((8, 4))
-        num_high += decided(MarginalValue(), *[measurement(own, 1.0) for own in noise], own=[1] * 4).max() > 1.5 / 4
-    assert num_high < 40
-
-
 def test_the_mixture_goes_less_far_after_a_rise_of_the_loss() -> None:
     seen = [measurement([1.0, 0.5, 0.0], losses=(loss,)) for loss in (2.0, 1.9, 1.8)]
     calm, risen = (decided(MarginalValue(), *seen, measurement([1.0, 0.5, 0.0], losses=(own,))) for own in (1.8, 2.7))
     assert 1 / 3 < risen[0] < calm[0]
-
-
-def test_scores_that_turn_bring_the_prior_back() -> None:
-    turning = [measurement([1.0, 0.0, 0.0] if k % 2 else [0.0, 1.0, 1.0], 0.01) for k in range(12)]
-    assert decided(MarginalValue(), *turning) == pytest.approx([1 / 3] * 3, abs=0.08)
 
 
 def test_without_evidence_nothing_moves() -> None:

@@ -10,8 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from mixer import AdaptiveBatchSampler, GradientProbe, MixingDataLoader, PiKE, schedules
-from mixer.measurements.gradients import GradientStatistics
+from mixer import (
+    AdaptiveBatchSampler,
+    Decision,
+    GradientProbe,
+    MixingDataLoader,
+    Mixture,
+    Observation,
+    PiKE,
+    Policy,
+    schedules,
+)
+from mixer.measurements import EvaluationLoss, GradientNorm, GradientStatistics, LearningRate, Rates
 from mixer.utils.errors import InvalidTypeError
 from tests.mixer.made_measurements import measured
 from tests.refusals import refused
@@ -95,3 +105,29 @@ def test_gradients_of_other_streams_and_something_else_are_refused() -> None:
         loader.observe(gradients=measured(2))
     with refused("observe", kind=InvalidTypeError):
         loader.observe(gradients=np.eye(3))
+    with refused("observe", kind=InvalidTypeError):
+        loader.observe(gradient_noms=1.0)
+
+
+def test_any_measurement_is_reported_by_its_name_or_its_class() -> None:
+    class Watching(Policy):
+        def start(self, mixture: Mixture) -> Decision:
+            return Decision(mixture.weights)
+
+        def update(self, observation: Observation) -> Decision:
+            seen.append(observation)
+            return Decision(observation.weights)
+
+    seen: list[Observation] = []
+    loader = loading(mixing=Watching())
+    for report in (
+        {"gradient_norm": torch.tensor(1.5), "learning_rate": 0.5, "evaluation_loss": {"noisy": 2}},
+        {"measured": {GradientNorm: 1.5, LearningRate: Rates(0.5, 0.5), EvaluationLoss: [math.nan, math.nan, 2.0]}},
+        {"gradient_norm": None, "learning_rate": math.nan},
+    ):
+        next(iter(loader))
+        loader.observe(**report)
+    for observation in seen[:2]:
+        assert (observation[GradientNorm], observation[LearningRate]) == (1.5, Rates(0.5, 0.5))
+        np.testing.assert_array_equal(observation[EvaluationLoss], [math.nan, math.nan, 2.0])
+    assert [seen[2][kind] for kind in (GradientNorm, LearningRate, EvaluationLoss)] == [None] * 3

@@ -278,13 +278,12 @@ class TestLossChange:
         assert schedule.state_dict()["losses"] == [pytest.approx(1.7e308)]
 
 
-class TestSmoothedLossChange:
-    def test_the_newest_loss_weighs_1_two_thirds_and_four_sevenths(self) -> None:
-        second = 4.0 / 3 + 3.7 * 2 / 3  # 3.8, a change of 0.05
-        third = second * 3 / 7 + 1.0 * 4 / 7  # 2.2, a change of 0.42
-        schedule = smoothed()
-        assert sizes_of(schedule, losses(4.0, 3.7, 1.0)) == [8, 8, 16, 16]
-        assert schedule.state_dict()["trends"]["loss"]["value"] == pytest.approx(third)
+def test_the_newest_loss_weighs_1_two_thirds_and_four_sevenths() -> None:
+    second = 4.0 / 3 + 3.7 * 2 / 3  # 3.8, a change of 0.05
+    third = second * 3 / 7 + 1.0 * 4 / 7  # 2.2, a change of 0.42
+    schedule = smoothed()
+    assert sizes_of(schedule, losses(4.0, 3.7, 1.0)) == [8, 8, 16, 16]
+    assert schedule.state_dict()["trends"]["loss"]["value"] == pytest.approx(third)
 
 
 ROOT, K = 0.5**0.5, np.arange(8.0)

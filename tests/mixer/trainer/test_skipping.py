@@ -118,7 +118,7 @@ class _OwnRows(IterableDataset[Any]):
         (Stream("b", Broken(12, 2), on_sample_error="raise"), {"dataloader_num_workers": 1}, SampleError, "'b': s"),
         (Broken(12, 2), {"max_steps": 99, "max_skipped_share": 0.1}, TooManyBrokenError, r"10 of \d+ of .*_share=0.1"),
         (_OwnRows(_made), {"epoch_size": 33}, SampleError, r"'b': row . of shard 0 could not be .* bad row"),
-        (Broken(12, 2), {"max_skipped_share": 1.5}, ValueError, "max_skipped_share must be a share from 0 to 1"),
+        (Broken(12, 2), {"max_skipped_share": 1.5}, ValueError, "max_skipped_share must be"),
         (Broken(12, 2), {"on_sample_error": "ignore"}, ValueError, "on_sample_error must be"),
     ],
 )

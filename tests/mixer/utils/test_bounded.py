@@ -17,9 +17,9 @@ from mixer.checkpoint.checkpoint_files import MARKER_FILE, STATE_FILE, complete,
 from mixer.ledger.append_table import Table
 from mixer.ledger.schemas import STREAMS
 from mixer.ledger.table_files import open_tail, read_part, read_tail, write_rows
+from mixer.tools.recipe.yaml_files import load_yaml
 from mixer.utils.files import folder_name
 from mixer.utils.validation import finite_number, finite_numbers, load_json, refusing_damage, whole_number
-from mixer.utils.yaml_files import load_yaml
 from tests.refusals import refused
 
 
@@ -40,12 +40,13 @@ def test_json_that_is_refused(text: str, said: str, tmp_path: Path) -> None:
         load_json(tmp_path / "a.json")
 
 
-def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mixer.utils.validation.MOST_JSON_BYTES", 50)
     (tmp_path / "a.json").write_text(json.dumps("x" * 100))
     os.mkfifo(tmp_path / "pipe")
     for name, message in (("a.json", "50 bytes"), ("pipe", "not a regular file")):
         with pytest.raises(ValueError, match=message):
-            load_json(tmp_path / name, most_bytes=50)
+            load_json(tmp_path / name)
 
 
 def test_damage_is_one_error_and_those_of_the_system_are_none() -> None:
@@ -93,9 +94,9 @@ BILLIONS += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1,
 )
 def test_yaml_that_is_refused(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "characters" in said:
-        monkeypatch.setattr("mixer.utils.yaml_files.MOST_CHARACTERS", 10)
+        monkeypatch.setattr("mixer.tools.recipe.yaml_files.MOST_CHARACTERS", 10)
     if "than 9" in said:
-        monkeypatch.setattr("mixer.utils.yaml_files.MOST_PARTS", 9)
+        monkeypatch.setattr("mixer.tools.recipe.yaml_files.MOST_PARTS", 9)
         assert load_yaml("[&a [x, x], *a]") == [["x", "x"]] * 2
     with pytest.raises(ValueError, match=said):
         load_yaml(text)

@@ -12,8 +12,3 @@ def test_facts_survive_pickling_as_between_processes(kind: type, base: type) -> 
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
     assert isinstance(again, base)
     assert (str(again), vars(again)) == (str(error), vars(error))
-
-
-def test_a_sentence_of_ones_own_keeps_the_facts() -> None:
-    error = InvalidValueError("No.", option="weight")
-    assert (str(error), error.option, error.stream, error.found) == ("No.", "weight", None, None)

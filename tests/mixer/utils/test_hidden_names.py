@@ -8,7 +8,6 @@ import pytest
 
 import mixer
 from mixer.tools.cli.entry import main
-from mixer.utils.hidden_names import hidden
 
 ROOT = Path(mixer.__file__).parents[1]
 
@@ -18,10 +17,6 @@ def _python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     code = "import sys; sys.path[:0] = sys.argv.pop(1).split('|'); exec(sys.argv.pop(1))"
     path = f"{folder}|{ROOT}"
     return subprocess.run([sys.executable, "-c", code, path, *words], cwd=folder, capture_output=True, text=True)
-
-
-def test_nothing_is_hidden_here() -> None:
-    assert [hidden(name) for name in ("mixer", "replay.policies", "tasks.tools.command", "math", "nowhere")] == [""] * 5
 
 
 def test_a_command_that_a_file_hides_names_the_file_and_does_not_run_it(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ ALLOWED = {
     ("mixer/utils/lazy_imports.py", "import_module"): "from a table in the source",
     ("mixer/distributed/ending.py", "import_module"): "deepspeed alone",
     ("mixer/gradients/conflict.py", "import_module"): "torchjd alone",
+    ("mixer/measurements/hooks/table.py", "import_module"): "the files of its own folder",
     ("tasks/sources/loaders.py", "import_module"): "sklearn.datasets alone",
     ("mixer/tools/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
     ("mixer/tools/recipe/trainers.py", "import_module"): "names in the source",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from mixer.utils.random_state import RandomState, seed_generators, seeded
+from mixer.utils.random_state import RandomState, seeded
 
 # ruff: noqa: NPY002  # the global generators are what this is about
 
@@ -79,14 +79,3 @@ def test_golden_numbers_of_numbers_of_any_kind() -> None:
         with seeded(*key):
             found = [random.random(), np.random.random(), torch.rand((), dtype=torch.float64).item()]
         assert found == pytest.approx(GOLDEN, abs=1e-15)
-
-
-def test_no_generator_keeps_anything_when_it_is_seeded() -> None:
-    draws = []
-    for number in range(2):
-        torch.randn(number)
-        np.random.normal(size=number)
-        [random.gauss(0, 1) for _ in range(number)]
-        seed_generators(5)
-        draws.append(drawn())
-    assert draws[0] == draws[1]

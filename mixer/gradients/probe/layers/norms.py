@@ -23,7 +23,7 @@ class NormCapture(Capture):
         """See `Capture.knows`."""
         own = dict(module.named_parameters(recurse=False))
         is_named = any(name in type(module).__name__ for name in ("LayerNorm", "RMSNorm"))
-        return is_named and next(module.children(), None) is None and all(one.dim() == 1 for one in own.values())
+        return is_named and next(module.children(), None) is None and all(vector.dim() == 1 for vector in own.values())
 
     def _read(self, module: Any, inputs: Tensor, reading: Reading) -> Tensor | None:
         num_rows = reading.rows.num_rows
@@ -63,7 +63,8 @@ def _try(module: nn.Module, names: Sequence[str], inputs: Tensor) -> bool:
     shape = (len(inputs), *[1] * (inputs.dim() - 2), -1)
     own = {name: getattr(module, name) for name in names}  # ones or zeros at first, which would hide differences
     vectors = {
-        name: torch.linspace(0.5, 1.5, len(one), dtype=one.dtype, device=one.device) for name, one in own.items()
+        name: torch.linspace(0.5, 1.5, len(vector), dtype=vector.dtype, device=vector.device)
+        for name, vector in own.items()
     }
     with torch.no_grad():
         expected = run_with(module, vectors, inputs)

@@ -8,11 +8,11 @@ import pandas as pd
 import yaml
 
 from mixer.tools.recipe.recipe_files import filled_in, is_ignored, is_of_training
+from mixer.tools.recipe.yaml_files import MOST_CHARACTERS, load_yaml
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.nested import Field, flat
 from mixer.utils.text import first_of, shortened
 from mixer.utils.validation import read_bytes
-from mixer.utils.yaml_files import MOST_CHARACTERS, load_yaml
 
 _FILE = "recipe.yaml"
 _MOST_NAMED, _LONGEST = 8, 60

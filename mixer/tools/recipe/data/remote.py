@@ -15,9 +15,9 @@ from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 from mixer.tools.recipe.data.local import is_pattern, load_files, load_local
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.suffixes import is_url
+from mixer.tools.recipe.storage_options import HIDDEN, STORAGE_OPTIONS, without_values
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.nested import flat
-from mixer.utils.storage_options import HIDDEN, STORAGE_OPTIONS, without_values
 
 _Options = Mapping[str, Any]
 

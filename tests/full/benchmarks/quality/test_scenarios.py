@@ -25,7 +25,7 @@ from benchmarks.quality.scenarios import SCENARIOS, Scenario
 from benchmarks.quality.sentences import intents
 from benchmarks.quality.short_runs import is_right
 from mixer import Objective
-from mixer.ledger import Ledger
+from mixer.ledger.ledger import Ledger
 from mixer.policies.registry import built_in_policies
 from mixer.tools.cli.entry import main as cli
 from mixer.tools.recipe.fields import check_fields

@@ -4,19 +4,19 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-_WAY_ON: ContextVar[str | None] = ContextVar("way_on", default=None)
+_HINT: ContextVar[str | None] = ContextVar("resume_hint", default=None)
 
 
-def way_on() -> str:
+def resume_hint() -> str:
     """Returns how to resume the present run, after "with"."""
-    return _WAY_ON.get() or "train(resume_from_checkpoint=True)"
+    return _HINT.get() or "train(resume_from_checkpoint=True)"
 
 
 @contextlib.contextmanager
 def resumed_with(words: str) -> Iterator[None]:
     """Says how runs in the context are resumed, unless what they are part of has said it."""
-    token = _WAY_ON.set(_WAY_ON.get() or words)
+    token = _HINT.set(_HINT.get() or words)
     try:
         yield
     finally:
-        _WAY_ON.reset(token)
+        _HINT.reset(token)

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from mixer.utils.yaml_files import load_yaml
+from mixer.tools.recipe.yaml_files import load_yaml
 
 STORAGE_OPTIONS = "storage_options"
 HIDDEN = "***"
