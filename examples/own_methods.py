@@ -11,14 +11,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mixer import ForwardResult, Method, RunContext, TaskContext
+from mixer import ForwardResult, Method, RunContext
 from replay.selection import Offers, Selection
+from tasks.methods import TaskContext, TaskMethod
 
 
 class Anchored(Method):
     """A penalty on the distance of the weights from those at the start of the run."""
 
-    takes_gradients = True
+    needs = frozenset({"whole gradients"})
 
     def __init__(self, strength: float):
         self.strength = strength
@@ -55,7 +56,7 @@ class Anchored(Method):
 class Turning(Method):
     """Removes from each weight's gradient the part along the weight: a step of SGD turns weights and scales none."""
 
-    takes_gradients = True
+    needs = frozenset({"whole gradients"})
 
     @torch.no_grad()
     def end_backward(self, model: nn.Module) -> None:
@@ -71,18 +72,14 @@ class Turning(Method):
         return {"turning": float(self.after / self.before)}
 
 
-class KeepPredictions(Method):
+class KeepPredictions(TaskMethod):
     """Learning without forgetting: keeps the predictions for earlier classes."""
-
-    adds_term = True
 
     def __init__(self, strength: float = 1.0):
         self.strength = strength
 
-    def attach(self, run: RunContext) -> None:
-        self.run = run
-
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        super().begin_task(task, model)
         self.before = copy.deepcopy(model).eval() if task.number else None
         self.earlier = sorted({label for classes in task.earlier for label in classes})
 
@@ -96,19 +93,16 @@ class KeepPredictions(Method):
         return self.run.mean_over_step(-self.strength * target * logs, trained)
 
 
-class HoldWeights(Method):
+class HoldWeights(TaskMethod):
     """Elastic weight consolidation: holds the weights that earlier tasks need."""
 
-    takes_gradients = True
+    needs = frozenset({"whole gradients"})
     lasts_for_all_tasks = True
 
     def __init__(self, strength: float = 100.0, samples: int = 200):
         self.strength, self.samples = strength, samples
         self.fisher: dict[str, Tensor] = {}
         self.anchor: dict[str, Tensor] = {}
-
-    def attach(self, run: RunContext) -> None:
-        self.run = run
 
     def end_backward(self, model: nn.Module) -> None:
         for name, weight in self.run.passes.model.named_parameters():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mixer.tools.records.exposure import Exposure as Exposure
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
-    from mixer.trainer.method import Method as Method, RunContext as RunContext, TaskContext as TaskContext
+    from mixer.trainer.method import Method as Method, RunContext as RunContext
     from mixer.trainer.trainer import MixingMixin as MixingMixin, MixingTrainer as MixingTrainer
     from mixer.trainer.trl.sft import MixingSFTConfig as MixingSFTConfig, MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.variants import (
@@ -59,7 +59,7 @@ else:
             "mixer.run.config": ["MixingConfig", "MixingOptions"],
             "mixer.trainer.gradient_aggregation": ["GradientAggregation"],
             "mixer.run.hooks": ["ForwardResult"],
-            "mixer.trainer.method": ["Method", "RunContext", "TaskContext"],
+            "mixer.trainer.method": ["Method", "RunContext"],
             "mixer.run.probing": ["Probing"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
             "mixer.trainer.variants": ["MixingSeq2SeqConfig", "MixingSeq2SeqTrainer"],

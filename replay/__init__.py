@@ -13,12 +13,12 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from replay.buffer import ReplayBuffer
-    from replay.feeding.features import extract_features
-    from replay.methods import AGEM, DER, DERPlusPlus
-    from replay.policies import ReplayBound, ReplayRatio
-    from replay.retrieval import MIR
-    from replay.storage import InMemory, OnDisk, References
+    from replay.buffer import ReplayBuffer as ReplayBuffer
+    from replay.feeding.features import extract_features as extract_features
+    from replay.methods import AGEM as AGEM, DER as DER, DERPlusPlus as DERPlusPlus
+    from replay.policies import ReplayBound as ReplayBound, ReplayRatio as ReplayRatio
+    from replay.retrieval import MIR as MIR
+    from replay.storage import InMemory as InMemory, OnDisk as OnDisk, References as References
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -31,17 +31,3 @@ else:
             "replay.storage": ["InMemory", "OnDisk", "References"],
         },
     )
-
-__all__ = [
-    "AGEM",
-    "DER",
-    "MIR",
-    "DERPlusPlus",
-    "InMemory",
-    "OnDisk",
-    "References",
-    "ReplayBound",
-    "ReplayBuffer",
-    "ReplayRatio",
-    "extract_features",
-]

@@ -1,6 +1,5 @@
 """The replay buffer: a growing and forgetting data set that is a stream of the mixture."""
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,10 +235,9 @@ class ReplayBuffer(Memory):
         """
         if self.storage.working_folder is not None:
             raise InvalidValueError.about("storage", "Copies of a buffer cannot share a folder; use InMemory().")
-        selection, storage, retrieval = (copy.deepcopy(r) for r in (self.selection, self.storage, self.retrieval))
-        options: dict[str, Any] = {"selection": selection, "storage": storage, "retrieval": retrieval, "seed": seed}
-        options |= {"label_column": self.label_column, "keeps_repeats": self.keeps_repeats}
-        return ReplayBuffer(capacity, **options, is_online=False)
+        options: dict[str, Any] = {"label_column": self.label_column, "keeps_repeats": self.keeps_repeats}
+        rules = self.selection, self.storage, self.retrieval
+        return ReplayBuffer(capacity, *rules, **options, seed=seed, is_online=False)
 
     def as_method(self, name: str, streams: Sequence[Stream]) -> Method:
         """Returns the method that fills the buffer during a run; see `mixer.mixture.stream.GrowingDataset`."""

@@ -127,7 +127,7 @@ class TaskSequence:
         return max(trained_on.union(self.classes_seen(len(self) - 1))) + 1
 
     def classes_seen(self, after: int) -> tuple[int, ...]:
-        """Gives the labels known after a task.
+        """Returns the labels known after a task.
 
         Args:
             after: Number of the last task learnt, from 0.
@@ -170,7 +170,7 @@ class TaskSequence:
         first, *others = self.tasks
         differing = [task for task in others if set(task.classes or ()) != set(first.classes or ())]
         if differing:
-            shown = ", ".join(f"{task.name!r} {_shown(task.classes)}" for task in (first, *differing[:3]))
+            shown = ", ".join(f"{task.name!r} {_classes_text(task.classes)}" for task in (first, *differing[:3]))
             raise InvalidValueError.about("scenario", f"must be 'class' or 'task', as classes differ: {shown}.")
 
     def _check_labels(self) -> None:
@@ -180,12 +180,12 @@ class TaskSequence:
                 if strange and task.classes is not None:
                     raise InvalidValueError.about(
                         "classes",
-                        f"of task {task.name!r} lack the labels {_shown(strange)} of {part}.",
+                        f"of task {task.name!r} lack the labels {_classes_text(strange)} of {part}.",
                         stream=task.name,
                     )
 
 
-def _shown(classes: Iterable[int] | None) -> str:
+def _classes_text(classes: Iterable[int] | None) -> str:
     if classes is None:
         return "without classes"
     ordered = sorted(classes)

@@ -229,7 +229,7 @@ def weights_of(model: nn.Module) -> torch.Tensor:
 
 
 # No state: what a method has of the run, and what a policy's warning goes by.
-_NOT_SAVED = frozenset({"_run", "_task", "_passes", "_buffer", "attached_to", "_dominant"})
+_NOT_SAVED = frozenset({"_run", "run", "task", "_passes", "_buffer", "_attached_to", "_dominant"})
 
 
 def layouts(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Hooks: parts of a run that take part in its steps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ class ForwardResult:
     Args:
         plan: The step's plan.
         micro: The micro-batch, with positions.
-        output: The model's output with its graph, in `Method.term`; `None` before the forward and after the backward.
+        output: The model's output with its graph, in `Method.end_forward` and `Method.term`; `None` before
+            the forward and after the backward.
         items: int64 `[num_rows]`: number of loss terms in each row.
         row_losses: `[num_rows]`, on the device: the sum of each row's loss terms, without a graph; `None` before the
             backward, or if rows cannot be separated.
@@ -35,20 +37,15 @@ class ForwardResult:
         return 0 if self.micro.is_padding else int(self.items.sum())
 
 
-class StepHook:
-    """Takes part in the steps of a run; the methods of this base class do nothing.
-
-    The hooks of a run are one list, and are called in its order: first what observes a step, then what forms its
-    gradient, then replay buffers and the user's methods.
+class Observer:
+    """Observes the steps of a run after they are trained; the methods of this base class do nothing.
 
     Attributes:
         measures: The classes of requests that it fulfils.
-        only_observes: Whether it has `observe` alone, so that micro-batches need not tell it anything.
         seconds_after: Duration of what it measured after the last optimizer step; counts as measuring in the ledger.
     """
 
     measures: tuple[Kind, ...] = ()
-    only_observes: bool = False
     seconds_after: float = 0.0
 
     def prepare(self, model: nn.Module) -> None:
@@ -60,6 +57,28 @@ class StepHook:
         Raises:
             ValueError: If the hook does not support it.
         """
+
+    def observe(self, result: StepResult) -> Results:
+        """Called after the optimizer step; all ranks call it.
+
+        Args:
+            result: The step.
+
+        Returns:
+            What it has measured for the policy and the schedule, by the class of the request; the same on every rank.
+        """
+        return {}
+
+    def release(self) -> None:
+        """Called when the run has ended: releases what only the run needs."""
+
+
+class StepHook(Observer):
+    """Takes part in the steps of a run; the methods of this base class do nothing.
+
+    The hooks of a run are one list, and are called in its order: first what observes a step, then what forms its
+    gradient, then replay buffers and the user's methods.
+    """
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Called before the micro-batches of a step run, again if the step is repeated."""
@@ -90,17 +109,11 @@ class StepHook:
     def cancel(self) -> None:
         """Called if a step fails, perhaps to be repeated: releases what is held for it."""
 
-    def observe(self, result: StepResult) -> Results:
-        """Called after the optimizer step; all ranks call it.
-
-        Args:
-            result: The step.
-
-        Returns:
-            What it has measured for the policy and the schedule, by the class of the request; the same on every rank.
-        """
-        return {}
-
     def release(self) -> None:
         """Called when the run has ended: releases what only the run needs; by default what a step holds."""
         self.cancel()
+
+
+def step_hooks(hooks: Sequence[Observer]) -> list[StepHook]:
+    """Returns the hooks that take part in steps, beyond observing them."""
+    return [hook for hook in hooks if isinstance(hook, StepHook)]

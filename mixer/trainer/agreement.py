@@ -26,7 +26,7 @@ from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.counted_units import check_counted
 from mixer.models.side_state import Snapshot
 from mixer.run.class_checks import check_one_pass, optimizer_name, steps_in_backward
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer, step_hooks
 from mixer.run.samples import LoadingRules
 from mixer.run.state import Basis
 from mixer.run.trl_metrics import keeps_metrics
@@ -54,7 +54,7 @@ class StepAgreement:
         rules: How the trainer loads, and which arguments lower the limit of micro-batches.
     """
 
-    def __init__(self, basis: Basis, losses: StreamLosses, hooks: Sequence[StepHook], rules: LoadingRules):
+    def __init__(self, basis: Basis, losses: StreamLosses, hooks: Sequence[Observer], rules: LoadingRules):
         self._trainer, self._plan, self._run, self._ranks = basis
         self._losses, self._hooks, self._rules = losses, hooks, rules
         self.is_on = False  # whether the run repeats steps
@@ -185,7 +185,7 @@ class StepAgreement:
         while (result := self._attempt(work, batch)) is None:
             batch = self._resplit(batch)
             start.restore()
-        for hook in self._hooks:
+        for hook in step_hooks(self._hooks):
             hook.before_averaging()
         average_gradients(model, self._ranks, self._trainer.args.world_size)
         return result
@@ -215,7 +215,7 @@ class StepAgreement:
         if (new := old.halved(largest)) is None:
             raise MicroBatchMemoryError(self._explanation(step, rank, largest)) from error
         self._run.splitting = replace(self._run.splitting, cap=new)
-        for hook in self._hooks:
+        for hook in step_hooks(self._hooks):
             hook.cancel()  # it may hold memory
         self._losses.stop_listening()
         self._trainer.model_wrapped.zero_grad()

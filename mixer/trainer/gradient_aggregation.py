@@ -64,7 +64,7 @@ class GradientAggregation(Method):
         GradientAggregation('cagrad')
     """
 
-    one_stream_each = True
+    needs = frozenset({"one stream each"})
 
     def __init__(self, aggregator: Any = "pcgrad"):
         self.aggregator = known_name(aggregator) if isinstance(aggregator, str) else aggregator
@@ -77,7 +77,8 @@ class GradientAggregation(Method):
         self._run = run
         self._gradients: StreamGradients | None = None
         self._aggregator = Aggregator(self.aggregator, len(run.streams))
-        self._is_active = self.takes_gradients = len(run.streams) > 1
+        self._is_active = len(run.streams) > 1
+        self.needs = type(self).needs | {"whole gradients"} if self._is_active else type(self).needs
         if run.world_size > 1 and self._is_active and run.passes.is_cut_by_tokens:
             raise ValueError(
                 f"conflict={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end a step with "

@@ -4,11 +4,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mixer.distributed.collectives import RankSync
 from mixer.loading.loaded_step import StepBatch
@@ -16,7 +17,7 @@ from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.mixture.planner import Planner
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import GrowingDataset, Stream
-from mixer.run.hooks import ForwardResult, StepHook
+from mixer.run.hooks import ForwardResult, Observer, StepHook
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.text import did_you_mean
@@ -114,62 +115,28 @@ class RunContext:
         return total * (self.world_size / max(count, 1))
 
 
-@dataclass(frozen=True)
-class TaskContext:
-    """A task of a continual run, as its methods see it.
-
-    Args:
-        number: Its number, from 0.
-        num_tasks: Number of tasks in the run.
-        name: Its name, which its stream has too.
-        dataset: Its training data, map-style.
-        classes: Its classes, ascending; `None` where samples have none.
-        seen: All classes up to this task, ascending; empty where samples have none.
-        earlier: The classes of each task before this one that has some.
-        scenario: Which classes compete: `"class"`, `"task"`, `"domain"` or `"free"`; see `tasks.TaskSequence`.
-    """
-
-    number: int
-    num_tasks: int
-    name: str
-    dataset: Any
-    classes: tuple[int, ...] | None
-    seen: tuple[int, ...]
-    earlier: tuple[tuple[int, ...], ...] = ()
-    scenario: str = "class"
-
-
 class Method(KeepsArguments, StepHook):
     """A hook with a name: it may add a term to the loss, log, and save a state of its own.
 
     Everything it computes must be the same on every rank, except for what depends on a rank's own samples.
 
-    In a continual run it is told where tasks begin and end. Passed in a list it lasts for all tasks, and what it saves
-    is saved after each task too.
+    It takes part in a run of one trainer at a time. A method that goes by the tasks of a continual run derives from
+    `tasks.methods.TaskMethod`.
 
-    A subclass that overrides `term` has `adds_term`, unless it says otherwise. It sets `one_stream_each` if
-    micro-batches must contain one stream each, `needs_samples` if steps must keep their samples, `takes_gradients` if
-    each rank must have whole gradients of its own, as with DDP, `takes_weights` if it copies, changes or runs the whole
-    model by itself, which needs DDP too, `adds_parameters` if `begin_task` adds parameters, so that each task needs a
-    new optimizer, and `lasts_for_all_tasks` if it needs in a task what it learnt in earlier ones, so that a new one for
-    each is refused. A run is planned with `one_stream_each` and `needs_samples` before it calls `attach`.
+    Attributes:
+        needs: What it needs of a run, some of `NEEDS`, set before `attach`; `"whole gradients"` and `"whole weights"`
+            may be added there.
+        log_state: State of the next log entry as plain data, saved in checkpoints so that a resumed run logs the same;
+            a property with a setter where it is computed. It is set to `{}` at the start of a run.
     """
 
-    adds_term: bool = False
-    one_stream_each: bool = False
-    needs_samples: bool = False
-    takes_gradients: bool = False
-    takes_weights: bool = False
-    adds_parameters: bool = False
-    lasts_for_all_tasks: bool = False
-    attached_to: RunContext | None = None  # set by the trainer
+    needs: frozenset[str] = frozenset()
+    log_state: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
         for name, value in vars(cls).items():
             _check_hook(cls, name, value)
-        if "term" in vars(cls) and "adds_term" not in vars(cls):
-            cls.adds_term = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         _check_hook(type(self), name, value)
@@ -192,22 +159,6 @@ class Method(KeepsArguments, StepHook):
             ValueError: If it cannot take part in the run.
         """
 
-    def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Called before the first step of a task of a continual run, on all ranks, after `attach`.
-
-        Args:
-            task: The task.
-            model: The model as the task before left it, also where a run resumes in the middle of this task.
-        """
-
-    def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Called after the last step of a task of a continual run, on all ranks, before it is scored and saved.
-
-        Args:
-            task: The task.
-            model: The model, which it may change.
-        """
-
     def retrieve(self, batch: StepBatch) -> bool:
         """Called before a step is trained, once all ranks have confirmed it.
 
@@ -224,17 +175,23 @@ class Method(KeepsArguments, StepHook):
             items: int64 `[num_streams]`: its items.
 
         Returns:
-            `[num_streams]`, or `None` for 1 throughout; only for methods with `one_stream_each`, or if all
-            are equal.
+            `[num_streams]`, or `None` for 1 throughout; unequal ones only with the need `"one stream each"`.
         """
         return None
 
     def has_priority(self, stream_id: int) -> bool:
-        """Whether a stream's micro-batches run before those of the others; only with `one_stream_each`."""
+        """Whether a stream's micro-batches run before those of the others; only if it needs one stream each."""
         return False
 
+    def end_forward(self, trained: ForwardResult) -> None:
+        """Called after the forward of a micro-batch, except for padding.
+
+        Args:
+            trained: The micro-batch and the model's output.
+        """
+
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Returns an addition to the loss of a micro-batch, after its forward.
+        """Returns an addition to the loss of a micro-batch, after its forward; logged as `term/NAME`.
 
         Args:
             trained: The micro-batch and the model's output.
@@ -255,28 +212,13 @@ class Method(KeepsArguments, StepHook):
             batch: The step that was trained.
         """
 
-    def contents(self) -> dict[str, int]:
-        """Counts remembered samples by origin, for the ledger; empty if there are none."""
-        return {}
-
-    def classes(self) -> dict[int, int]:
-        """Counts remembered samples by class, for the ledger; empty if classes are unknown."""
-        return {}
+    def memory_counts(self) -> tuple[dict[str, int], dict[int, int]]:
+        """Counts remembered samples for the ledger: by origin, and by class; empty where there are none or unknown."""
+        return {}, {}
 
     def log_entries(self) -> dict[str, float]:
         """Returns its entries for the log."""
         return {}
-
-    def log_state(self) -> dict[str, Any]:
-        """Returns the state of the next log entry as plain data, so that a resumed run logs the same."""
-        return {}
-
-    def load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the state of the next log entry.
-
-        Args:
-            state: The result of `log_state`; empty at the start of a run.
-        """
 
     def settings(self) -> str | None:
         """Describes its effect on steps, for checkpoints: a resumed run needs the same unless `allow_inexact` is set.
@@ -307,8 +249,20 @@ class Method(KeepsArguments, StepHook):
         """
 
 
+NEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "one stream each": "micro-batches contain one stream each",
+        "samples": "steps keep their samples",
+        "whole gradients": "each rank has whole gradients of its own, as with DDP",
+        "whole weights": "it copies, changes or runs the whole model by itself, which takes DDP too",
+    }
+)
+
 _HOOKS = frozenset(
-    name for kind in (StepHook, Method) for name, value in vars(kind).items() if callable(value) and name[0] != "_"
+    name
+    for kind in (Observer, StepHook, Method)
+    for name, value in vars(kind).items()
+    if callable(value) and name[0] != "_"
 )
 
 

@@ -18,11 +18,13 @@ from mixer.mixture.stream import Stream
 from mixer.run.hooks import ForwardResult
 from mixer.run.plan import RunPlan
 from mixer.run.state import Basis
-from mixer.trainer.method import Method, RunContext
+from mixer.trainer.method import NEEDS, Method, RunContext
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import WriteError, folder_name
 from mixer.utils.validation import whole_number
 
 _FOLDER = "methods"
+_ATTACHED_TO = "_attached_to"  # attribute of a method: the run that it was given last
 
 
 class MethodList:
@@ -42,7 +44,7 @@ class MethodList:
         self._passes, self._dtype = passes, dtype
         self.all: Sequence[Method] = self._plan.methods
         # Of methods with a term, by index.
-        self._term_names = {number: method.name for number, method in enumerate(self.all) if method.adds_term}
+        self._term_names = {number: method.name for number, method in enumerate(self.all) if _has_term(method)}
         _check_names(self.all)
         self._terms = torch.zeros(0)  # `[num_methods]`: this rank's terms in the present step
         self._num_terms, self._term_sums = 0, torch.zeros(0)  # steps since the last log entry, and their terms
@@ -66,8 +68,8 @@ class MethodList:
         self._context = self._new_context()
         for method in self.all:
             method.attach(self._context)
-            method.attached_to = self._context
-            _check_planned(method, self._plan)
+            vars(method)[_ATTACHED_TO] = self._context
+            _check_needs(method, self._plan)
 
     def _new_context(self) -> RunContext:
         args, run = self._trainer.args, self._run
@@ -86,7 +88,7 @@ class MethodList:
     def check_attached(self) -> None:
         """Refuses a method that another trainer has since been given."""
         for method in self.all:
-            if method.attached_to is not self._context:
+            if vars(method)[_ATTACHED_TO] is not self._context:
                 raise ValueError(
                     f"methods: {method.name} has since been passed to another trainer and takes part in the steps of "
                     "that one. Create a method per trainer, or finish training before you create the next trainer."
@@ -128,12 +130,8 @@ class MethodList:
             return loss
         total, trained = torch.zeros_like(loss), replace(trained, output=output)
         for number, method in enumerate(self.all):
+            method.end_forward(trained)
             if (term := method.term(trained)) is not None:
-                if number not in self._term_names:
-                    raise TypeError(
-                        f"methods: {method.name}.term returned a {type(term).__name__}, but adds_term is False, so "
-                        "that it would be trained and not logged. Set adds_term = True in its class."
-                    )
                 total = total + term
                 self._terms[number] += term.detach() / self._trainer.args.world_size
         return loss + total
@@ -190,7 +188,7 @@ class MethodList:
         """Restores the methods' part of the next log entry; an empty state starts anew."""
         self._begin_terms(state)
         for method in self.all:
-            method.load_log_state(state.get("methods", {}).get(method.name, {}))
+            method.log_state = state.get("methods", {}).get(method.name, {})
 
     def _begin_terms(self, state: Mapping[str, Any]) -> None:
         sums = state.get("terms", [0.0] * len(self.all))
@@ -201,14 +199,14 @@ class MethodList:
         """Returns the methods' part of the next log entry."""
         if not self.all:
             return {}
-        states = {method.name: method.log_state() for method in self.all}
+        states = {method.name: dict(method.log_state) for method in self.all}
         return {"terms": self._term_sums.tolist(), "num_terms": self._num_terms, "methods": states}
 
     def note_memories(self) -> None:
         """Records in the ledger how many samples each method remembers."""
         for method in self.all:
             step = self._trainer.state.global_step
-            self._run.ledger.record_memory(step, method.name, method.contents(), method.classes())
+            self._run.ledger.record_memory(step, method.name, *method.memory_counts())
 
     def log_entries(self) -> dict[str, float]:
         """Returns the methods' log entries (mean terms since the last entry) and records their memories."""
@@ -228,13 +226,20 @@ def methods_of(streams: Sequence[Stream], own: Sequence[Method]) -> tuple[Method
     return (*(stream.dataset.as_method(stream.name, streams) for stream in streams if stream.is_memory), *own)
 
 
-def _check_planned(method: Method, plan: RunPlan) -> None:
-    """Refuses a method that has asked for more of a step than the run was planned with."""
-    for name, is_planned in {"one_stream_each": plan.one_stream_each, "needs_samples": plan.keeps_samples}.items():
-        if getattr(method, name) and not is_planned:
-            raise ValueError(
-                f"methods: {method.name} sets {name} too late, in attach: set it in the class or in __init__."
-            )
+def _has_term(method: Method) -> bool:
+    """Whether a method overrides `term`."""
+    return getattr(method.term, "__func__", None) is not Method.term
+
+
+def _check_needs(method: Method, plan: RunPlan) -> None:
+    """Refuses unknown needs, and a method that has asked for more of a step than the run was planned with."""
+    needs = set(method.needs)
+    if unknown := sorted(needs - NEEDS.keys()):
+        raise InvalidValueError(option="methods", expected=f"{method.name}.needs of {list(NEEDS)}", found=unknown)
+    planned = {"one stream each": plan.one_stream_each, "samples": plan.keeps_samples}
+    if late := sorted(name for name, is_planned in planned.items() if name in needs and not is_planned):
+        text = f"{method.name} needs {late} only from attach on. Set it in the class or in __init__."
+        raise InvalidValueError.about("methods", text, found=late)
 
 
 def _check_names(methods: Sequence[Method]) -> None:

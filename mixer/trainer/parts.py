@@ -26,7 +26,7 @@ from mixer.mixture.resolve import check_own_weights, check_samples, resolve_epoc
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import describe
 from mixer.run.class_checks import check_arguments, check_budget
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 from mixer.run.loading import StreamLoading
 from mixer.run.plan import Options, RunPlan, plan_run
 from mixer.run.samples import LoadingRules, StreamSamples
@@ -175,7 +175,7 @@ def check_trial(samples: StreamSamples, plan: RunPlan, has_metrics: bool) -> Non
     check_conflict(samples.trainer, plan)
 
 
-def _check_parts(basis: Basis, hooks: Sequence[StepHook], samples: StreamSamples, evaluation: StreamEvaluation) -> None:
+def _check_parts(basis: Basis, hooks: Sequence[Observer], samples: StreamSamples, evaluation: StreamEvaluation) -> None:
     """Refuses what only the parts can tell."""
     trainer, plan, run, _ = basis
     check_conflict(trainer, plan)

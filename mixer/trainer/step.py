@@ -29,7 +29,7 @@ from mixer.measurements import Kind, Results
 from mixer.measurements.hooks.stream_gradients import RunProbe
 from mixer.mixture.step_plan import StepPlan
 from mixer.run.hf_compat import loop_losses
-from mixer.run.hooks import ForwardResult, StepHook
+from mixer.run.hooks import ForwardResult, Observer, step_hooks
 from mixer.run.state import Basis
 from mixer.trainer.agreement import StepAgreement
 from mixer.trainer.checks.labels import LabelsSeen
@@ -62,14 +62,14 @@ class StepRunner:
         self,
         basis: Basis,
         losses: StreamLosses,
-        hooks: Sequence[StepHook],
+        hooks: Sequence[Observer],
         methods: MethodList,
         agreement: StepAgreement,
         guard: WeightGuard,
         probe: RunProbe | None,
     ):
         self._trainer, plan, self._run, self._ranks = basis
-        self._observers, self._hooks = hooks, [hook for hook in hooks if not hook.only_observes]
+        self._observers, self._hooks = hooks, step_hooks(hooks)
         self._losses, self._agreement, self._methods = losses, agreement, methods
         self._separation = StreamSeparation(basis, losses, len(self._hooks) > 0, agreement)
         self._kinds = LossKinds(basis, losses, agreement)
@@ -88,7 +88,7 @@ class StepRunner:
 
     def begin_run(self) -> None:
         """Begins a run."""
-        self._hooks = [hook for hook in self._observers if not hook.only_observes]
+        self._hooks = step_hooks(self._observers)
         self._finished = self._run.policy_error = self._run.method_error = None
         self._run.step.clear()
         self._guard.begin_run()

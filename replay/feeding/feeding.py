@@ -47,14 +47,14 @@ class BufferFeeding(Method):
     """
 
     name = ""  # in place of the property
-    adds_term = False  # `term` only takes notes
 
     def __init__(self, buffer: Memory, name: str, streams: Sequence[Stream]):
         self._buffer, self.name = buffer, name
-        self.one_stream_each = isinstance(buffer.retrieval, MIR)
         names = buffer.stream_names
         fed = [stream for stream in streams if names is None or stream.name in names]
-        self.needs_samples = buffer.storage.keeps_contents and any(stream.is_iterable for stream in fed)
+        of_retrieval = {"one stream each", "whole gradients"} if isinstance(buffer.retrieval, MIR) else set()
+        has_iterables = buffer.storage.keeps_contents and any(stream.is_iterable for stream in fed)
+        self.needs = frozenset(of_retrieval | ({"samples"} if has_iterables else set()))
 
     def attach(self, run: RunContext) -> None:
         """Resolves the streams to remember and checks them; see `Method.attach`."""
@@ -83,7 +83,6 @@ class BufferFeeding(Method):
         self.find_sources()
         self._find_labels()
         self.kept = KeptRows(run, self._fed, buffer)
-        self.takes_gradients = self.one_stream_each
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model that the retrieval or selection does not support; see `Method.prepare`."""
@@ -93,10 +92,8 @@ class BufferFeeding(Method):
 
     def retrieve(self, batch: StepBatch) -> bool:
         """Replaces the drawn entries if the retrieval depends on the model; see `Method.retrieve`."""
-        retrieval = self._buffer.retrieval
-        if not isinstance(retrieval, MIR):
-            return False
-        return retrieval.redraw(self._run, batch, self._memory_id, len(self._buffer))
+        retrieval, size = self._buffer.retrieval, len(self._buffer)
+        return isinstance(retrieval, MIR) and retrieval.redraw(self._run, batch, self._memory_id, size)
 
     def find_sources(self) -> None:
         """Registers the data sets with the buffer and stores their ids, which a saved buffer brings along."""
@@ -167,8 +164,8 @@ class BufferFeeding(Method):
         self.kept.begin(self._offered)
         self._no_classes = "another rank found none"
 
-    def term(self, trained: ForwardResult) -> None:
-        """Records model outputs to store; adds nothing to the loss."""
+    def end_forward(self, trained: ForwardResult) -> None:
+        """Records model outputs to store; see `Method.end_forward`."""
         self.kept.note(trained)
 
     def end_micro_batch(self, model: nn.Module, trained: ForwardResult, ends_priority: bool) -> None:
@@ -244,13 +241,9 @@ class BufferFeeding(Method):
 
     # ---- Logs and checkpoints ----
 
-    def contents(self) -> dict[str, int]:
-        """Counts the buffer's entries by source."""
-        return self._buffer.num_samples_by_source
-
-    def classes(self) -> dict[int, int]:
-        """Counts the buffer's entries by class."""
-        return self._classes.count(self._buffer)
+    def memory_counts(self) -> tuple[dict[str, int], dict[int, int]]:
+        """Counts the buffer's entries by source and by class; see `Method.memory_counts`."""
+        return self._buffer.num_samples_by_source, self._classes.count(self._buffer)
 
     def log_entries(self) -> dict[str, float]:
         """Returns the buffer's size, and the bytes gathered for it."""
@@ -259,12 +252,13 @@ class BufferFeeding(Method):
             entries[f"memory_bytes_gathered/{self.name}"] = float(self._buffer.num_gathered_bytes)
         return entries
 
+    @property
     def log_state(self) -> dict[str, Any]:
-        """Returns the classes seen so far; see `Method.log_state`."""
+        """The classes seen so far; see `Method`."""
         return {"classes": sorted(self._classes.seen)}
 
-    def load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Loads the classes seen so far; see `Method.load_log_state`."""
+    @log_state.setter
+    def log_state(self, state: Mapping[str, Any]) -> None:
         self._classes.seen = set(state.get("classes", ()))
 
     def save(self, folder: Path) -> None:

@@ -1,10 +1,6 @@
-"""Table of the entries of a buffer, one slot per entry, in memory or on disk."""
+"""Table of the entries of a buffer, one slot per entry."""
 
-import mmap
-import os
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -24,19 +20,14 @@ _LEAST_CHANGES, _SLOTS_PER_CHANGE = 1_024, 16  # after which addresses are sorte
 
 
 class Entries:
-    """The occupied slots of a buffer, 0 to `size - 1`: 32 bytes each, and about 20 in memory to find them by address.
-
-    On disk they are in an unnamed file mapped into memory. Each process has its own, and the system removes the file
-    when its last process ends, however that happens.
+    """The occupied slots of a buffer, 0 to `size - 1`: 32 bytes each, and about 20 to find them by address.
 
     Args:
         capacity: Number of slots.
-        folder: Folder on the target disk, created on demand; `None` for memory.
     """
 
-    def __init__(self, capacity: int, folder: Path | None = None):
+    def __init__(self, capacity: int):
         self.capacity, self.size = capacity, 0
-        self._folder, self._process = folder, os.getpid()
         self._table: NDArray[Any] = np.zeros(0, dtype=_ENTRY)
         # Where addresses were when they were sorted, and where those are that came or moved since. Both may be out of
         # date; the table says what is so.
@@ -44,7 +35,7 @@ class Entries:
         self._changed: dict[int, int] = {}
 
     def __getitem__(self, column: str) -> NDArray[Any]:
-        """Gives a column.
+        """Returns a column.
 
         Args:
             column: `"address"`, `"row"`, `"number"`, `"task"` or `"label"`.
@@ -76,21 +67,18 @@ class Entries:
         return np.where(are_there, slots, -1)
 
     def _moved(self, slots: Int64Array) -> None:
-        """Notes what stands in some slots now, for `find`."""
+        """Records the addresses in changed slots, for `find`."""
         self._changed.update(zip(self["address"][slots].tolist(), slots.tolist(), strict=True))
         if len(self._changed) > max(_LEAST_CHANGES, self.size // _SLOTS_PER_CHANGE):
             order = np.argsort(self["address"], kind="stable")
             self._order, self._sorted, self._changed = order.astype(np.int32), self["address"][order], {}
 
     def put(self, slots: Int64Array, **values: Any) -> None:
-        """Fills slots, new ones or such that are taken.
+        """Fills slots, new or occupied ones.
 
         Args:
-            slots: int64 `[count]`: different slots; all that are new follow upon those that are taken.
+            slots: int64 `[count]`: different slots; new ones follow upon the occupied ones.
             **values: Columns: `[count]` each, or one number for all.
-
-        Raises:
-            OSError: If the disk is full; its folder is named, and nothing has changed.
         """
         if not len(slots):
             return
@@ -102,31 +90,29 @@ class Entries:
         self._moved(slots)
 
     def set_rows(self, slots: Int64Array, rows: Int64Array) -> None:
-        """Changes the numbers of what is kept of some entries."""
-        self._make_room(self.size)
+        """Changes the numbers of the stored rows of some entries."""
         self._table["row"][slots] = rows
 
     def remove(self, slot: int) -> None:
-        """Frees a slot: what stands in the last one comes in its place.
+        """Frees a slot; the entry of the last one moves into it.
 
         Args:
-            slot: A taken slot.
+            slot: An occupied slot.
         """
-        self._make_room(self.size)
         self.size -= 1
         self._table[slot] = self._table[self.size]
         if slot < self.size:
             self._moved(np.array([slot]))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Gives all columns."""
+        """Returns all columns."""
         return {name: self[name].copy() for name in _COLUMNS}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Takes up saved columns.
+        """Loads saved columns.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
 
         Raises:
             ValueError: If there are more entries than slots.
@@ -139,25 +125,7 @@ class Entries:
             self.put(np.arange(size), **state)
 
     def _make_room(self, size: int) -> None:
-        room = len(self._table)
-        if size > room:
-            room = min(self.capacity, max(2 * room, size, _FIRST_ROOM))
-        elif self._process == os.getpid():  # else it was forked, and others see what it writes
-            return
-        table = self._new_table(room)
-        table[: self.size] = self._table[: self.size]
-        self._table, self._process = table, os.getpid()
-
-    def _new_table(self, room: int) -> NDArray[Any]:
-        if self._folder is None:
-            return np.zeros(room, dtype=_ENTRY)
-        num_bytes = room * _ENTRY.itemsize
-        self._folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with TemporaryFile(dir=self._folder, prefix="entries-") as file:
-                file.truncate(num_bytes)
-                if hasattr(os, "posix_fallocate"):  # then a full disk shows here, not as a signal later
-                    os.posix_fallocate(file.fileno(), 0, num_bytes)
-                return np.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=_ENTRY)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror or str(error), str(self._folder)) from error
+        if size > len(self._table):
+            table = np.zeros(min(self.capacity, max(2 * len(self._table), size, _FIRST_ROOM)), dtype=_ENTRY)
+            table[: self.size] = self._table[: self.size]
+            self._table = table

@@ -46,7 +46,7 @@ class KeptRows:
 
     @property
     def depend_on_model(self) -> bool:
-        """Whether they hold model outputs, which are others when the sample is trained on again."""
+        """Whether they hold model outputs, which change when the sample is trained on again."""
         return bool(self._extractors)
 
     @property
@@ -103,10 +103,10 @@ class KeptRows:
         return [own.get(number, Row()) for number in numbers.tolist()]
 
     def _rows_of_iterables(self, batch: StepBatch) -> Iterator[tuple[int, Any]]:
-        """Gives this rank's rows of iterable streams, by number, where their contents are kept."""
+        """Yields this rank's rows of iterable streams, by number, if contents are stored."""
         if not self.has_iterables:
             return
-        assert batch.samples is not None, "steps keep their samples where needs_samples is set"  # noqa: S101
+        assert batch.samples is not None, "a buffer of iterable streams needs samples"  # noqa: S101
         share, loaded = batch.samples
         numbers = self._offered.numbers(ids_of(share), positions_of(share))
         samples = loaded.samples(slice(None))

@@ -56,7 +56,7 @@ class Memory:
         self.is_online, self.keeps_repeats = True, False
         self.label_column: str | None = None
         self.stream_names: tuple[str, ...] | None = None
-        self._entries = Entries(capacity, storage.working_folder)
+        self._entries = Entries(capacity)
         self._rows: Rows | None = None
         self._seen = SeenRows()  # rows that were offered, if the selection counts rows
         self._forgotten: Int64Array = np.zeros(0, dtype=np.int64)  # addresses of samples that must not come back
@@ -226,14 +226,14 @@ class Memory:
         try:
             rows = self.rows.append(make_rows(stored))
         except BaseException:
-            self._give_up(slots)
+            self._free_slots(slots)
             raise
         self._drop_rows(renewed_slots)
         self._entries.set_rows(renewed_slots, rows[np.searchsorted(stored, renewed)])
         return rows[np.searchsorted(stored, numbers)]
 
     def _check_columns(self, offers: Offers) -> None:
-        """Refuses samples of which something is unknown that the selection needs."""
+        """Refuses samples that lack a column that the selection needs."""
         missing = sorted(need for need in self.selection.needs if getattr(offers, COLUMNS[need]) is None)
         if missing:
             given = ", ".join(f"{COLUMNS[need]}=..." for need in missing)
@@ -260,11 +260,11 @@ class Memory:
     def _choose(self, offers: Offers, are_offered: BoolArray, held: Int64Array) -> Int64Array:
         slots = np.full(offers.count, -1, dtype=np.int64)
         if are_offered.any():
-            told = replace(offers, first=self.num_considered, held=held if self.selection.follows_repeats else None)
-            slots[are_offered] = checked_choice(self.selection, told.part(are_offered), len(self), self.capacity)
+            offered = replace(offers, first=self.num_considered, held=held if self.selection.follows_repeats else None)
+            slots[are_offered] = checked_choice(self.selection, offered.part(are_offered), len(self), self.capacity)
         return slots
 
-    def _give_up(self, slots: Int64Array) -> None:
+    def _free_slots(self, slots: Int64Array) -> None:
         """Frees slots whose new rows could not be stored, with the entries that occupied them."""
         size = len(self)
         for slot in np.sort(slots)[::-1].tolist():
@@ -374,14 +374,14 @@ class Memory:
             if damaged is not None:
                 text = "is damaged: it is not what was written. Take an earlier checkpoint."
                 raise InvalidValueError.about(str(folder / damaged), text)
-            self._take_up(state, arrays, folder)
+            self._apply_state(state, arrays, folder)
 
-    def _take_up(self, state: Mapping[str, Any], arrays: Mapping[str, Any], folder: Path) -> None:
+    def _apply_state(self, state: Mapping[str, Any], arrays: Mapping[str, Any], folder: Path) -> None:
         """Loads a state that was read; an error leaves the buffer as it was."""
         counters = {name: index(state[name]) for name in _COUNTERS}  # no text
         key = None if state["key"] is None else index(state["key"])
         forgotten = np.array([index(number) for number in state["forgotten"]], dtype=np.int64)
-        sources, entries = self.sources.replaced({}), Entries(self.capacity, self.storage.working_folder)
+        sources, entries = self.sources.replaced({}), Entries(self.capacity)
         sources.load_state_dict(state["sources"], is_read=not self.storage.keeps_contents)
         entries.load_state_dict(arrays["entries"])
         selection, retrieval = copy.copy(self.selection), copy.copy(self.retrieval)  # `start` replaces all their state
@@ -402,7 +402,7 @@ class Memory:
 
 
 def _options(rule: Selection | Retrieval) -> dict[str, Any]:
-    """Gives what a rule was made with, as JSON gives it back."""
+    """Returns the arguments of a rule, as JSON-compatible data."""
     plain = (bool, int, float, str, tuple, type(None))
     options = {name for kind in type(rule).__mro__ for name in signature(kind).parameters}
     values = {name: value for name, value in vars(rule).items() if name in options and isinstance(value, plain)}
@@ -410,7 +410,7 @@ def _options(rule: Selection | Retrieval) -> dict[str, Any]:
 
 
 def _are_single(where: Int64Array, last: bool) -> BoolArray:
-    """Returns for one of equal addresses that it is the one, `[count]`: for the last, or the first."""
+    """Marks one of equal addresses, the last or the first: bool `[count]`."""
     step = -1 if last else 1
     are_single = np.zeros(len(where), dtype=bool)
     are_single[np.unique(where[::step], return_index=True)[1]] = True
@@ -418,8 +418,8 @@ def _are_single(where: Int64Array, last: bool) -> BoolArray:
 
 
 def _last_of_each(slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Gives the last sample that took each slot, and the slot; samples ascending."""
+    """Returns the last sample that took each slot, and the slot; samples ascending."""
     numbers = np.flatnonzero(slots >= 0)
-    taken, from_end = np.unique(slots[numbers][::-1], return_index=True)
+    occupied, from_end = np.unique(slots[numbers][::-1], return_index=True)
     order = np.argsort(-from_end)
-    return numbers[len(numbers) - 1 - from_end[order]], taken[order]
+    return numbers[len(numbers) - 1 - from_end[order]], occupied[order]

@@ -14,7 +14,7 @@ class SeenRows:
     """A set of addresses, which takes a bit for each row of their data sets; rows without an address are never in it.
 
     Args:
-        bits: What `state_dict` gave.
+        bits: The result of `state_dict`.
     """
 
     def __init__(self, bits: Mapping[str, Any] | None = None):

@@ -1,6 +1,4 @@
 """Replay methods that change the loss or the gradient."""
 
-from replay.methods.agem import AGEM
-from replay.methods.der import DER, DERPlusPlus
-
-__all__ = ["AGEM", "DER", "DERPlusPlus"]
+from replay.methods.agem import AGEM as AGEM
+from replay.methods.der import DER as DER, DERPlusPlus as DERPlusPlus

@@ -43,8 +43,7 @@ class AGEM(Method):
         ... )
     """
 
-    one_stream_each = True
-    takes_gradients = True
+    needs = frozenset({"one stream each", "whole gradients"})
 
     def __init__(self, memory: str = "memory"):
         self.memory = memory
@@ -71,13 +70,15 @@ class AGEM(Method):
             text = f"must not be set with {self.name}, which averages the gradients of memory and of new samples."
             raise InvalidValueError.about("sync_each_batch", text)
 
+    @property
     def log_state(self) -> dict[str, Any]:
-        """Gives which steps since the last log entry were projected; see `Method.log_state`."""
-        return {"projected": [bool(one) for one in self._were_projected]}
+        """Which steps since the last log entry were projected; see `Method`."""
+        return {"projected": [bool(was_projected) for was_projected in self._were_projected]}
 
-    def load_log_state(self, state: Mapping[str, Any]) -> None:
-        """Takes them up; see `Method.load_log_state`."""
-        self._were_projected = [torch.tensor(one, device=self._run.device) for one in state.get("projected", [])]
+    @log_state.setter
+    def log_state(self, state: Mapping[str, Any]) -> None:
+        projected = state.get("projected", [])
+        self._were_projected = [torch.tensor(was_projected, device=self._run.device) for was_projected in projected]
 
     def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
         """Takes means over new samples and over those of memory; see `Method.factors`."""
@@ -110,7 +111,7 @@ class AGEM(Method):
         self._were_projected.append(was_projected.to(self._run.device))
 
     def _pairs(self, parameters: Sequence[nn.Parameter], reference: list[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
-        """Gives gradients of new samples and of memory, over all ranks, where memory has one on any of them."""
+        """Returns gradients of new samples and of memory, over all ranks, where memory has one on any of them."""
         are_present = np.array([gradient is not None for gradient in reference], dtype=np.int64)
         pairs = []
         for number in np.flatnonzero(self._run.rank_sync.all_reduce_sum(are_present)).tolist():
@@ -123,7 +124,7 @@ class AGEM(Method):
         return pairs
 
     def log_entries(self) -> dict[str, float]:
-        """Gives the share of steps since the last log entry that were projected; see `Method.log_entries`."""
+        """Returns the share of steps since the last log entry that were projected; see `Method.log_entries`."""
         if not self._were_projected:
             return {}
         share = float(torch.stack(self._were_projected).double().mean())
@@ -132,7 +133,7 @@ class AGEM(Method):
 
 
 def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
-    """Takes from a gradient, in place, what goes against another one (arXiv:1812.00420, equation 11).
+    """Removes from a gradient, in place, its part against another one (arXiv:1812.00420, equation 11).
 
     Nothing is read from the device. Where a product is not finite, nothing is done.
 
@@ -159,9 +160,9 @@ def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
 
 def _product(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
     parts: list[Tensor] = []
-    for one, other in zip(left, right, strict=True):
-        dtype = torch.promote_types(one.dtype, torch.float32)
-        part = torch.dot(one.reshape(-1).to(dtype), other.reshape(-1).to(dtype))
+    for gradient, other in zip(left, right, strict=True):
+        dtype = torch.promote_types(gradient.dtype, torch.float32)
+        part = torch.dot(gradient.reshape(-1).to(dtype), other.reshape(-1).to(dtype))
         parts.append(part.to(parts[0]) if parts else part)
     return torch.stack(parts).sum() if parts else torch.zeros(())
 

@@ -51,8 +51,7 @@ class DER(Method):
         ... )
     """
 
-    adds_term = True
-    one_stream_each = True
+    needs = frozenset({"one stream each"})
     second: str | None = None
     _hint = "Learn from their labels, DERPlusPlus({!r}, second=...), or leave them out."
 
@@ -79,21 +78,18 @@ class DER(Method):
         return factors_of_means(items, {self._memory_id: 0.0})
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives α times the mean squared distance, this rank's part; see `Method.term`."""
+        """Returns α times the mean squared distance, this rank's part; see `Method.term`."""
         micro, run = trained.micro, self._run
         if micro.positions is None or int(micro.stream_ids[0]) != self._memory_id:
             return None
         slots = run.planner().others[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
         distances = self._squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
-        counts = run.passes.items_by_stream if self._are_of_tokens(trained) else trained.plan.counts
+        has_token_logits = self._labels(trained, self._logits(trained)) is not None
+        counts = run.passes.items_by_stream if has_token_logits else trained.plan.counts
         return run.mean_over_step(self.alpha * distances, trained, int(counts[self._memory_id]))
 
-    def _are_of_tokens(self, trained: ForwardResult) -> bool:
-        """Whether the model gives logits for each token of a micro-batch."""
-        return self._labels(trained, self._logits(trained)) is not None
-
     def _to_keep(self, trained: ForwardResult) -> list[Tensor]:
-        """Gives what is kept of each row of a micro-batch.
+        """Returns what is stored of each row of a micro-batch.
 
         Of token logits only the positions whose label counts are kept, so that padding does not matter; the places of
         the `top_k` largest are floats of the logits' type, exact up to 2**24.
@@ -146,7 +142,7 @@ class DER(Method):
         return (vectors - stored).square().flatten(1).mean(dim=1)
 
     def _vectors(self, trained: ForwardResult) -> tuple[Tensor, list[int] | None, int | None]:
-        """Gives vectors of logits with a graph, how many each row has (`None`: one), and how much of each is kept."""
+        """Returns vectors of logits with a graph, how many a row has (`None`: one), and how many of each are stored."""
         logits = self._logits(trained)
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         labels = self._labels(trained, logits)
@@ -171,7 +167,7 @@ class DER(Method):
         return logits
 
     def _labels(self, trained: ForwardResult, logits: Tensor) -> Tensor | None:
-        """Gives the labels of each vector `[num_rows, num_positions]`; `None` if there is one vector a row."""
+        """Returns the labels of each vector `[num_rows, num_positions]`; `None` if there is one vector a row."""
         inputs = trained.micro.inputs
         labels, is_shifted = inputs.get("shift_labels"), True
         if labels is None:

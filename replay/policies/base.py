@@ -104,7 +104,7 @@ class ReplayPolicy(Policy):
         """
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
-        """Gives the indices of what is replayed: the replay buffers, unless a subclass says otherwise.
+        """Returns the indices of what is replayed: the replay buffers, unless a subclass says otherwise.
 
         Args:
             mixture: All streams of the run.
@@ -112,11 +112,11 @@ class ReplayPolicy(Policy):
         return mixture.memories
 
     def lasting_state(self) -> dict[str, Any]:
-        """Returns what the policy of the next run, `Past.state`, goes on with, as JSON-compatible data."""
+        """Returns the state with which the policy of the next run continues (`Past.state`), as JSON-compatible data."""
         return {}
 
     def start(self, mixture: Mixture) -> Decision:
-        """Parts memories and other streams and starts the inner policy on these; see `Policy.start`."""
+        """Separates memories from other streams and starts the inner policy on these; see `Policy.start`."""
         names, replayed = mixture.names, self.replayed(mixture)
         self.memories = np.array(replayed, dtype=np.int64)
         self.others = np.array([k for k in range(len(names)) if k not in replayed], dtype=np.int64)
@@ -139,14 +139,14 @@ class ReplayPolicy(Policy):
         return self._mix(inner, self.update_replay(observation), observation.is_active)
 
     def wrapped(self) -> Wrapped | None:
-        """Gives the inner policy, which sees all but the memories; see `Policy.wrapped`."""
+        """Returns the inner policy, which sees all but the memories; see `Policy.wrapped`."""
         if self._inner_decision is None:
             return None
         return Wrapped(self.policy, self._inner_decision, self.others.tolist())
 
     def _mix(self, inner: Decision, replay: Replay, active: BoolArray) -> Decision:
         weights = inner.weights / np.sum(inner.weights)
-        replayed = replay.ratio / (1.0 - replay.ratio) * _for_those_there(replay.shares, active[self.memories])
+        replayed = replay.ratio / (1.0 - replay.ratio) * _renormalised(replay.shares, active[self.memories])
         loss_weights = None if inner.loss_weights is None else self._join(inner.loss_weights, 1.0)
         more = np.zeros(len(weights)) if inner.additional is None else inner.additional
         if self.additional:
@@ -163,7 +163,7 @@ class ReplayPolicy(Policy):
         return joined
 
 
-def _for_those_there(shares: FloatArray, active: BoolArray) -> FloatArray:
-    """Scales the shares of those that are there so that they sum to 1; the others wait with theirs."""
-    among = float(shares[active].sum())
-    return np.where(active, shares / among, shares) if among > 0.0 else shares
+def _renormalised(shares: FloatArray, active: BoolArray) -> FloatArray:
+    """Renormalises the shares of active memories; inactive ones keep theirs."""
+    total = float(shares[active].sum())
+    return np.where(active, shares / total, shares) if total > 0.0 else shares

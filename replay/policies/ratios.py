@@ -77,7 +77,7 @@ class OverProgress(Ratio):
         self._function = course if callable(course) else _interpolation(course)
 
     def at(self, progress: float) -> float:
-        """Gives `ρ` at a progress in [0, 1]; raises a `ValueError` if it is no ratio."""
+        """Returns `ρ` at a progress in [0, 1]; raises a `ValueError` if it is no ratio."""
         return check_ratio(f"ratio at progress {progress:.4g}", self._function(progress))
 
 
@@ -130,7 +130,7 @@ class OfSeen(Ratio):
 
 
 def as_ratio(ratio: float | str | Callable[[float], float] | Sequence[tuple[float, float]] | Ratio) -> Ratio:
-    """Makes a rule of what a user gives as `ratio`.
+    """Converts a user's `ratio` to a rule.
 
     Args:
         ratio: A number, `"tasks"` or `"samples"` (see `OfSeen`), a course over the run (see `OverProgress`), or a rule.
@@ -150,7 +150,7 @@ def as_ratio(ratio: float | str | Callable[[float], float] | Sequence[tuple[floa
 
 
 def check_ratio(name: str, value: float) -> float:
-    """Refuses what no part of a mix with something new can be.
+    """Refuses a value that is no replay ratio.
 
     Args:
         name: What to call it in an error.

@@ -86,7 +86,7 @@ class ReplayBound(ReplayPolicy):
         self.minimum, self.maximum = minimum, maximum
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
-        """Gives the old streams; see `ReplayPolicy.replayed`."""
+        """Returns the old streams; see `ReplayPolicy.replayed`."""
         if self.old is None and not mixture.memories and self.past is None:
             text = f"must name the old streams of {list(mixture.names)}, of which none is a ReplayBuffer."
             raise InvalidValueError.about("old", text)
@@ -144,7 +144,7 @@ class ReplayBound(ReplayPolicy):
         return expected
 
     def _limit(self, rises: FloatArray, step: int) -> None:
-        """Keeps the odds within their limits, and says if a limit stands in the way."""
+        """Keeps the odds within their limits, and warns if a limit keeps them down."""
         total = float(np.exp(np.minimum(self._logs, 50.0)).sum())
         least, most = _odds(self.minimum), _odds(self.maximum)
         self._logs = self._logs + math.log(min(max(total, least), most) / total)
@@ -166,14 +166,9 @@ class ReplayBound(ReplayPolicy):
     def explain(self) -> Any:
         """Returns the odds, the first losses and the last rises of the old streams; see `Policy.explain`."""
         rises = self._rises[-1] if len(self._rises) else np.full(len(self._first), np.nan)
-        found = {"odds": np.exp(self._logs), "first loss": self._first, "rise": rises}
-        size = len(self.memories) + len(self.others)
-        return {name: self._of_all(values, size) for name, values in found.items()}
-
-    def _of_all(self, values: FloatArray, size: int) -> FloatArray:
-        joined = np.full(size, np.nan)
-        joined[self.memories] = values
-        return joined
+        table = np.full((3, len(self.memories) + len(self.others)), np.nan)
+        table[:, self.memories] = np.exp(self._logs), self._first, rises
+        return dict(zip(("odds", "first loss", "rise"), table, strict=True))
 
 
 def _odds(ratio: float) -> float:

@@ -53,7 +53,7 @@ class ReplayRatio(ReplayPolicy):
         return decision
 
     def start_replay(self, mixture: Mixture) -> Replay:
-        """Gives the first ratio; see `ReplayPolicy.start_replay`."""
+        """Returns the first ratio; see `ReplayPolicy.start_replay`."""
         names = [mixture.names[k] for k in mixture.memories]
         shares = np.ones(len(names)) if self.shares is None else weights_array(self.shares, names, "ReplayRatio.shares")
         self._shares = shares / max(shares.sum(), 1e-300)
@@ -61,5 +61,5 @@ class ReplayRatio(ReplayPolicy):
         return Replay(self.ratio.start(mixture, earlier), self._shares)
 
     def update_replay(self, observation: Observation) -> Replay:
-        """Gives the present ratio; see `ReplayPolicy.update_replay`."""
+        """Returns the present ratio; see `ReplayPolicy.update_replay`."""
         return Replay(self.ratio.update(observation), self._shares)

@@ -82,7 +82,7 @@ class MIR(Uniform):
         return Permutation(size, self._keys.key(start)).indices(0, min(self.candidates, size))
 
     def redraw(self, run: RunContext, batch: StepBatch, memory_id: int, size: int) -> bool:
-        """Puts the entries that suffer most in the place of those that were drawn for a step.
+        """Replaces the entries drawn for a step by those whose loss rises most.
 
         Args:
             run: The run; all ranks have to make the same call.

@@ -45,8 +45,8 @@ class Offers:
         """Returns a part of the samples, by int `[num_taken]` or bool `[count]`."""
         names = ("tasks", "labels", "losses", "features", "held")
         columns = {name: getattr(self, name) for name in names}
-        taken = {name: None if column is None else column[numbers] for name, column in columns.items()}
-        return Offers(len(np.arange(self.count)[numbers]), self.first, **taken)
+        parts = {name: None if column is None else column[numbers] for name, column in columns.items()}
+        return Offers(len(np.arange(self.count)[numbers]), self.first, **parts)
 
     @property
     def numbers(self) -> Int64Array:
@@ -163,7 +163,7 @@ class Selection(HasState, ABC):
 
 
 def checked_choice(selection: Selection, offers: Offers, size: int, capacity: int) -> Int64Array:
-    """Has a selection choose, and refuses slots that it must not return, of which samples could not be read later.
+    """Lets a selection choose, and refuses slots that it must not return, as samples could not be read later.
 
     Args:
         selection: The selection.

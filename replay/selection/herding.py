@@ -70,7 +70,7 @@ class Herding(Selection):
 
     @property
     def size(self) -> int:
-        """Number of slots that are taken."""
+        """Number of occupied slots."""
         return len(self._ranks)
 
     def choose(self, offers: Offers) -> Int64Array:

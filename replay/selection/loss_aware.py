@@ -53,7 +53,7 @@ class LossAware(Selection):
         return slots
 
     def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
-        """Takes up what the losses of entries are by now; see `Selection.update_losses`."""
+        """Updates the losses of entries; see `Selection.update_losses`."""
         weights = _weights(np.asarray(losses, dtype=np.float64))
         for slot, weight in zip(np.asarray(slots).tolist(), weights.tolist(), strict=True):
             self._weights.set(slot, weight)

@@ -57,13 +57,13 @@ class Ring(GroupedSlots):
         self.check_room(self._groups.count_with(set(names)), f"groups by {self.by}", "slots_per_group")
         slots = np.full(offers.count, -1, dtype=np.int64)
         held = slots if offers.held is None else offers.held
-        taken: set[int] = set()  # here, from what was held
+        replaced: set[int] = set()  # here, from what was held
         for index, (name, slot) in enumerate(zip(names, held.tolist(), strict=True)):
-            if slot >= 0 and slot not in taken:
+            if slot >= 0 and slot not in replaced:
                 self._slots.put(slot, self._slots.take(slot))
             else:
                 slots[index] = new = self._choose_one(self._groups.number_of(name))
-                taken.add(new)
+                replaced.add(new)
         return slots
 
     def _choose_one(self, group: int) -> int:

@@ -1,4 +1,4 @@
-"""What users give to a buffer, checked."""
+"""Checks of the arguments that users pass to a buffer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -58,7 +58,7 @@ def as_whole_numbers(option: str, values: Iterable[int]) -> Int64Array:
 
 
 def as_column(name: str, values: Any, count: int) -> NDArray[Any] | None:
-    """Checks what is known of each sample.
+    """Checks a column of values, one per sample.
 
     Args:
         name: `"labels"`, `"losses"` or `"features"`.
@@ -86,7 +86,7 @@ def as_column(name: str, values: Any, count: int) -> NDArray[Any] | None:
 
 
 def as_payloads(payloads: Mapping[str, Sequence[Any]] | None, count: int) -> dict[str, Sequence[Any]]:
-    """Checks what is kept of each sample beside it.
+    """Checks payloads, one entry per sample.
 
     Args:
         payloads: By name one entry a sample, or `None`.
@@ -108,7 +108,7 @@ def as_payloads(payloads: Mapping[str, Sequence[Any]] | None, count: int) -> dic
 
 
 def check_length(name: str, values: Any, count: int) -> None:
-    """Makes sure that there is an entry for each sample.
+    """Refuses a list without exactly one entry per sample.
 
     Args:
         name: What it was given as.

@@ -57,7 +57,7 @@ class Offered:
         return self.numbers(micro.stream_ids, micro.positions)
 
     def by_stream(self, numbers: Int64Array) -> Iterator[tuple[int, BoolArray, Int64Array]]:
-        """Parts samples by stream.
+        """Splits samples by stream.
 
         Args:
             numbers: int64 `[count]`: their numbers, ascending.
@@ -84,7 +84,7 @@ class Facts:
         self._noted: list[tuple[int, Int64Array, Tensor]] = []
 
     def note(self, name: str, numbers: Int64Array, values: Tensor) -> None:
-        """Notes what this rank knows.
+        """Records what this rank knows.
 
         Args:
             name: What.
@@ -94,7 +94,7 @@ class Facts:
         self._noted.append((self.names.index(name), numbers, values.detach()))
 
     def gathered(self, rank_sync: RankSync) -> dict[str, FloatArray]:
-        """Brings together what all ranks know; all have to call it.
+        """Gathers what all ranks know; all have to call it.
 
         Args:
             rank_sync: What the ranks agree by.

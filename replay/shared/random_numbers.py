@@ -29,7 +29,7 @@ class RandomNumbers:
         self._start = mix_bits(own ^ (np.array([purpose], dtype=np.uint64) * _GOLDEN))
 
     def words(self, counters: Int64Array) -> UInt64Array:
-        """Gives 64 random bits each.
+        """Returns 64 random bits each.
 
         Args:
             counters: int64 `[count]`: which numbers.
@@ -40,7 +40,7 @@ class RandomNumbers:
         return mix_bits(self._start + counters.view(np.uint64) * _GOLDEN)
 
     def uniforms(self, counters: Int64Array) -> FloatArray:
-        """Gives numbers that are even over [0, 1).
+        """Returns numbers that are even over [0, 1).
 
         Args:
             counters: int64 `[count]`: which numbers.
@@ -51,7 +51,7 @@ class RandomNumbers:
         return np.asarray((self.words(counters) >> _SHIFT_11).astype(np.float64) * 2.0**-53)
 
     def integers(self, counters: Int64Array, bounds: Int64Array) -> Int64Array:
-        """Gives whole numbers that are even over 0 to `bounds - 1`.
+        """Returns whole numbers that are even over 0 to `bounds - 1`.
 
         Args:
             counters: int64 `[count]`: which numbers.
@@ -74,7 +74,7 @@ class RandomNumbers:
 
 
 def scaled(word: int, bound: int) -> int:
-    """Makes of one word what `RandomNumbers.integers` makes of many.
+    """Computes for one word what `RandomNumbers.integers` computes for many.
 
     Args:
         word: 64 random bits.

@@ -45,7 +45,7 @@ class Row:
 
 
 class EncodedRow(NamedTuple):
-    """A row as an Arrow file holds it.
+    """A row in the form of an Arrow file.
 
     Args:
         form: JSON of sample and payload; `{"": [kind, ...]}` stands for what JSON lacks.

@@ -27,7 +27,7 @@ _MOST_OPEN = 256
 
 @dataclass(eq=False)
 class Segment:
-    """Rows that lie in one file, as every rank knows them without looking into it.
+    """The rows of one file, known to every rank without reading it.
 
     Args:
         first: The first number that it covers; it ends where the next segment begins.
@@ -112,7 +112,7 @@ class DiskRows(Rows):
             if is_full or self._pending_bytes >= _BYTES_PER_SEGMENT:
                 self._seal()
         if self._first_pending != first_pending:
-            self._settle()
+            self._remove_replaced()
 
     def content(self, number: int) -> EncodedRow | None:
         """See the base class."""
@@ -124,11 +124,11 @@ class DiskRows(Rows):
 
     def drop(self, numbers: Int64Array) -> None:
         """See the base class."""
-        self._let_go(numbers, least_live=0.5)
+        self._drop_live(numbers, least_live=0.5)
 
     def erase(self, numbers: Int64Array) -> None:
         """See the base class; checkpoints that have the rows keep them."""
-        self._let_go(numbers, least_live=1.0)
+        self._drop_live(numbers, least_live=1.0)
         self._remove(self._doomed + self._replaced)
         self._doomed, self._replaced = [], []
         if self._is_writer:
@@ -179,7 +179,7 @@ class DiskRows(Rows):
         self._first_pending, self._pending_bytes, self._pending = self.next_number, 0, {}
         self._rewrite(len(self._segments) - 1)
 
-    def _let_go(self, numbers: Int64Array, least_live: float) -> None:
+    def _drop_live(self, numbers: Int64Array, least_live: float) -> None:
         """Drops rows, int64 `[count]`, and rewrites their segments where a smaller part than `least_live` is left."""
         gone = np.unique(self.check(numbers))
         for number in gone[gone >= self._first_pending].tolist():
@@ -192,7 +192,7 @@ class DiskRows(Rows):
                 self._rewrite(place)
 
     def _rewrite(self, place: int) -> None:
-        """Writes the live rows of a segment, if this rank writes; the file that it had goes in a while."""
+        """Writes the live rows of a segment, if this rank writes; its old file is removed later."""
         old = self._segments[place]
         new = Segment(old.first, len(old.live), old.live, old.held)
         if self._is_writer:
@@ -228,8 +228,8 @@ class DiskRows(Rows):
             for folder in filter(None, (self._folder, self._checkpoint, self._folder)):
                 yield from folder.glob(f"rows-{segment.first:012d}-*.arrow")
 
-    def _settle(self) -> None:
-        """Removes files that were replaced a while ago, and lets go of rows that have come to be in a file since."""
+    def _remove_replaced(self) -> None:
+        """Removes files that were replaced earlier, and frees rows that are in a file by now."""
         self._remove(self._doomed)
         self._doomed, self._replaced = self._replaced, []
         for segment in self._segments:

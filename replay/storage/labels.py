@@ -122,7 +122,7 @@ def _of_attribute(dataset: Any, indices: Int64Array, name: str) -> Int64Array | 
 
 
 def _taken(held: Sequence[Any] | NDArray[Any] | torch.Tensor, indices: Int64Array) -> Any:
-    """Takes some entries without going through all of them."""
+    """Returns some entries without going through all of them."""
     return held[indices] if isinstance(held, (torch.Tensor, np.ndarray)) else [held[i] for i in indices.tolist()]
 
 

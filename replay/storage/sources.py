@@ -17,7 +17,6 @@ from replay.storage.labels import Labels
 
 _INDEX_BITS = 40
 _MAX_INDEX = 2**_INDEX_BITS
-MAX_SOURCES = 2**22
 _NUM_SAMPLES = 8
 
 
@@ -32,11 +31,9 @@ def addresses(source_id: int, indices: Any) -> Int64Array:
         int64 `[count]`: `source_id << 40 | index`.
 
     Raises:
-        ValueError: If a number is too large or negative.
+        ValueError: If an index is too large or negative.
     """
     array = np.asarray(indices, dtype=np.int64)
-    if not 0 <= source_id < MAX_SOURCES:
-        raise InvalidValueError(option="source_id", expected="in [0, 2^22)", found=source_id)
     if array.size and not (array.min() >= 0 and array.max() < _MAX_INDEX):
         worst = array.min() if array.min() < 0 else array.max()
         raise InvalidValueError(option="indices", expected="in [0, 2^40)", found=int(worst))
@@ -44,7 +41,7 @@ def addresses(source_id: int, indices: Any) -> Int64Array:
 
 
 def split(addresses: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Takes addresses apart.
+    """Splits addresses.
 
     Args:
         addresses: int64 `[count]`.
@@ -216,7 +213,7 @@ class Sources:
         return self.names.index(name) if name in self.names else self._take(Source(name, 0, "none"), is_read=True)
 
     def replaced(self, datasets: Mapping[str, Any]) -> "Sources":
-        """Takes other objects for some data sets, such as ones without the columns that a model does not use.
+        """Replaces some data sets by other objects, such as ones without the columns that a model does not use.
 
         Args:
             datasets: By name; they are not compared with what was there, but for the length.
@@ -295,7 +292,7 @@ class Sources:
         return labels
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives what the references need to be recognised again, JSON-safe.
+        """Returns what references need to be recognised again, JSON-safe.
 
         Returns:
             The state.
@@ -304,12 +301,12 @@ class Sources:
         return {"sources": [{key: getattr(source, key) for key in keys} for source in self._sources]}
 
     def load_state_dict(self, state: Mapping[str, Any], is_read: bool = True) -> None:
-        """Takes up a saved state: ids are those of then, so ask `names` or `add` for them again.
+        """Loads a saved state, whose ids replace the present ones: ask `names` or `add` for them again.
 
         Data sets that were added before, or are after, are compared with those of then.
 
         Args:
-            state: What `state_dict` gave.
+            state: The result of `state_dict`.
             is_read: See `add`.
 
         Raises:
@@ -320,7 +317,7 @@ class Sources:
             self._take(source, is_read)
 
     def _runs(self, addresses: Int64Array) -> Iterator[tuple[Source, Int64Array, Int64Array]]:
-        """Gives each source with the positions of its addresses and their indices."""
+        """Yields each source with the positions of its addresses and their indices."""
         ids, indices = split(np.asarray(addresses, dtype=np.int64))
         order = np.argsort(ids, kind="stable")
         for positions in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1) if len(order) else ():

@@ -125,8 +125,8 @@ class ContinualRun:
         self.head = as_head(head, sequence, args.seed)
         self.head.check(model, args, options, self.rehearsal.keeps_logits)
         self.scoring = Scoring(as_score(score, sequence), sequence, held_out, score_steps, score_samples)
-        for one in self.scoring.scores:
-            check_score_memory(one, memory, self.rehearsal.has_one_memory)
+        for given in self.scoring.scores:
+            check_score_memory(given, memory, self.rehearsal.has_one_memory)
         self.folder, self._batch_size = Path(str(args.output_dir)), batch_size
         self._keeps_optimizer, self._optimizer = optimizer == "kept", KeptOptimizer(self.head)
         self._scores_before, self._trainer_class, self._options = scores_before, trainer_class, options
@@ -209,7 +209,7 @@ class ContinualRun:
         if self._goes_on:
             self._first_trainer = None  # it knows nothing of what is there
             self.scoring.matrix = rank_sync.run_on_all(partial(ScoreMatrix.from_file, path))
-            rank_sync.run_on_all(partial(self._take_up, found))
+            rank_sync.run_on_all(partial(self._load_end, found))
         else:
             self.scoring.matrix = self.scoring.new_matrix()
             rank_sync.run_on_all(partial(self._save_end, 0))
@@ -311,7 +311,7 @@ class ContinualRun:
         """Whether finished tasks keep no checkpoints, since the state at their end is all that is gone on with."""
         return (self.args.save_total_limit or 0) > 0
 
-    def _take_up(self, num_done: int) -> None:
+    def _load_end(self, num_done: int) -> None:
         end = self._task_checkpoints.end_of(num_done)
         self.head.begin(self.model, max(num_done - 1, 0))
         self._model_file.load(end)

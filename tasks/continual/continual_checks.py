@@ -55,9 +55,10 @@ def warn_of_same_rows(sequence: TaskSequence, args: TrainingArguments) -> None:
     """Warns of tasks that are evaluated on rows that they, or others, train on."""
     if args.process_index == 0:
         trained = {f"the task {task.name!r}": task.train for task in sequence}
-        told = rows_trained_on(trained, {f"the evaluation set of {task.name!r}": task.evaluation for task in sequence})
-        if told is not None:
-            logger.warning("%s", told)
+        evaluated = {f"the evaluation set of {task.name!r}": task.evaluation for task in sequence}
+        warning = rows_trained_on(trained, evaluated)
+        if warning is not None:
+            logger.warning("%s", warning)
 
 
 def check_evaluation(needs: Needs, eval_dataset: Any, sequence: TaskSequence) -> None:

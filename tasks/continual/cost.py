@@ -36,7 +36,8 @@ def write_cost(model: nn.Module, end: Path, keeps_checkpoints: bool, buffers: Se
         "trainable_parameters": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         "disk_bytes": _size(counted),
         "memory_bytes": _most_memory(),
-        "kept_bytes": _size(kept) + sum(_size_of_samples(one) for one in buffers if not one.storage.keeps_contents),
+        "kept_bytes": _size(kept)
+        + sum(_size_of_samples(buffer) for buffer in buffers if not buffer.storage.keeps_contents),
     }
     write_json(end / FILE, counts)
 
@@ -47,7 +48,7 @@ def read_cost(end: Path) -> dict[str, Any]:
 
 
 def _size(paths: Iterable[Path]) -> int:
-    files = [path for one in paths for path in (one, *one.rglob("*")) if path.is_file()]
+    files = [path for place in paths for path in (place, *place.rglob("*")) if path.is_file()]
     return sum({(status.st_dev, status.st_ino): status.st_size for status in map(Path.stat, files)}.values())  # by file
 
 

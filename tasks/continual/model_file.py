@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import read_json, write_json
 from tasks.methods.adapters import activate, are_wide, is_adapted
+from tasks.methods.shared import trainable
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -135,8 +136,7 @@ def _of_adapters(model: PeftModel) -> set[int]:
 
 def _check_trained(model: PeftModel) -> None:
     own = _of_adapters(model)
-    others = [name for name, one in model.named_parameters() if one.requires_grad and id(one) not in own]
-    if others:
+    if others := [name for name, parameter in trainable(model).items() if id(parameter) not in own]:
         raise InvalidValueError.about(
             "modules_to_save", f"must name the module of {others[:3]}, which train but belong to no adapter."
         )

@@ -1,18 +1,17 @@
 """How the past takes part in a continual run: memories, the replay policy, and methods."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from transformers.utils import logging
 
 from mixer import MixingTrainer, Stream
 from mixer.measurements import Needs
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy
-from mixer.trainer.method import Method, TaskContext, as_methods
+from mixer.trainer.method import Method, as_methods
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.files import folder_name, read_json, write_json
 from mixer.utils.recorded_arguments import as_data
@@ -20,7 +19,7 @@ from replay import DER, ReplayBuffer, ReplayRatio
 from replay.policies import Past, ReplayPolicy
 from replay.second_draw import SecondDraw
 from tasks.continual.memories import MEMORY, OneMemory, TaskMemories
-from tasks.methods import PseudoSamples
+from tasks.methods import PseudoSamples, TaskContext, TaskMethod
 from tasks.task import Task, TaskSequence
 
 _METHODS, _POLICY_FILE = "methods", "policy.json"
@@ -119,7 +118,7 @@ class Rehearsal:
     @property
     def adds_parameters(self) -> bool:
         """Whether a method adds parameters when a task begins."""
-        return any(method.adds_parameters for method in self.new_methods())
+        return any(isinstance(method, TaskMethod) and method.adds_parameters for method in self.new_methods())
 
     def new_streams(self) -> list[Stream]:
         """Returns the streams of the memories for a task's trainer."""
@@ -160,12 +159,14 @@ class Rehearsal:
 
     def begin_task(self, trainer: MixingTrainer, number: int) -> None:
         """Tells the methods of a trainer which task begins."""
-        for method, task, model in self._told(trainer, number):
+        task, model = self._context(number), trainer.auxiliary_passes.model
+        for method in self._task_methods():
             method.begin_task(task, model)
 
     def end_task(self, trainer: MixingTrainer, number: int) -> None:
         """Tells the methods that a task ended, and lets the memories take it in."""
-        for method, task, model in self._told(trainer, number):
+        task, model = self._context(number), trainer.auxiliary_passes.model
+        for method in self._task_methods():
             method.end_task(task, model)
         self._warn_of_shares(trainer, number)
         if self._replay is not None:
@@ -174,15 +175,16 @@ class Rehearsal:
         if self._memories is not None and not writes_samples:
             self._memories.take_in(trainer, self._sequence[number])
 
-    def _told(self, trainer: MixingTrainer, number: int) -> Iterator[tuple[Method, TaskContext, nn.Module]]:
+    def _task_methods(self) -> list[TaskMethod]:
+        return [method for method in self._present_methods if isinstance(method, TaskMethod)]
+
+    def _context(self, number: int) -> TaskContext:
         task, sequence = self._sequence[number], self._sequence
         labelled = any(known.classes is not None for known in sequence.tasks[: number + 1])
         seen = sequence.classes_seen(number) if labelled else ()
         earlier = tuple(known.classes for known in sequence.tasks[:number] if known.classes is not None)
         what = (task.name, task.train, task.classes, seen, earlier, sequence.scenario)
-        context = TaskContext(number, len(sequence), *what)
-        for method in self._present_methods:
-            yield method, context, trainer.auxiliary_passes.model
+        return TaskContext(number, len(sequence), *what)
 
     def _warn_of_shares(self, trainer: MixingTrainer, number: int) -> None:
         """Warns where nothing was replayed, or so much that epochs did not cover the task's own samples."""
@@ -229,12 +231,20 @@ class Rehearsal:
 
 def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memories: Any) -> None:
     for method in methods:
-        if method.lasts_for_all_tasks and method not in lasting:
-            raise InvalidValueError.about("methods", f"must be a list with {method.name}, which lasts, not a function.")
+        _check_task_method(method, method in lasting)
         if isinstance(memories, TaskMemories) and getattr(method, "memory", None) == MEMORY:
             raise InvalidValueError.about(
                 "methods", f"need one memory for all tasks: {method.name} replays {MEMORY!r}. Mix by ReplayRatio, say."
             )
+
+
+def _check_task_method(method: Method, is_lasting: bool) -> None:
+    if not isinstance(method, TaskMethod):
+        if hasattr(method, "begin_task") or hasattr(method, "end_task"):
+            text = f"{method.name} goes by tasks: derive it from tasks.methods.TaskMethod."
+            raise InvalidTypeError.about("methods", text, found=method)
+    elif method.lasts_for_all_tasks and not is_lasting:
+        raise InvalidValueError.about("methods", f"must be a list with {method.name}, which lasts, not a function.")
 
 
 def _check(memory: ReplayBuffer | None, second_draw: str | None, mixing: Any) -> None:

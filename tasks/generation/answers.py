@@ -102,7 +102,7 @@ def _split(sample: Mapping[str, Any], place: int, reads_all: bool) -> tuple[list
     """Returns the tokens of the prompt, and those of the expected answer."""
     ids, labels = (torch.as_tensor(sample[name]).tolist() for name in ("input_ids", "labels"))
     learned = [number for number, label in enumerate(labels) if label != IGNORED]
-    prompt = ids if reads_all else ids[: learned[0]] if learned else []
+    prompt = ids if reads_all else ids[: min(learned, default=0)]
     if not prompt or not learned:
         raise InvalidValueError.about(
             "score",
@@ -112,7 +112,7 @@ def _split(sample: Mapping[str, Any], place: int, reads_all: bool) -> tuple[list
 
 
 def _by_length(prompts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Gives batches of places of prompts of about the same length, the longest first."""
+    """Yields batches of places of prompts of about the same length, the longest first."""
     order = sorted(range(len(prompts)), key=lambda place: -len(prompts[place]))
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]

@@ -23,7 +23,7 @@ def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
         >>> exact_match(["yes", " no\n"], ["no", "no"])
         0.5
     """
-    return _mean(lambda one, other: float(one.strip() == other.strip()), predictions, references)
+    return _mean(lambda text, reference: float(text.strip() == reference.strip()), predictions, references)
 
 
 def first_word_match(predictions: Sequence[str], references: Sequence[str]) -> float:
@@ -33,7 +33,7 @@ def first_word_match(predictions: Sequence[str], references: Sequence[str]) -> f
         >>> first_word_match(["B\nbecause it floats", "A."], ["B\nbecause it is light", "B"])
         0.5
     """
-    return _mean(lambda one, other: float(_words(one)[:1] == _words(other)[:1]), predictions, references)
+    return _mean(lambda text, reference: float(_words(text)[:1] == _words(reference)[:1]), predictions, references)
 
 
 def token_f1(predictions: Sequence[str], references: Sequence[str]) -> float:
@@ -46,8 +46,8 @@ def token_f1(predictions: Sequence[str], references: Sequence[str]) -> float:
         0.8
     """
 
-    def f1(one: str, other: str) -> float:
-        words = _words(one), _words(other)
+    def f1(text: str, reference: str) -> float:
+        words = _words(text), _words(reference)
         return _f1(sum((Counter(words[0]) & Counter(words[1])).values()), *words)
 
     return _mean(f1, predictions, references)
@@ -61,8 +61,8 @@ def rouge_l(predictions: Sequence[str], references: Sequence[str]) -> float:
         0.57
     """
 
-    def f1(one: str, other: str) -> float:
-        words = _words(one), _words(other)
+    def f1(text: str, reference: str) -> float:
+        words = _words(text), _words(reference)
         return _f1(_common(*words), *words)
 
     return _mean(f1, predictions, references)
@@ -78,7 +78,7 @@ def edit_similarity(predictions: Sequence[str], references: Sequence[str]) -> fl
         >>> edit_similarity(["return x"], ["return y"])
         0.875
     """
-    return _mean(lambda one, other: _f1(_common(one, other), one, other), predictions, references)
+    return _mean(lambda text, reference: _f1(_common(text, reference), text, reference), predictions, references)
 
 
 TEXT_SCORES: Mapping[str, TextScore] = {
@@ -118,19 +118,19 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def _f1(num_common: int, one: Sequence[Any], other: Sequence[Any]) -> float:
+def _f1(num_common: int, first: Sequence[Any], second: Sequence[Any]) -> float:
     """Returns the F1 of two sequences with so much in common; two empty ones are equal."""
-    total = len(one) + len(other)
+    total = len(first) + len(second)
     return 2 * num_common / total if total else 1.0
 
 
-def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+def _common(first: Sequence[Any], second: Sequence[Any]) -> int:
     """Returns the length of the longest common subsequence, a row of bits at a time (Hyyrö 2004)."""
     places: dict[Any, int] = {}
-    for place, item in enumerate(one):
+    for place, item in enumerate(first):
         places[item] = places.get(item, 0) | 1 << place
-    row = full = (1 << len(one)) - 1
-    for item in other:
+    row = full = (1 << len(first)) - 1
+    for item in second:
         matched = row & places.get(item, 0)
         row = (row + matched | row - matched) & full
-    return len(one) - row.bit_count()
+    return len(first) - row.bit_count()

@@ -1,15 +1,15 @@
 """Output layers of a classifier in a continual run, one file per kind."""
 
 from mixer.utils.errors import InvalidValueError
-from tasks.heads.growing import Growing
-from tasks.heads.head import Head, HeadKind
-from tasks.heads.masked import Masked
-from tasks.heads.output_layer import find_output_layer
+from tasks.heads.growing import Growing as Growing
+from tasks.heads.head import Head as Head, HeadKind as HeadKind
+from tasks.heads.masked import Masked as Masked
+from tasks.heads.output_layer import find_output_layer as find_output_layer
 from tasks.task import TaskSequence
 
 
 def as_head(head: HeadKind | None, sequence: TaskSequence, seed: int) -> Head:
-    """Makes what a kind stands for.
+    """Creates the head of a kind.
 
     Args:
         head: The kind. `None` takes `"masked"` where the model knows which task a sample is of and all tasks have
@@ -30,6 +30,3 @@ def as_head(head: HeadKind | None, sequence: TaskSequence, seed: int) -> Head:
     if not isinstance(head, str) or head not in kinds:
         raise InvalidValueError.about("head", f"must be one of {list(kinds)}, or None, got {head!r}.")
     return kinds[head](sequence, seed)
-
-
-__all__ = ["Growing", "Head", "HeadKind", "Masked", "as_head", "find_output_layer"]

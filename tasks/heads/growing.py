@@ -41,7 +41,7 @@ class Growing(Head):
         self, model: nn.Module, args: TrainingArguments, options: Mapping[str, Any], keeps_logits: bool = False
     ) -> None:
         """Refuses tasks without classes, and methods for which logits must not change in number; see `Head.check`."""
-        self._require_classes("grows")
+        self._require_classes()
         _, layer = find_output_layer(model, "head='growing'")
         first = max(layer.out_features, self.sizes[0])
         if keeps_logits and self.sizes[-1] > first:
@@ -60,7 +60,7 @@ class Growing(Head):
                 set_num_labels(model, name, size)
 
     def _draw(self, model: nn.Module, name: str, layer: nn.Linear, size: int, task: int) -> nn.Linear:
-        """Gives a layer of the new size as the model begins such layers."""
+        """Returns a layer of the new size as the model begins such layers."""
         dtype = torch.promote_types(layer.weight.dtype, torch.float32)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             # torch.manual_seed would seed the accelerators as well, which nothing forks here.
@@ -83,7 +83,7 @@ class Growing(Head):
         grown = () if self._layer is None else tuple(self._layer.parameters(recurse=False))
         state = dict(state_dict["state"])
         for key, parameter in zip(keys, parameters, strict=True):
-            if key in state and any(parameter is one for one in grown):
+            if key in state and any(parameter is layer_parameter for layer_parameter in grown):
                 state[key] = {name: self._widened(value, parameter, name) for name, value in state[key].items()}
         return {**state_dict, "state": state}
 

@@ -31,7 +31,7 @@ class Head:
     def check(
         self, model: nn.Module, args: TrainingArguments, options: Mapping[str, Any], keeps_logits: bool = False
     ) -> None:
-        """Makes sure that a run can be made with it; changes nothing.
+        """Refuses a run that the head does not support; changes nothing.
 
         Tasks without classes, as in language modelling, and models with an ambiguous output layer are accepted.
 
@@ -51,7 +51,7 @@ class Head:
         if num_outputs < num_classes:
             raise InvalidValueError.about("num_labels", f"must be {num_classes}, or head 'growing', got {num_outputs}.")
 
-    def _require_classes(self, verb: str) -> None:
+    def _require_classes(self) -> None:
         without = [task.name for task in self.sequence if task.classes is None]
         if without:
             raise InvalidValueError.about(
@@ -82,7 +82,7 @@ class Head:
         return state_dict
 
     def training(self) -> AbstractContextManager[None]:
-        """Gives a context in which a task is trained on.
+        """Returns a context in which a task is trained on.
 
         Returns:
             The context; what it changes in the model is put back at its end.

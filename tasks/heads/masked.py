@@ -33,14 +33,14 @@ class Masked(Head):
         self, model: nn.Module, args: TrainingArguments, options: Mapping[str, Any], keeps_logits: bool = False
     ) -> None:
         """Refuses tasks that a label does not tell apart, and losses that take labels away; see `Head.check`."""
-        self._require_classes("masks")
+        self._require_classes()
         _check_apart(self.sequence)
         find_output_layer(model, "head='masked'")
         super().check(model, args, options, keeps_logits)
-        has_own = options.get("compute_loss_func") is not None
-        name = "label_smoothing_factor" if args.label_smoothing_factor > 0 else "compute_loss_func" if has_own else None
-        if name is not None:
-            raise InvalidValueError.about(name, "must be left out with head='masked', which needs labels.")
+        has_own_loss = options.get("compute_loss_func") is not None
+        given = {"label_smoothing_factor": args.label_smoothing_factor > 0, "compute_loss_func": has_own_loss}
+        if names := [name for name, is_given in given.items() if is_given]:
+            raise InvalidValueError.about(names[0], "must be left out with head='masked', which needs labels.")
 
     def begin(self, model: nn.Module, number: int) -> None:
         """Takes note of the model; see `Head.begin`."""
@@ -114,7 +114,7 @@ class _Mask:
 
 
 def _check_apart(sequence: TaskSequence) -> None:
-    """Makes sure that the classes of two tasks are the same, or have none in common."""
+    """Refuses two tasks that share some classes but not all."""
     for earlier, task in itertools.combinations(sequence, 2):
         own, other = set(task.classes or ()), set(earlier.classes or ())
         if own != other and own & other:

@@ -62,7 +62,7 @@ def find_output_layer(model: nn.Module, asked_by: str) -> tuple[str, nn.Linear]:
 
 
 def num_labels_of(model: nn.Module) -> int | None:
-    """Gives the number of classes that a model says it tells apart.
+    """Returns the number of classes of a model.
 
     Args:
         model: The model.
@@ -75,7 +75,7 @@ def num_labels_of(model: nn.Module) -> int | None:
 
 
 def owners(model: nn.Module, name: str) -> list[nn.Module]:
-    """Gives the modules that a layer is a part of.
+    """Returns the modules that a layer is a part of.
 
     Args:
         model: The model.

@@ -14,5 +14,6 @@ from tasks.methods.nearest_mean import nearest_mean as nearest_mean
 from tasks.methods.o_lora import OLoRA as OLoRA
 from tasks.methods.pseudo_samples import PseudoSamples as PseudoSamples
 from tasks.methods.ran_pac import RanPAC as RanPAC
+from tasks.methods.shared import TaskContext as TaskContext, TaskMethod as TaskMethod
 from tasks.methods.si import SI as SI
 from tasks.methods.slca import SLCA as SLCA, slow_encoder as slow_encoder

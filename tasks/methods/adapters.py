@@ -14,14 +14,14 @@ from torch import nn
 
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
-from tasks.methods.shared import TaskMethod
+from tasks.methods.shared import TaskContext, TaskMethod
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from peft import PeftModel
 
-    from mixer.trainer.method import RunContext, TaskContext
+    from mixer.trainer.method import RunContext
 
 _STARTS_AT_ZERO = (True, "gaussian")  # of `init_lora_weights`: B = 0, and the model below stays as it is
 
@@ -57,7 +57,7 @@ def matrices_of(model: nn.Module, adapter: str, kind: str) -> dict[str, nn.Param
         kind: `"A"`, `"B"`, or `"."` for all.
     """
     own = re.compile(rf"(\.lora_(?:embedding_)?{kind})\.{re.escape(adapter)}(?=\.|$)")
-    return {own.sub(r"\1", name): one for name, one in model.named_parameters() if own.search(name)}
+    return {own.sub(r"\1", name): matrix for name, matrix in model.named_parameters() if own.search(name)}
 
 
 def adapter_of_task(model: PeftModel, number: int, seed: int) -> str:
@@ -81,14 +81,14 @@ def adapter_of_task(model: PeftModel, number: int, seed: int) -> str:
 def are_wide(model: PeftModel) -> bool:
     """Whether adapters beside a model of half precision are in single precision: as the first one is."""
     first = matrices_of(model, next(iter(model.peft_config)), ".").values()
-    return not any(one.dtype in (torch.float16, torch.bfloat16) for one in first)
+    return not any(matrix.dtype in (torch.float16, torch.bfloat16) for matrix in first)
 
 
 class AdapterMethod(TaskMethod):
     """A method that has a LoRA adapter for each task, of which `activate_all` makes all active together."""
 
     adds_parameters = True
-    takes_weights = True
+    needs = frozenset({"whole weights"})
     _adapter: str | None = None  # of the present task
 
     def attach(self, run: RunContext) -> None:
@@ -98,15 +98,15 @@ class AdapterMethod(TaskMethod):
         _check_adapter_per_task(run.passes.model, self.name)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Adds the adapter of the task; see `Method.begin_task`."""
+        """Adds the adapter of the task; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         assert is_adapted(model), "it was checked"  # noqa: S101
-        self._adapter = adapter_of_task(model, task.number, self._run.seed)
+        self._adapter = adapter_of_task(model, task.number, self.run.seed)
         self.activate_all(model, self._adapter)
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Makes all adapters active, of which the Trainer leaves one when it resumes; see `Method.load`."""
-        model = self._run.passes.model
+        model = self.run.passes.model
         if self._adapter is not None and is_adapted(model):
             self.activate_all(model, self._adapter)
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from mixer import MixingTrainer
 from mixer.loading.loaded_step import StepBatch
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.ranges import check_decay, check_range
 from replay.shared.random_numbers import RandomNumbers
-from tasks.methods.shared import TaskMethod, Tensors, class_logits, frozen_copy, load_tensors, save_tensors
+from tasks.methods.shared import TaskContext, TaskMethod, Tensors, class_logits, frozen_copy, load_tensors, save_tensors
 from tasks.score import accuracy
 from tasks.task import Task
 
@@ -48,8 +48,8 @@ class CLSER(TaskMethod):
         >>> run = ContinualRun(model, sequence, args, memory=ReplayBuffer(500), **options)  # doctest: +SKIP
     """
 
-    takes_weights = True
-    lasts_for_all_tasks = True
+    needs = frozenset({"whole weights"})
+    needs_all_logits = lasts_for_all_tasks = True
 
     def __init__(
         self, strength: float = 0.1, decay: float = 0.999, plastic_rate: float = 0.9, stable_rate: float = 0.1
@@ -71,55 +71,54 @@ class CLSER(TaskMethod):
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Copies the model before the first task; see `Method.begin_task`."""
-        if task.scenario == "task":
-            raise ValueError(f"{self.name} compares all logits, but a task-incremental sequence masks some. Use LwF.")
+        """Copies the model before the first task; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         if not task.number or not self.copies:
             self.copies = [frozen_copy(model) for _ in _COPIES]
             self._num_steps = 0
 
     def prepare(self, model: nn.Module) -> None:
-        """Takes up what was loaded; see `Method.prepare`."""
+        """Applies the loaded state; see `Method.prepare`."""
         super().prepare(model)
         if self._loaded is not None:
             self._num_steps = int(self._loaded["steps"]["count"])
             for name, own in zip(_COPIES, self.copies, strict=True):
                 own.load_state_dict(self._loaded[name], strict=False)  # tied weights are saved once
             self._loaded = None
-        shapes, now = ([one.shape for one in each.parameters()] for each in (self.copies[0], self._run.passes.model))
+        models = self.copies[0], self.run.passes.model
+        shapes, now = ([weight.shape for weight in own.parameters()] for own in models)
         if shapes != now:
             raise ValueError(f"{self.name}: the model has grown since it was copied. Leave head='growing' out.")
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives λ times the mean distance of replayed samples, this rank's part; see `Method.term`."""
-        rows = self._run.memory_rows(trained)
+        """Returns λ times the mean distance of replayed samples, this rank's part; see `Method.term`."""
+        rows = self.run.memory_rows(trained)
         if not rows.any() or not self.strength:
             return None
-        inputs, num_rows = self._run.passes.prepare_inputs(trained.micro.inputs), len(rows)
+        inputs, num_rows = self.run.passes.prepare_inputs(trained.micro.inputs), len(rows)
         with torch.no_grad():
             plastic, stable = (class_logits(own(**inputs), num_rows, self.name)[rows] for own in self.copies)
         labels = inputs["labels"][rows, None]
         is_plastic = plastic.softmax(dim=1).gather(1, labels) > stable.softmax(dim=1).gather(1, labels)
         own = class_logits(trained.output, num_rows, self.name)[rows]
         distances = (own - torch.where(is_plastic, plastic, stable)).square().mean(dim=1)
-        return self._run.mean_over_step(self.strength * distances, trained, self._run.num_memory_rows(trained))
+        return self.run.mean_over_step(self.strength * distances, trained, self.run.num_memory_rows(trained))
 
     @torch.no_grad()
     def close(self, batch: StepBatch) -> None:
         """Moves the copies; see `Method.close`."""
-        model, step = self._run.passes.model, np.array([self._num_steps], dtype=np.int64)
+        model, step = self.run.passes.model, np.array([self._num_steps], dtype=np.int64)
         alpha = min(1.0 - 1.0 / (self._num_steps + 1), self.decay)
         for number, (own, rate) in enumerate(zip(self.copies, self.rates, strict=True)):
-            if RandomNumbers(self._run.seed, number).uniforms(step)[0] < rate:
+            if RandomNumbers(self.run.seed, number).uniforms(step)[0] < rate:
                 for slow, fast in zip(own.parameters(), model.parameters(), strict=True):
                     slow.lerp_(fast, 1.0 - alpha)
-                for kept, now in zip(own.buffers(), model.buffers(), strict=True):
-                    kept.copy_(now)
+                for slow_buffer, fast_buffer in zip(own.buffers(), model.buffers(), strict=True):
+                    slow_buffer.copy_(fast_buffer)
         self._num_steps += 1
 
     def settings(self) -> str:
-        """Gives the constants; see `Method.settings`."""
+        """Returns the constants; see `Method.settings`."""
         return f"{self.name}({self.strength}, {self.decay}, {self.rates[0]}, {self.rates[1]})"
 
     def save(self, folder: Path) -> None:
@@ -134,7 +133,7 @@ class CLSER(TaskMethod):
         self._loaded = load_tensors(folder, "cpu")
 
     def score(self, trainer: MixingTrainer, task: Task) -> float:
-        """Gives the accuracy of the stable copy on a task.
+        """Returns the accuracy of the stable copy on a task.
 
         Args:
             trainer: The trainer.

@@ -49,7 +49,7 @@ class CODAPrompt(PromptMethod):
 
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""
-        return self._run.mean_over_step(self.weight * self._prompts.overlap(), trained)
+        return self.run.mean_over_step(self.weight * self._prompts.overlap(), trained)
 
 
 class _Components(Prompts):
@@ -81,7 +81,7 @@ class _Components(Prompts):
         """Returns what the components of all kinds and layers have in common; 0 if they are orthonormal."""
         kinds = [torch.cat([*part], dim=1) for part in (self.prompts, self.keys, self.attentions)]
         apart = [kind @ kind.transpose(1, 2) - torch.eye(kind.shape[1], device=kind.device) for kind in kinds]
-        return torch.stack([one.square().mean(dim=(1, 2)).sum() for one in apart]).sum()
+        return torch.stack([distance.square().mean(dim=(1, 2)).sum() for distance in apart]).sum()
 
 
 def orthonormal(earlier: Tensor, count: int) -> Tensor:

@@ -57,7 +57,7 @@ class DualPrompt(PromptMethod):
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""
         likeness = cosines(self._prompts.query, self._prompts.keys[-1][None])[:, 0]
-        return self._run.mean_over_step(self.weight * (1 - likeness), trained)
+        return self.run.mean_over_step(self.weight * (1 - likeness), trained)
 
 
 class _SharedAndOwn(Prompts):
@@ -87,5 +87,5 @@ class _SharedAndOwn(Prompts):
 
     def chosen(self, query: Tensor) -> Mapping[int, Tensor]:
         own = torch.stack([*self.prompts])[self.task_of(query)].unbind(dim=1)
-        shared = [one.expand(len(query), *one.shape) for part in self.shared for one in part]
+        shared = [prompt.expand(len(query), *prompt.shape) for part in self.shared for prompt in part]
         return dict(zip(self.layers, (*shared, *own), strict=True))

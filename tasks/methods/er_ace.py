@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer
-from tasks.methods.shared import TaskMethod, class_logits
+from tasks.methods.shared import TaskContext, TaskMethod, class_logits
 
 
 class ERACE(TaskMethod):
@@ -29,7 +28,7 @@ class ERACE(TaskMethod):
             if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    needs_classes = True
+    needs_classes = needs_all_logits = True
 
     def attach(self, run: RunContext) -> None:
         """Looks for a memory, and waits for a task; see `Method.attach`."""
@@ -38,25 +37,18 @@ class ERACE(TaskMethod):
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Takes note of the task's classes; see `Method.begin_task`."""
+        """Takes note of the task's classes; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
-        self._new, self._classes = self._run.stream_id(task.name, self.name), list(task.classes or ())
-        if task.scenario == "task":
-            raise InvalidValueError.about(
-                "scenario", f"must not be 'task' with {self.name}, which changes nothing there."
-            )
+        self._new, self._classes = self.run.stream_id(task.name, self.name), list(task.classes or ())
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives what the asymmetric loss differs by, this rank's part; see `Method.term`."""
+        """Returns the difference of the asymmetric loss, this rank's part; see `Method.term`."""
         is_new = trained.micro.stream_ids == self._new
         if not is_new.any():
             return None
         logits = class_logits(trained.output, len(is_new), self.name)
         difference = logits[:, self._classes].logsumexp(dim=-1) - logits.logsumexp(dim=-1)
         difference = difference.where(torch.from_numpy(is_new).to(difference.device), 0.0)
-        return self._run.mean_over_step(_loss_weight(self._run.passes, self._new) * difference, trained)
-
-
-def _loss_weight(passes: AuxiliaryPasses, stream_id: int) -> float:
-    factors = passes.loss_factors()
-    return 1.0 if factors is None else float(factors[stream_id])
+        factors = self.run.passes.loss_factors()
+        weight = 1.0 if factors is None else float(factors[self._new])
+        return self.run.mean_over_step(weight * difference, trained)

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from mixer.loading.loaded_step import MicroBatch
-from mixer.trainer.method import RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_count, check_range
-from tasks.methods.shared import Tensors, WeightMethod, outermost_mode, trainable, wide
+from tasks.methods.shared import TaskContext, Tensors, WeightMethod, outermost_mode, trainable, wide
 
 
 class OnlineEWC(WeightMethod):
@@ -39,11 +39,11 @@ class OnlineEWC(WeightMethod):
 
     def end_backward(self, model: nn.Module) -> None:
         """Adds the gradient of the penalty; see `Method.end_backward`."""
-        self._anchor.add_gradient(self._run, self.strength)
+        self._anchor.add_gradient(self.run, self.strength)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Takes the Fisher information over all ranks; see `Method.end_task`."""
-        run = self._run
+        """Takes the Fisher information over all ranks; see `TaskMethod.end_task`."""
+        run = self.run
         count = min(self.samples, len(task.dataset))
         positions = drawn_places(len(task.dataset), count, run.seed, task.number)[run.rank :: run.world_size]
         own = run.passes.on_all_ranks(lambda: _squared_gradients(run, task, positions.tolist()))
@@ -55,7 +55,7 @@ def _squared_gradients(run: RunContext, task: TaskContext, positions: list[int])
     passes = run.passes
     with passes.on_one_rank() as model, outermost_mode(model, training=True):
         parameters = trainable(model)
-        sums: Tensors = {name: torch.zeros_like(one, dtype=wide(one)) for name, one in parameters.items()}
+        sums: Tensors = {name: torch.zeros_like(weight, dtype=wide(weight)) for name, weight in parameters.items()}
         for position in positions:
             micro = MicroBatch(passes.collator([task.dataset[position]]), np.zeros(0, dtype=np.int64), False)
             loss = passes.mean_loss(micro, model)

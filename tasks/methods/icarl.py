@@ -5,12 +5,12 @@ from torch import Tensor, nn
 
 from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_temperature
 from replay import ReplayBuffer
-from tasks.methods.shared import FrozenModel, TaskMethod, class_logits
+from tasks.methods.shared import FrozenModel, TaskContext, TaskMethod, class_logits
 
 
 class ICaRL(TaskMethod):
@@ -34,8 +34,8 @@ class ICaRL(TaskMethod):
             training, if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    takes_weights = True
-    needs_classes = True
+    needs = frozenset({"whole weights"})
+    needs_classes = needs_all_logits = True
 
     def __init__(self, temperature: float = 1.0):
         check_temperature("temperature", temperature, "1 and 2 are usual")
@@ -48,12 +48,10 @@ class ICaRL(TaskMethod):
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Copies the model; see `Method.begin_task`."""
-        if task.scenario == "task":
-            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
+        """Copies the model; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         self._seen = list(task.seen)
-        self._before = FrozenModel(model, self._run.passes) if task.number else None
+        self._before = FrozenModel(model, self.run.passes) if task.number else None
         self._earlier = sorted({label for classes in task.earlier for label in classes})
 
     def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray:
@@ -61,12 +59,12 @@ class ICaRL(TaskMethod):
         return np.zeros(len(items))
 
     def term(self, trained: ForwardResult) -> Tensor:
-        """Gives the loss, this rank's part; see `Method.term`."""
+        """Returns the loss, this rank's part; see `Method.term`."""
         logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)
-        labels = self._run.passes.prepare_inputs(trained.micro.inputs)["labels"]
+        labels = self.run.passes.prepare_inputs(trained.micro.inputs)["labels"]
         targets = nn.functional.one_hot(labels, logits.shape[1]).to(logits.dtype)
         if self._before is not None:
             before = self._before.logits(trained, self.name)[:, self._earlier]
             targets[:, self._earlier] = (before / self.temperature).sigmoid()
         losses = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-        return self._run.mean_over_step(losses[:, self._seen], trained)
+        return self.run.mean_over_step(losses[:, self._seen], trained)

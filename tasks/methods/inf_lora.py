@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mixer.trainer.method import RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import AdapterMethod, activate, is_adapted, matrices_of
-from tasks.methods.shared import load_tensors, save_tensors
+from tasks.methods.shared import TaskContext, load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -61,16 +61,16 @@ class InfLoRA(AdapterMethod):
         """Refuses models that cannot have an adapter for each task; see `Method.attach`."""
         super().attach(run)
         model = run.passes.model
-        others = [name for name, one in model.named_parameters() if "lora_A" in name and one.dim() > 2]
+        others = [name for name, parameter in model.named_parameters() if "lora_A" in name and parameter.dim() > 2]
         others += [name for name, _ in model.named_parameters() if "lora_embedding" in name]
         if others:
             raise InvalidValueError.about("target_modules", f"must be linear layers, but {others[0]} is none.")
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Adds the adapter of the task, and chooses its A; see `Method.begin_task`."""
+        """Adds the adapter of the task, and chooses its A; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         assert is_adapted(model) and self._adapter is not None, "it was checked"  # noqa: S101, PT018
-        if any(bool(one.any()) for one in matrices_of(model, self._adapter, "B").values()):
+        if any(bool(matrix.any()) for matrix in matrices_of(model, self._adapter, "B").values()):
             raise InvalidValueError.about(
                 "model",
                 f"must have a new adapter, but {self._adapter!r} is trained: merge_and_unload() it, add another.",
@@ -82,10 +82,10 @@ class InfLoRA(AdapterMethod):
                 matrix.copy_(directions(free, len(matrix))[0].T)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Takes in the directions of the task's inputs; see `Method.end_task`."""
+        """Takes in the directions of the task's inputs; see `TaskMethod.end_task`."""
         assert is_adapted(model), "it was checked"  # noqa: S101
         squares = self._squares(model, task)
-        self._bases = {place: extended(self._bases.get(place), one, self.threshold) for place, one in squares.items()}
+        self._bases = {place: extended(self._bases.get(place), new, self.threshold) for place, new in squares.items()}
         self._num_done = task.number + 1
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
@@ -105,11 +105,11 @@ class InfLoRA(AdapterMethod):
 
     def _squares(self, model: PeftModel, task: TaskContext) -> dict[str, Tensor]:
         """Adds up products of inputs `[num_inputs, num_inputs]` by layer, over all ranks."""
-        run, count = self._run, min(self.num_samples, len(task.dataset))
+        run, count = self.run, min(self.num_samples, len(task.dataset))
         chosen = drawn_places(len(task.dataset), count, run.seed, task.number).tolist()
         batches = [chosen[first : first + _ROWS] for first in range(0, count, _ROWS)]
         places = matrices_of(model, str(self._adapter), "A")
-        squares = {place: torch.zeros(one.shape[1], one.shape[1], device=one.device) for place, one in places.items()}
+        squares = {place: torch.zeros(a.shape[1], a.shape[1], device=a.device) for place, a in places.items()}
 
         def look() -> None:
             with run.passes.without_gradients(training=False), _listening(model, squares) as masks:
@@ -119,7 +119,7 @@ class InfLoRA(AdapterMethod):
                     model(**inputs)
 
         run.rank_sync.run_on_all(look)
-        return {place: run.rank_sync.add_up(one) for place, one in squares.items()}
+        return {place: run.rank_sync.add_up(of_rank) for place, of_rank in squares.items()}
 
 
 @contextlib.contextmanager

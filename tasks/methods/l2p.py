@@ -51,7 +51,7 @@ class L2P(PromptMethod):
     def term(self, trained: ForwardResult) -> Tensor | None:
         """Returns this micro-batch's share of the term; see `Method.term`."""
         _, likeness = self._prompts.likest(self._prompts.query)
-        return self._run.mean_over_step(self.weight * (1 - likeness).sum(dim=1), trained)
+        return self.run.mean_over_step(self.weight * (1 - likeness).sum(dim=1), trained)
 
 
 class _Pool(Prompts):
@@ -69,12 +69,12 @@ class _Pool(Prompts):
 
     def likest(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the prompts whose keys are likest, and their cosines, `[num_rows, top]` each."""
-        likeness, taken = cosines(query, self.keys[0]).topk(self._top, dim=1)
-        return taken, likeness
+        likeness, numbers = cosines(query, self.keys[0]).topk(self._top, dim=1)
+        return numbers, likeness
 
     def chosen(self, query: Tensor) -> Mapping[int, Tensor]:
-        taken, _ = self.likest(query)
-        own = self.prompts[0][taken]  # [num_rows, top, num_layers, 2, length, width]
+        numbers, _ = self.likest(query)
+        own = self.prompts[0][numbers]  # [num_rows, top, num_layers, 2, length, width]
         return {layer: own[:, :, place].transpose(1, 2).flatten(2, 3) for place, layer in enumerate(self.layers)}
 
 

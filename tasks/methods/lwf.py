@@ -4,9 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import TaskContext
 from mixer.utils.ranges import check_range, check_temperature
-from tasks.methods.shared import FrozenModel, TaskMethod, class_logits, outermost_mode
+from tasks.methods.shared import FrozenModel, TaskContext, TaskMethod, class_logits, outermost_mode
 
 
 class LwF(TaskMethod):
@@ -28,7 +27,7 @@ class LwF(TaskMethod):
             training, if the model gives no logits `[num_rows, num_classes]`.
     """
 
-    takes_weights = True
+    needs = frozenset({"whole weights"})
 
     def __init__(self, strength: float = 1.0, temperature: float = 2.0):
         check_range("strength", strength, 0.0, float("inf"), "1 is usual, and 0 keeps to nothing")
@@ -36,33 +35,33 @@ class LwF(TaskMethod):
         self.strength, self.temperature = float(strength), float(temperature)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Copies the model; see `Method.begin_task`."""
+        """Copies the model; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         self._by_task = task.scenario == "task"
-        self._before = FrozenModel(model, self._run.passes) if task.number else None
+        self._before = FrozenModel(model, self.run.passes) if task.number else None
         together = sorted({label for classes in task.earlier for label in classes})
         groups = [list(classes) for classes in task.earlier] if self._by_task else [together]
         self._groups = [group or slice(None) for group in groups]
 
     def term(self, trained: ForwardResult) -> Tensor | None:
-        """Gives λ times the mean divergence, this rank's part; see `Method.term`."""
+        """Returns λ times the mean divergence, this rank's part; see `Method.term`."""
         if self._before is None:
             return None
         earlier, logits = self._before.logits(trained, self.name), self._logits(trained)
         divergence = sum(softened_divergence(earlier[:, g], logits[:, g], self.temperature) for g in self._groups)
-        return self._run.mean_over_step(self.strength * torch.as_tensor(divergence), trained)
+        return self.run.mean_over_step(self.strength * torch.as_tensor(divergence), trained)
 
     def _logits(self, trained: ForwardResult) -> Tensor:
-        """Gives the logits of a micro-batch; a masked head hides those of other tasks while the model is trained."""
+        """Returns the logits of a micro-batch; a masked head hides those of other tasks while the model is trained."""
         output = trained.output
         if self._by_task:
-            model = self._run.passes.model
+            model = self.run.passes.model
             with outermost_mode(model, training=False):
-                output = model(**self._run.passes.prepare_inputs(trained.micro.inputs))
+                output = model(**self.run.passes.prepare_inputs(trained.micro.inputs))
         return class_logits(output, len(trained.micro.stream_ids), self.name)
 
 
 def softened_divergence(earlier: Tensor, logits: Tensor, temperature: float) -> Tensor:
     """Returns `KL(p_earlier || p)` of each row, `[num_rows]`; logits are `[num_rows, num_classes]`."""
-    own, target = ((one / temperature).log_softmax(dim=-1) for one in (logits, earlier))
+    own, target = ((scores / temperature).log_softmax(dim=-1) for scores in (logits, earlier))
     return nn.functional.kl_div(own, target, reduction="none", log_target=True).sum(dim=-1)

@@ -8,10 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mixer.trainer.method import TaskContext
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
-from tasks.methods.shared import TaskMethod, load_tensors, save_tensors, trainable
+from tasks.methods.shared import TaskContext, TaskMethod, load_tensors, save_tensors, trainable
 
 Rule = Literal["average", "ties", "magmax"]
 Start = Literal["merged", "last", "initial"]
@@ -48,7 +47,7 @@ class Merging(TaskMethod):
         >>> run = ContinualRun(model, sequence, args, methods=[Merging("ties")])  # doctest: +SKIP
     """
 
-    takes_weights = True
+    needs = frozenset({"whole weights"})
     lasts_for_all_tasks = True
 
     def __init__(self, rule: Rule = "average", start: Start = "merged", density: float = 0.2, scale: float = 1.0):
@@ -66,7 +65,7 @@ class Merging(TaskMethod):
         self._vectors: list[Tensor] = []
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Sets the model from which the task begins; see `Method.begin_task`."""
+        """Sets the model from which the task begins; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         if task.number == 0:
             self._initial, self._vectors = _flat(model), []
@@ -76,13 +75,13 @@ class Merging(TaskMethod):
             _set(model, initial + self._vectors[-1] if self.start == "last" else initial)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Merges the model with those of earlier tasks; see `Method.end_task`."""
-        self._task, initial = None, self._initial_of(model)
+        """Merges the model with those of earlier tasks; see `TaskMethod.end_task`."""
+        self.task, initial = None, self._initial_of(model)
         self._vectors.append(_flat(model) - initial)
         _set(model, initial + self.scale * self._merge(torch.stack(self._vectors)))
 
     def _initial_of(self, model: nn.Module) -> Tensor:
-        size = sum(one.numel() for one in trainable(model).values())
+        size = sum(parameter.numel() for parameter in trainable(model).values())
         if self._initial is None or len(self._initial) != size:
             found = 0 if self._initial is None else len(self._initial)
             raise InvalidValueError.about(
@@ -92,7 +91,7 @@ class Merging(TaskMethod):
 
     def save(self, folder: Path) -> None:
         """Writes the model before the first task, and the task vectors, at the end of a task; see `Method.save`."""
-        if self._initial is not None and self._task is None:
+        if self._initial is not None and self.task is None:
             vectors = {str(number): vector for number, vector in enumerate(self._vectors)}
             save_tensors(folder, initial={"": self._initial}, vectors=vectors)
 
@@ -100,7 +99,8 @@ class Merging(TaskMethod):
         """Reads them; see `Method.load`."""
         if (state := load_tensors(folder, "cpu")) is not None:
             vectors = state.get("vectors", {})
-            self._initial, self._vectors = state["initial"][""], [vectors[str(one)] for one in range(len(vectors))]
+            self._initial = state["initial"][""]
+            self._vectors = [vectors[str(number)] for number in range(len(vectors))]
 
 
 def average(vectors: Tensor) -> Tensor:
@@ -123,9 +123,9 @@ def ties(vectors: Tensor, density: float) -> Tensor:
         [4.0, -2.0, 0.0]
     """
     num_kept = round(density * vectors.shape[1])
-    kept = torch.zeros_like(vectors, dtype=torch.bool)
-    kept.scatter_(1, vectors.abs().topk(num_kept, dim=1).indices, value=True)
-    trimmed = vectors.where(kept, 0.0)
+    is_kept = torch.zeros_like(vectors, dtype=torch.bool)
+    is_kept.scatter_(1, vectors.abs().topk(num_kept, dim=1).indices, value=True)
+    trimmed = vectors.where(is_kept, 0.0)
     agrees = trimmed.sign() == trimmed.sum(dim=0).sign()
     agrees &= trimmed != 0
     return trimmed.where(agrees, 0.0).sum(dim=0) / agrees.sum(dim=0).clamp(min=1)
@@ -141,12 +141,12 @@ _RULES: dict[str, Callable[..., Tensor]] = {"average": average, "ties": ties, "m
 
 def _flat(model: nn.Module) -> Tensor:
     """Returns the trained parameters as one vector on the CPU."""
-    return torch.cat([one.detach().to("cpu", torch.float32).flatten() for one in trainable(model).values()])
+    return torch.cat([parameter.detach().to("cpu", torch.float32).flatten() for parameter in trainable(model).values()])
 
 
 @torch.no_grad()
 def _set(model: nn.Module, vector: Tensor) -> None:
     parameters = trainable(model).values()
-    parts = torch.split(vector, [one.numel() for one in parameters])
+    parts = torch.split(vector, [parameter.numel() for parameter in parameters])
     for parameter, values in zip(parameters, parts, strict=True):
         parameter.copy_(values.view_as(parameter))

@@ -55,7 +55,7 @@ class OLoRA(AdapterMethod):
         if not self._pairs:
             return None
         overlaps = torch.stack([overlap(own, other) for own, other in self._pairs])
-        return self._run.mean_over_step(self.weight * overlaps.sum(), trained)
+        return self.run.mean_over_step(self.weight * overlaps.sum(), trained)
 
 
 def overlap(matrix: Tensor, other: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from mixer.trainer.method import RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range
 from tasks.methods.adapters import is_adapted
-from tasks.methods.shared import TaskMethod
+from tasks.methods.shared import TaskContext, TaskMethod
 
 _PROMPTED, _KINDS = "prompted_", ("eager", "sdpa")  # prefix of the names of attention with prompts, and what it extends
 
@@ -95,7 +95,7 @@ class PromptMethod(TaskMethod):
         counts: What must be 1 or more, by its name.
     """
 
-    takes_weights = True
+    needs = frozenset({"whole weights"})
     adds_parameters = True
     _prompts: Any
 
@@ -119,10 +119,10 @@ class PromptMethod(TaskMethod):
         self._prompts = prompts_of(run.passes.model, self)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Makes the prompts of the task; see `Method.begin_task`."""
+        """Makes the prompts of the task; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         device = next(model.parameters()).device
-        with seeded(self._run.seed, task.number):
+        with seeded(self.run.seed, task.number):
             self._prompts.cpu().grow(task.number)
         self._prompts.to(device)
         if (count := len(self._prompts.keys)) > task.number + 1:
@@ -133,13 +133,13 @@ class PromptMethod(TaskMethod):
     def prepare(self, model: nn.Module) -> None:
         """Refuses what an encoder in evaluation mode does not do; see `Method.prepare`."""
         super().prepare(model)
-        if getattr(self._run.passes.model, "is_gradient_checkpointing", False):
+        if getattr(self.run.passes.model, "is_gradient_checkpointing", False):
             raise InvalidValueError.about(
                 "gradient_checkpointing", f"has no effect with {self.name}, whose encoder stays in evaluation mode."
             )
 
     def settings(self) -> str:
-        """Gives the sizes; see `Method.settings`."""
+        """Returns the sizes; see `Method.settings`."""
         names = inspect.signature(type(self)).parameters
         return f"{self.name}({', '.join(f'{name}={getattr(self, name)}' for name in names)})"
 
@@ -208,8 +208,7 @@ def _config_of(part: nn.Module) -> Any:
 
 def first_token(output: Any) -> Tensor:
     """Returns the first token `[num_rows, width]` of what an encoder gave, or that itself if it has no tokens."""
-    found = getattr(output, "last_hidden_state", None)
-    found = found if found is not None else output[0] if isinstance(output, tuple) else output
+    found = output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", output)
     if not isinstance(found, Tensor) or found.dim() not in (2, 3):
         raise InvalidValueError("base_model must give [num_rows, (num_tokens,) width].", option="model")
     return found[:, 0] if found.dim() == 3 else found

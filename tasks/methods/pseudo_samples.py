@@ -14,16 +14,17 @@ from transformers import GenerationConfig
 
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.models.labels import IGNORED
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seed_generators
 from mixer.utils.ranges import check_count
 from replay.methods.memories import find_memory
+from tasks.methods.shared import TaskContext, TaskMethod
 
 _ROWS = 32  # sampled at once
 
 
-class PseudoSamples(Method):
+class PseudoSamples(TaskMethod):
     """Fills the memory, before each task but the first, with samples that the model writes, instead of real ones.
 
     Sun et al. 2019, "LAMOL: LAnguage MOdeling for Lifelong Language Learning", arXiv:1909.03329, section 3.2: the model
@@ -50,7 +51,7 @@ class PseudoSamples(Method):
         ... )
     """
 
-    takes_weights = True
+    needs = frozenset({"whole weights"})
 
     def __init__(
         self, memory: str = "memory", start: int | None = None, top_k: int = 20, max_length: int | None = None
@@ -62,7 +63,7 @@ class PseudoSamples(Method):
 
     def attach(self, run: RunContext) -> None:
         """Finds the memory; see `Method.attach`."""
-        self._run = run
+        super().attach(run)
         _, self._buffer, _ = find_memory(run, self.memory, self.name)
         check_generates(run.passes.model)
         if self._buffer.is_online:
@@ -71,13 +72,14 @@ class PseudoSamples(Method):
             )
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Fills the memory with what the model writes; see `Method.begin_task`."""
+        """Fills the memory with what the model writes; see `TaskMethod.begin_task`."""
+        super().begin_task(task, model)
         start, first = self._start_of(model), task.dataset[0]
         _check_sample(first, start, task.name)
         if task.number:
             self._buffer.clear()
             length = self.max_length or len(first["input_ids"])
-            rows = self._written(start, length, (self._run.seed, task.number))
+            rows = self._written(start, length, (self.run.seed, task.number))
             samples = PseudoRows(rows, padding_of(model), first)
             self._buffer.remember(f"written before {task.name}", samples)
 
@@ -89,7 +91,7 @@ class PseudoSamples(Method):
 
     def _written(self, start: int, length: int, key: tuple[int, ...]) -> NDArray[np.int64]:
         """Samples rows `[capacity, length]`, -1 after their end, each rank a part of them; the same on all ranks."""
-        run, capacity = self._run, self._buffer.capacity
+        run, capacity = self.run, self._buffer.capacity
 
         def part() -> NDArray[np.int64]:
             rows = np.full((capacity, length), -1, dtype=np.int64)
@@ -103,7 +105,7 @@ class PseudoSamples(Method):
             return rows
 
         own = run.rank_sync.run_on_all(part)
-        parts = [np.frombuffer(one, dtype=np.int64) for one in run.rank_sync.gather_bytes(own.tobytes())]
+        parts = [np.frombuffer(content, dtype=np.int64) for content in run.rank_sync.gather_bytes(own.tobytes())]
         by_rank = np.stack(parts).reshape(run.world_size, capacity, length)
         return by_rank[np.arange(capacity) // _ROWS % run.world_size, np.arange(capacity)]
 
@@ -199,4 +201,6 @@ def padding_of(model: Any) -> int:
 def _ends_of(model: Any) -> list[int]:
     """Returns the tokens that end a text."""
     ends = model.generation_config.eos_token_id
-    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+    if ends is None:
+        return []
+    return ends if isinstance(ends, list) else [ends]

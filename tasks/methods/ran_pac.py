@@ -1,6 +1,7 @@
 """RanPAC: random projections of a frozen model's features, told apart by ridge regression over all tasks."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from mixer import MixingTrainer
-from mixer.trainer.method import TaskContext
 from mixer.utils.arrays import Float32Array, Int64Array
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.held_out import hold_out
 from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range
 from replay import extract_features
-from tasks.methods.shared import TaskMethod, Tensors, last_linear, load_tensors, save_tensors
+from tasks.methods.shared import TaskContext, TaskMethod, Tensors, last_linear, load_tensors, save_tensors
 from tasks.sources.checks import require_labels
 from tasks.task import Task
 
@@ -54,7 +54,7 @@ class RanPAC(TaskMethod):
         >>> run = ContinualRun(model, sequence, args, **options)  # doctest: +SKIP
     """
 
-    takes_weights = True
+    needs = frozenset({"whole weights"})
     needs_classes = True
     lasts_for_all_tasks = True
 
@@ -74,7 +74,7 @@ class RanPAC(TaskMethod):
         self._among_own = False
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Freezes all but the last linear layer; see `Method.begin_task`."""
+        """Freezes all but the last linear layer; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         self._among_own = task.scenario == "task"
         if not task.number:
@@ -87,14 +87,14 @@ class RanPAC(TaskMethod):
             self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Adds the task to the sums, and chooses λ; see `Method.end_task`."""
+        """Adds the task to the sums, and chooses λ; see `TaskMethod.end_task`."""
         for name, buffer in model.named_buffers():  # running statistics have moved with the steps
             if name in self._buffers:
                 buffer.copy_(self._buffers[name])
-        with seeded(self._run.seed, task.number):  # a collator may augment
-            features = extract_features(model, task.dataset, self._run.passes.collator)
-        self.learn(features, require_labels(task.dataset, self.name), seed=self._run.seed)
-        self._task = None
+        with seeded(self.run.seed, task.number):  # a collator may augment
+            features = extract_features(model, task.dataset, self.run.passes.collator)
+        self.learn(features, require_labels(task.dataset, self.name), seed=self.run.seed)
+        self.task = None
 
     def learn(self, features: Float32Array, labels: Int64Array, seed: int = 0) -> None:
         """Adds samples to the sums, and chooses λ by a fifth of them; of each class one or more is not among these.
@@ -120,12 +120,12 @@ class RanPAC(TaskMethod):
         kept, held = hold_out(len(labels), num_held, seed % 2**63, labels)
         self._add(features[kept], labels[kept])
         if len(self.strengths) > 1 and len(held):
-            strength = min(self.strengths, key=lambda one: self._squared_error(features[held], labels[held], one))
-            self._state["strength"].fill_(strength)
+            error = partial(self._squared_error, features[held], labels[held])
+            self._state["strength"].fill_(min(self.strengths, key=error))
         self._add(features[held], labels[held])
 
     def classify(self, features: Float32Array, among: Iterable[int] | None = None) -> Int64Array:
-        """Tells the classes of samples.
+        """Predicts the classes of samples.
 
         Args:
             features: float32 `[num_samples, num_features]`.
@@ -141,7 +141,7 @@ class RanPAC(TaskMethod):
         return self._classified(features, self._weights, among)
 
     def score(self, trainer: MixingTrainer, task: Task) -> float:
-        """Gives the accuracy on a task, among its own classes in a task-incremental sequence.
+        """Returns the accuracy on a task, among its own classes in a task-incremental sequence.
 
         Args:
             trainer: The trainer.
@@ -154,17 +154,17 @@ class RanPAC(TaskMethod):
         return float((found == labels).mean())
 
     def settings(self) -> str:
-        """Gives the constants; see `Method.settings`."""
+        """Returns the constants; see `Method.settings`."""
         return f"{self.name}({self.num_projections}, {self.trains_first}, {self.strengths})"
 
     def save(self, folder: Path) -> None:
         """Writes projection, sums and λ at the end of a task; see `Method.save`."""
-        if self._state and self._task is None:
+        if self._state and self.task is None:
             save_tensors(folder, state=self._state)
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Reads them; see `Method.load`."""
-        if (saved := load_tensors(folder, self._run.device)) is not None:
+        if (saved := load_tensors(folder, self.run.device)) is not None:
             self._state, self._weights = saved["state"], None
 
     # ---- Sums ----
@@ -178,11 +178,11 @@ class RanPAC(TaskMethod):
             "counts": torch.zeros(0, dtype=torch.int64),
             "strength": torch.tensor(self.strengths[0], dtype=torch.float64),
         }
-        device = "cpu" if self.attached_to is None else self.attached_to.device
+        device = "cpu" if self.task is None else self.run.device
         return {name: tensor.to(device) for name, tensor in tensors.items()}
 
     def _widen(self, labels: Int64Array) -> None:
-        """Makes room for the classes of labels."""
+        """Extends the sums to the classes of labels."""
         missing = int(labels.max()) + 1 - len(self._state["counts"])
         if missing > 0:
             self._state["sums"] = nn.functional.pad(self._state["sums"], (0, missing))

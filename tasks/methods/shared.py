@@ -4,7 +4,9 @@ import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -13,52 +15,110 @@ from torch import Tensor, nn
 
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import Method, RunContext, TaskContext
+from mixer.trainer.method import Method, RunContext
 from mixer.utils.errors import InvalidValueError
 
 _FILE, _STRIDES = "state.safetensors", "strides"
 Tensors = dict[str, Tensor]
 
 
-class TaskMethod(Method):
-    """A method that takes note of the run and of the present task, and refuses a run without tasks.
+@dataclass(frozen=True)
+class TaskContext:
+    """A task of a continual run, as its methods see it.
 
-    A subclass sets `needs_classes` if samples must have classes.
+    Args:
+        number: Its number, from 0.
+        num_tasks: Number of tasks in the run.
+        name: Its name, which its stream has too.
+        dataset: Its training data, map-style.
+        classes: Its classes, ascending; `None` where samples have none.
+        seen: All classes up to this task, ascending; empty where samples have none.
+        earlier: The classes of each task before this one that has some.
+        scenario: Which classes compete: `"class"`, `"task"`, `"domain"` or `"free"`; see `tasks.TaskSequence`.
+    """
+
+    number: int
+    num_tasks: int
+    name: str
+    dataset: Any
+    classes: tuple[int, ...] | None
+    seen: tuple[int, ...]
+    earlier: tuple[tuple[int, ...], ...] = ()
+    scenario: str = "class"
+
+
+class TaskMethod(Method):
+    """A method that goes by the tasks of a continual run; it refuses a run without tasks.
+
+    Passed in a list it lasts for all tasks, and what it saves is saved after each task too.
+
+    Attributes:
+        needs_classes: Whether samples must have classes.
+        needs_all_logits: Whether all classes must compete, so that a task-incremental sequence is refused.
+        adds_parameters: Whether `begin_task` adds parameters, so that each task needs a new optimizer.
+        lasts_for_all_tasks: Whether it needs what it learnt in earlier tasks, so that a new one for each is refused.
+        run: The run that it takes part in.
+        task: The present task; `None` before `begin_task`.
     """
 
     needs_classes: bool = False
-    _task: TaskContext | None = None
+    needs_all_logits: bool = False
+    adds_parameters: bool = False
+    lasts_for_all_tasks: bool = False
+    run: RunContext
+    task: TaskContext | None = None
 
     def attach(self, run: RunContext) -> None:
         """Waits for a task; see `Method.attach`."""
-        self._run, self._task = run, None
+        self.run, self.task = run, None
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Takes note of the task; see `Method.begin_task`."""
-        self._task = task
+        """Called before the first step of a task, on all ranks, after `attach`; an override calls this one.
+
+        Args:
+            task: The task.
+            model: The model as the task before left it, also where a run resumes in the middle of this task.
+
+        Raises:
+            ValueError: If the method does not go with the scenario.
+        """
+        if self.needs_all_logits and task.scenario == "task":
+            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
+        self.task = task
+
+    def end_task(self, task: TaskContext, model: nn.Module) -> None:
+        """Called after the last step of a task, on all ranks, before it is scored and saved.
+
+        Args:
+            task: The task.
+            model: The model, which it may change.
+        """
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a run without tasks, or classes where they are needed; see `Method.prepare`."""
-        if self._task is None:
-            raise InvalidValueError.about("methods", f"{self.name} goes by tasks: use ContinualRun(methods=...).")
-        if self.needs_classes and self._task.classes is None:
+        if self.task is None:
             raise InvalidValueError.about(
                 "methods",
-                f"{self.name} goes by classes, but the samples of {self._task.name!r} have no column 'label'.",
+                f"{self.name} goes by tasks: use ContinualRun(methods=...), and call super().begin_task(...).",
+            )
+        if self.needs_classes and self.task.classes is None:
+            raise InvalidValueError.about(
+                "methods",
+                f"{self.name} goes by classes, but the samples of {self.task.name!r} have no column 'label'.",
             )
 
 
 class WeightMethod(TaskMethod):
     """A method that holds weights near those at the end of earlier tasks; see `WeightAnchor`."""
 
-    takes_gradients = True
+    needs = frozenset({"whole gradients"})
     lasts_for_all_tasks = True
 
     def __init__(self) -> None:
         self._anchor = WeightAnchor()
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Holds nothing yet in the first task; see `Method.begin_task`."""
+        """Holds nothing yet in the first task; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         if not task.number:
             self._anchor = WeightAnchor()
@@ -73,12 +133,12 @@ class WeightMethod(TaskMethod):
 
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Reads them; see `Method.load`."""
-        if (state := load_tensors(folder, self._run.device)) is not None:
+        if (state := load_tensors(folder, self.run.device)) is not None:
             self._anchor.importances, self._anchor.weights = state.get("importances", {}), state.get("weights", {})
             self.load_further(state)
 
     def load_further(self, state: Mapping[str, Tensors]) -> None:
-        """Takes up what `further_state` gave."""
+        """Loads the result of `further_state`."""
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -208,9 +268,10 @@ def class_logits(output: object, num_rows: int, asked_by: str) -> Tensor:
 def save_tensors(folder: Path, **groups: Mapping[str, Tensor]) -> None:
     """Writes named groups of named tensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"{group}/{name}": one.detach() for group, own in groups.items() for name, one in own.items()}
-    strides = json.dumps({name: one.stride() for name, one in tensors.items()})
-    save_file({name: one.cpu().contiguous() for name, one in tensors.items()}, folder / _FILE, {_STRIDES: strides})
+    tensors = {f"{group}/{name}": tensor.detach() for group, own in groups.items() for name, tensor in own.items()}
+    strides = json.dumps({name: tensor.stride() for name, tensor in tensors.items()})
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(plain, folder / _FILE, {_STRIDES: strides})
 
 
 def load_tensors(folder: Path, device: torch.device | str) -> dict[str, Tensors] | None:

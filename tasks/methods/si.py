@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from mixer.loading.loaded_step import StepBatch
-from mixer.trainer.method import TaskContext
 from mixer.utils.ranges import check_range, check_temperature
-from tasks.methods.shared import Tensors, WeightMethod, copied, trainable, wide
+from tasks.methods.shared import TaskContext, Tensors, WeightMethod, copied, trainable, wide
 
 
 class SI(WeightMethod):
@@ -37,29 +36,29 @@ class SI(WeightMethod):
         self._gradients: Tensors = {}  # of the present step
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Begins the way of a task; see `Method.begin_task`."""
+        """Starts the path of a task; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         self._start, self._gradients = copied(model), {}
         self._path = {name: torch.zeros_like(weight, dtype=wide(weight)) for name, weight in self._start.items()}
 
     def end_backward(self, model: nn.Module) -> None:
         """Notes the gradient and adds that of the penalty; see `Method.end_backward`."""
-        passes = self._run.passes
+        passes = self.run.passes
         scale, parameters = float(passes.loss_scale()), trainable(passes.model)
-        self._gradients = {n: one.grad / scale for n, one in parameters.items() if one.grad is not None}
+        self._gradients = {name: own.grad / scale for name, own in parameters.items() if own.grad is not None}
         self._before = copied(passes.model)
-        self._anchor.add_gradient(self._run, 2 * self.strength)
+        self._anchor.add_gradient(self.run, 2 * self.strength)
 
     def close(self, batch: StepBatch) -> None:
-        """Adds the step to the way; see `Method.close`."""
-        parameters = trainable(self._run.passes.model)
+        """Adds the step to the path; see `Method.close`."""
+        parameters = trainable(self.run.passes.model)
         for name, gradient in self._gradients.items():
             moved = parameters[name].detach() - self._before[name]
             self._path[name] -= torch.where(moved == 0, 0.0, gradient * moved)  # nor if the gradient is not finite
         self._gradients = self._before = {}
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Makes importances of the way; see `Method.end_task`."""
+        """Computes importances from the path; see `TaskMethod.end_task`."""
         now = trainable(model)
         self._anchor.hold(
             model,
@@ -70,7 +69,7 @@ class SI(WeightMethod):
         )
 
     def further_state(self) -> dict[str, Tensors]:
-        """Returns the way so far; see `WeightMethod.further_state`."""
+        """Returns the path so far; see `WeightMethod.further_state`."""
         return {"path": self._path}
 
     def load_further(self, state: Mapping[str, Tensors]) -> None:

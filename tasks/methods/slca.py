@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from mixer import MixingTrainer
 from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import RunContext, TaskContext
+from mixer.trainer.method import RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range, check_temperature
 from replay import extract_features
-from tasks.methods.shared import TaskMethod, class_logits, last_linear, load_tensors, save_tensors
+from tasks.methods.shared import TaskContext, TaskMethod, class_logits, last_linear, load_tensors, save_tensors
 from tasks.sources.checks import require_labels
 
 _MOMENTUM = 0.9
@@ -65,8 +65,8 @@ class SLCA(TaskMethod):
         >>> run = ContinualRun(model, sequence, args, **options)  # doctest: +SKIP
     """
 
-    takes_weights = True
-    needs_classes = True
+    needs = frozenset({"whole weights"})
+    needs_classes = needs_all_logits = True
     lasts_for_all_tasks = True
 
     def __init__(
@@ -91,9 +91,7 @@ class SLCA(TaskMethod):
         super().attach(run)
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Takes note of the task's classes; see `Method.begin_task`."""
-        if task.scenario == "task":
-            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
+        """Takes note of the task's classes; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         if not task.number:
             self._gaussians = {}
@@ -106,21 +104,21 @@ class SLCA(TaskMethod):
         return np.zeros(len(items))
 
     def term(self, trained: ForwardResult) -> Tensor:
-        """Gives the loss among the task's own classes, this rank's part; see `Method.term`."""
+        """Returns the loss among the task's own classes, this rank's part; see `Method.term`."""
         logits = class_logits(trained.output, len(trained.micro.stream_ids), self.name)[:, self._own]
-        labels = self._run.passes.prepare_inputs(trained.micro.inputs)["labels"]
+        labels = self.run.passes.prepare_inputs(trained.micro.inputs)["labels"]
         places = torch.searchsorted(torch.tensor(self._own, device=labels.device), labels)
-        return self._run.mean_over_step(nn.functional.cross_entropy(logits, places, reduction="none"), trained)
+        return self.run.mean_over_step(nn.functional.cross_entropy(logits, places, reduction="none"), trained)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
-        """Takes the Gaussians of the task, and aligns the output layer; see `Method.end_task`."""
-        with seeded(self._run.seed, task.number):  # a collator may augment
-            features = torch.from_numpy(extract_features(model, task.dataset, self._run.passes.collator))
+        """Takes the Gaussians of the task, and aligns the output layer; see `TaskMethod.end_task`."""
+        with seeded(self.run.seed, task.number):  # a collator may augment
+            features = torch.from_numpy(extract_features(model, task.dataset, self.run.passes.collator))
         labels = require_labels(task.dataset, self.name)
         for label in self._own:
             self._gaussians[task.number, label] = gaussian(features[torch.from_numpy(labels == label)])
-        self._task = None
-        with seeded(self._run.seed, task.number, 1):
+        self.task = None
+        with seeded(self.run.seed, task.number, 1):
             self.align(last_linear(model, self.name))
 
     def align(self, layer: nn.Linear) -> None:
@@ -146,12 +144,12 @@ class SLCA(TaskMethod):
         optimizer.zero_grad()
 
     def settings(self) -> str:
-        """Gives the constants; see `Method.settings`."""
+        """Returns the constants; see `Method.settings`."""
         return f"{self.name}({self.num_samples}, {self.num_epochs}, {self.learning_rate}, {self.temperature})"
 
     def save(self, folder: Path) -> None:
         """Writes the Gaussians at the end of a task; see `Method.save`."""
-        if self._gaussians and self._task is None:
+        if self._gaussians and self.task is None:
             groups = {f"{number}-{label}": each._asdict() for (number, label), each in self._gaussians.items()}
             save_tensors(folder, **groups)
 
@@ -220,7 +218,7 @@ def slow_encoder(rate: float, trainer_class: type[MixingTrainer] = MixingTrainer
 
 
 def _split(optimizer: torch.optim.Optimizer, fast: Iterable[nn.Parameter], rate: float) -> None:
-    """Gives parameters that are not fast groups of their own."""
+    """Puts parameters that are not fast into groups of their own."""
     own = {id(parameter) for parameter in fast}
     for group in [*optimizer.param_groups]:
         slow = [parameter for parameter in group["params"] if id(parameter) not in own]

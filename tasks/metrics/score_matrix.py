@@ -182,7 +182,7 @@ class ScoreMatrix:
         self.write()
 
     def to_pandas(self) -> pd.DataFrame:
-        """Gives the matrix as a table.
+        """Returns the matrix as a table.
 
         Returns:
             One row per number of tasks trained on (the index `after`, from 0) and one column per task.

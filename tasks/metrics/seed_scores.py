@@ -76,7 +76,7 @@ class SeedScores:
 
     def __str__(self) -> str:
         seeds = f"seeds {', '.join(map(str, self.by_seed))}; ± is the standard deviation between them"
-        metrics = [f"{name}: {one.text()}" for name, one in self.metrics().items()]
+        metrics = [f"{name}: {measured.text()}" for name, measured in self.metrics().items()]
         return "\n".join([f"Mean {self.mean} ({seeds})", *metrics])
 
     @property

@@ -79,7 +79,7 @@ def _groups(classes: Int64Array, num_tasks: int, generator: np.random.Generator 
 def _spread(
     count: int, own: int, num_tasks: int, overlap: float, generator: np.random.Generator, at_random: bool
 ) -> Int64Array:
-    """Gives the task of each sample of a class."""
+    """Returns the task of each sample of a class."""
     places = np.full(count, own)
     others = generator.permutation(np.delete(np.arange(num_tasks), own))
     num_spread = min(round(count * overlap), count - 1) if len(others) else 0  # the task itself keeps one

@@ -159,10 +159,12 @@ def read_moments(train: Any, evaluation: Any, column: str, boundaries: Sequence[
 
 
 def _kinds_of(moments: NDArray[Any] | Sequence[Any]) -> set[str]:
-    return {
-        next((kind for kind, bases in _KINDS.items() if issubclass(one, bases)), f"values of type {one.__name__}")
-        for one in {type(moment) for moment in moments}
-    }
+    return {_kind_of(kind) for kind in set(map(type, moments))}
+
+
+def _kind_of(moment: type) -> str:
+    known = (name for name, bases in _KINDS.items() if issubclass(moment, bases))
+    return next(known, f"values of type {moment.__name__}")
 
 
 def _as_dates(moments: NDArray[Any] | Sequence[Any], called: str, column: str) -> NDArray[Any]:

@@ -52,7 +52,7 @@ def gradual(sequence: TaskSequence, num_parts: int, width: float, seed: int) -> 
         check_between(f"gradual: num_parts (for {called})", num_parts, len(data), "samples")
         sizes = [len(getattr(task, called)) for task in sequence]
         order = _stream(sizes, float(width), np.random.default_rng((seed, int(called == "train"))))
-        parts[called] = [(pick(data, np.sort(part)), _shown(part, sizes)) for part in np.array_split(order, num_parts)]
+        parts[called] = [(pick(data, np.sort(part)), _counts(part, sizes)) for part in np.array_split(order, num_parts)]
     pairs = zip(parts["train"], parts["evaluation"], strict=True)
     return TaskSequence(
         tuple(
@@ -98,7 +98,7 @@ def _stream(sizes: list[int], width: float, generator: np.random.Generator) -> I
     return np.concatenate(indices)[order]
 
 
-def _shown(part: Int64Array, sizes: list[int]) -> Any:
+def _counts(part: Int64Array, sizes: list[int]) -> Any:
     """Counts the samples of each task, int64 `[num_tasks]`."""
     return np.bincount(np.searchsorted(np.cumsum(sizes), part, side="right"), minlength=len(sizes))
 

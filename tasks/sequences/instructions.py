@@ -139,7 +139,7 @@ def _places(folder: Path, names: list[str] | None, split: str) -> dict[str, Path
 
 
 def _tasks_in(folder: Path, split: str, depth: int = 2) -> Iterator[Path]:
-    """Gives the folders and files that are tasks, those of this folder before those of folders in it."""
+    """Yields the folders and files that are tasks, those of this folder before those of folders in it."""
     entries = sorted(folder.iterdir())
     tasks = [
         entry for entry in entries if entry.is_file() or (_split_file(entry, "train") and _split_file(entry, split))

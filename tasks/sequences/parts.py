@@ -41,7 +41,7 @@ def new_task(
 
 
 def check_known(what: str, train: Iterable[Any], evaluation: Iterable[Any]) -> None:
-    """Makes sure that whatever is evaluated on is of a kind that is trained on.
+    """Refuses evaluation data with values that training data lack.
 
     Args:
         what: What its values are called.

@@ -124,7 +124,7 @@ def repeated_at_random(
 
 
 def _fill_empty(present: BoolArray, begins: Int64Array) -> None:
-    """Gives each task without a class the known one that was longest away."""
+    """Puts into each task without a class the known one that was longest away."""
     for number in np.flatnonzero(~present.any(axis=0)):
         last = [np.flatnonzero(row[:number]).max(initial=-1) for row in present]
         known = np.flatnonzero(begins < number)

@@ -210,7 +210,7 @@ def rotated(
     height, width = size or _size(shape)
     transforms: list[_Named] = [
         (f"rotated_{name}", Rotation(angle, height, width), f"{column} turned by {name} degrees")
-        for name, angle in ((_shown(angle), angle) for angle in angles)
+        for name, angle in ((_degrees_text(angle), angle) for angle in angles)
     ]
     return _transformed((train, evaluation), column, transforms, samples_per_task, seed)
 
@@ -231,11 +231,11 @@ def _transformed(
             train, evaluation = Transformed(train, transform, column), Transformed(evaluation, transform, column)
         return Task(name, train, evaluation, description=description)
 
-    return TaskSequence(tuple(make(number, *one) for number, one in enumerate(transforms)), "domain")
+    return TaskSequence(tuple(make(number, *transform) for number, transform in enumerate(transforms)), "domain")
 
 
-def _shown(angle: float) -> str:
-    """Gives an angle as short as can be told from all others."""
+def _degrees_text(angle: float) -> str:
+    """Formats an angle with as few digits as are exact."""
     return f"{angle:g}" if float(f"{angle:g}") == angle else repr(float(angle))
 
 

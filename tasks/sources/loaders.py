@@ -230,7 +230,7 @@ def local_files(
 
 
 def _load(path: Path, label_column: str | None, patterns: Patterns) -> Any:
-    files = files_in(path, "local_files") if path.is_dir() else [path] if path.is_file() else []
+    files = files_in(path, "local_files") if path.is_dir() else [*filter(Path.is_file, [path])]
     files = patterns.chosen(files, "local_files")
     if not files:
         raise FileNotFoundError(

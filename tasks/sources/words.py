@@ -135,8 +135,8 @@ def _learned(texts: Sequence[str], vocabulary_size: int | None, min_count: int, 
 
 def _encoded(dataset: Any, texts: Sequence[str], text_column: str, called: str, tokenizer: Tokenizer) -> Words:
     encoded = tokenizer.encode_batch(texts)
-    ids = np.array([one.ids for one in encoded], dtype=np.int64)
-    mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
+    ids = np.array([text.ids for text in encoded], dtype=np.int64)
+    mask = np.array([text.attention_mask for text in encoded], dtype=np.int64)
     labels = require_labels(dataset, called)
     columns = {
         name: np.asarray(dataset.with_format("numpy", columns=[name])[:][name])

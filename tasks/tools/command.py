@@ -81,9 +81,9 @@ def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
             if resume == "must":
                 resume = "auto" if runs_in(folder) else "must"  # not all need be there
             for seed, path in folders.items():
-                one = config.clone()
-                one.training.seed, one.training.output_dir = seed, str(path)
-                writes, _ = _train_one(parser, one, resume)
+                of_seed = config.clone()
+                of_seed.training.seed, of_seed.training.output_dir = seed, str(path)
+                writes, _ = _train_one(parser, of_seed, resume)
             scores = SeedScores.read(folders)
         page = write_page({folder.name: scores}, folder / PAGE_FILE) if writes else None
     if writes:
@@ -141,7 +141,7 @@ def _show(scores: Mapping[str, SeedScores], page: Path | None, prints_json: bool
     """Prints tables, metrics and the path of the page."""
     if prints_json:
         first = next(iter(scores))
-        runs = [_as_data(name, one, None if name == first else scores[first]) for name, one in scores.items()]
+        runs = [_as_data(name, run, None if name == first else scores[first]) for name, run in scores.items()]
         print_json({"runs": runs, "page": page})
         return
     for table in (*tables, _metrics_table(scores)):
@@ -151,43 +151,42 @@ def _show(scores: Mapping[str, SeedScores], page: Path | None, prints_json: bool
 
 
 def _as_data(name: str, scores: SeedScores, first: SeedScores | None) -> dict[str, Any]:
-    """Gives the scores of a run as plain data; of several seeds also their spreads and each by itself."""
+    """Returns the scores of a run as plain data; of several seeds also their spreads and each by itself."""
     metrics, matrix = scores.metrics(), scores.mean
     data = {
         "run": name,
         "metric": matrix.metric,
         "tasks": matrix.task_names,
         "scores": scores.scores,
-        "metrics": {metric: one.mean for metric, one in metrics.items()},
+        "metrics": {metric: measured.mean for metric, measured in metrics.items()},
     }
     if len(scores.by_seed) > 1:
-        spreads = {metric: one.spread for metric, one in metrics.items()}
+        spreads = {metric: measured.spread for metric, measured in metrics.items()}
         of_metrics = scores.metrics_by_seed().items()
         by_seed = {
-            seed: {"scores": one.scores, "metrics": {metric: values[seed] for metric, values in of_metrics}}
-            for seed, one in scores.by_seed.items()
+            seed: {"scores": matrix.scores, "metrics": {metric: values[seed] for metric, values in of_metrics}}
+            for seed, matrix in scores.by_seed.items()
         }
         data |= {"scores_spread": scores.spread, "metrics_spread": spreads, "seeds": by_seed}
     if first is not None:
-        data["against_first"] = {metric: one._asdict() for metric, one in scores.against(first).items()}
+        data["against_first"] = {metric: difference._asdict() for metric, difference in scores.against(first).items()}
     return data
 
 
 def _scores_table(scores: SeedScores, folders: Mapping[int, Path]) -> Table:
     matrix, spread = scores.mean, scores.spread
-    table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task{_on(scores)}")
-    paces = [read_pace(folders[seed], one.task_names) for seed, one in scores.by_seed.items()]
+    number = len(scores.by_seed)
+    of_seeds = "" if number == 1 else f", mean ± standard deviation of {number} seeds"
+    title = f"{matrix.metric.capitalize()} on each task{of_seeds}"
+    table = Table("", *matrix.task_names, "samples/s", title=title)
+    paces = [read_pace(folders[seed], matrix.task_names) for seed, matrix in scores.by_seed.items()]
     for after in matrix.recorded:
         rates = [pace.samples_per_second.iloc[after - 1] for pace in paces if 0 < after <= len(pace)]
-        cells = [_written(*pair) for pair in zip(matrix.scores[after], spread[after], strict=True)]
+        pairs = zip(matrix.scores[after], spread[after], strict=True)
+        cells = ["-" if np.isnan(score) else Measured(score, own, 1).text() for score, own in pairs]
         rate = f"{np.mean(rates):,.0f}" if rates else "-"
         table.add_row(f"after {matrix.task_names[after - 1]}" if after else "before", *cells, rate)
     return table
-
-
-def _on(scores: SeedScores) -> str:
-    number = len(scores.by_seed)
-    return "" if number == 1 else f", mean ± standard deviation of {number} seeds"
 
 
 def _metrics_table(scores: Mapping[str, SeedScores]) -> Table:
@@ -195,7 +194,3 @@ def _metrics_table(scores: Mapping[str, SeedScores]) -> Table:
     for name, cells in metric_rows(scores):
         table.add_row(name, *cells)
     return table
-
-
-def _written(score: float, spread: float) -> str:
-    return "-" if np.isnan(score) else Measured(score, spread, 1).text()

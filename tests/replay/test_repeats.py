@@ -13,7 +13,7 @@ from replay.memory.entries import Entries
 from replay.selection import Ring
 from tests.refusals import refused
 from tests.replay.buffers import STORAGES, letters
-from tests.replay.selection.offering import BY_TASK, MAKERS, chi_square_is_fine
+from tests.replay.selection.offering import BY_TASK, MAKERS
 from tests.replay.test_buffer import contents, remember
 
 ALL: dict[str, Callable[[], Any]] = {**MAKERS, **BY_TASK}
@@ -43,20 +43,6 @@ def test_a_row_is_held_once_and_a_small_task_leaves_its_room(name: str, storage:
         assert buffer.num_samples_by_source == {"a": 12, "bb": 88}
 
 
-def test_a_reservoir_is_even_over_distinct_rows_however_often_they_come() -> None:
-    num_rows, capacity, num_buffers = 40, 8, 200
-    order = [row for row in epochs_of(num_rows, 2, 3) for _ in range(1 + 3 * (row % 5 == 0))]  # some come more often
-    data, found = letters(num_rows), Counter[int]()
-    for seed in range(num_buffers):
-        buffer = ReplayBuffer(capacity, seed=seed)
-        for start in range(0, len(order), 25):
-            buffer.remember("a", data, order[start : start + 25])
-        found.update((buffer._entries["address"] & 2**40 - 1).tolist())
-    share, each = capacity / num_rows, np.array([found[row] for row in range(num_rows)])
-    assert each.sum() == capacity * num_buffers
-    assert chi_square_is_fine(each, num_buffers * share, share)
-
-
 @pytest.mark.parametrize("cut", [1, 7, 1_000])
 def test_a_ring_holds_the_rows_that_came_last(cut: int) -> None:
     order, data = [*epochs_of(30, 4, 2), 3, 3, 5, 3], letters(30)
@@ -74,21 +60,6 @@ def test_repeats_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
     buffer.save(tmp_path)
     with refused("keeps_repeats", found=False):
         ReplayBuffer(30).load(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["Reservoir", "ClassBalanced", "Ring by task"])
-def test_what_was_seen_is_known_after_a_resume(name: str, tmp_path: Path) -> None:
-    data, ends = letters(50), []
-    going, again = (ReplayBuffer(10, ALL[name](), seed=3) for _ in range(2))
-    remember(going, "a", data, epochs_of(50, 1)[:40])
-    going.save(tmp_path)
-    again.load(tmp_path)
-    for buffer in (going, again):
-        remember(buffer, "a", data, epochs_of(50, 2, 4))
-        ends.append((contents(buffer), buffer.num_considered))
-    assert ends[0] == ends[1]
-    if name != "Ring by task":
-        assert going.num_considered == 50
 
 
 def test_outputs_kept_of_a_row_are_those_of_the_last_time() -> None:

@@ -1,4 +1,3 @@
-import functools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -192,24 +191,6 @@ def test_a_memory_goes_along_with_whatever_else_a_mixture_does(name: str, tmp_pa
         assert np.isfinite([entry["loss"] for entry in trainer.state.log_history if "loss" in entry]).all()
         ends.append((hexadecimal(trainer), snapshot(buffer)))
     assert ends[0][0] == ends[1][0]
-
-
-def test_a_step_that_runs_out_of_memory_is_offered_once(tmp_path: Path) -> None:
-    buffer, watch = ReplayBuffer(20, "LossAware", storage="memory", seed=0), Watch()
-    args = {"auto_find_batch_size": True, "max_steps": 5}
-    trainer = make(tmp_path, {**two(), "memory": buffer}, watch, args=args)
-    forward, calls = trainer.model.forward, []
-
-    @functools.wraps(forward)
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 6:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(*args, **kwargs)
-
-    trainer.model.forward = failing
-    trainer.train()
-    assert buffer.num_offered == sum(map(len, watch.offered)) == sum(trainer.mixing.seen[:2])
 
 
 @pytest.mark.parametrize("buffer_seed", [None, 3])

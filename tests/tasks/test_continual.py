@@ -19,14 +19,14 @@ from mixer.checkpoint.lock import LOCK_FILE
 from mixer.ledger.ledger import Ledger
 from mixer.loading.loaded_step import StepBatch
 from mixer.run.hooks import ForwardResult
-from mixer.trainer.method import Method, TaskContext
+from mixer.trainer.method import Method
 from mixer.utils.errors import ErrorFacts
 from mixer.utils.files import read_json, write_json
 from replay import DERPlusPlus, ReplayBound, ReplayBuffer, ReplayRatio
 from replay.storage import OnDisk
 from tasks.continual.continual import ContinualRun
 from tasks.continual.task_checkpoints import read_pace
-from tasks.methods import ICaRL, OnlineEWC, nearest_mean
+from tasks.methods import ICaRL, OnlineEWC, TaskContext, TaskMethod, nearest_mean
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.mlp import MLPConfig, MLPForImageClassification
 from tasks.score import Score, accuracy
@@ -41,8 +41,6 @@ from tests.tasks.killed import whole_runs
 
 class Anchor(Method):
     """Holds the weights near their mean over all steps of all tasks so far: without a memory of samples."""
-
-    adds_term = True
 
     def __init__(self) -> None:
         self.sum, self.num_steps = torch.zeros(()), 0
@@ -346,7 +344,7 @@ def test_methods_of_a_list_last_and_those_of_a_function_are_new_for_each_task(wh
 
     run = short(tmp_path, methods=make, score="loss")
     losses = run.run()
-    assert [one.num_steps for one in made if one.num_steps] == [2, 2, 2]
+    assert [method.num_steps for method in made if method.num_steps] == [2, 2, 2]
     assert (losses.metric, losses.higher_is_better) == ("loss", False)
     for number, task in enumerate(run.sequence):
         expected = nn.functional.cross_entropy(run.model(images_of(task)).logits, torch.arange(40) % 3)
@@ -387,7 +385,7 @@ def test_tasks_of_one_evaluation_set_are_scored_once_and_in_between_on_few_sampl
     run = build(tmp_path, "none, fresh", sequence=tasks, score=score, held_out=own, score_steps=5, score_samples=7)
     matrix = run.run()
     course = matrix.course.to_pandas()
-    assert [len(one) for one in calls] == [40, *[7, 7, 7, 40] * 3]  # before, at steps 0, 5 and 10, at the end
+    assert [len(samples) for samples in calls] == [40, *[7, 7, 7, 40] * 3]  # before, at steps 0, 5 and 10, at the end
     assert (matrix.scores == matrix.scores[:, :1]).all()
     assert (course.loc[3].to_numpy() == course.loc[3].to_numpy()[:, :1]).all()
     few = calls[-2]
@@ -417,13 +415,14 @@ def test_a_run_is_overwritten_when_asked_and_else_refused(whole: Whole, tmp_path
     assert run.run(resume=True) is run.scores  # what was there is untouched
 
 
-class Told(Method):
+class Told(TaskMethod):
     """Records what it is told of tasks, and the weights then."""
 
     def __init__(self) -> None:
         self.tasks: list[Any] = []
 
     def begin_task(self, task: TaskContext, model: nn.Module) -> None:
+        super().begin_task(task, model)
         self.tasks.append(("begin", task.number, task.name, task.classes, task.seen, weights_of(model).tolist()))
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:

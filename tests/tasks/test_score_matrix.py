@@ -66,11 +66,11 @@ def test_held_out_sets_are_scored_beside_the_tasks_and_stay_in_the_file(tmp_path
         record_task(matrix, after)
         matrix.record_held_out(after, {"old": old, "far": far})
     matrix.record_held_out(2, {"old": 0.12345})  # one that is not evaluated has no score
-    for one in (matrix, ScoreMatrix.from_file(tmp_path / SCORES_FILE)):
-        table = one.held_out()
+    for scores in (matrix, ScoreMatrix.from_file(tmp_path / SCORES_FILE)):
+        table = scores.held_out()
         assert (list(table.columns), table.index.name, table.index.tolist()) == (["old", "far"], "after", [0, 1, 2, 3])
         np.testing.assert_array_equal(table, [[0.9, 0.5], [NAN, NAN], [0.12345, NAN], [NAN, NAN]])
-        assert one.held_out_names == ("old", "far")
+        assert scores.held_out_names == ("old", "far")
     lines = str(matrix).splitlines()
     assert lines[0] == "f1 on each task"
     assert [line.split() for line in lines[1:]] == [

@@ -50,7 +50,7 @@ def test_finished_seeds_are_not_run_again(folder: Path, monkeypatch: pytest.Monk
     scores = run_seeds(new_run, arguments(folder, seed=1, **COMMON), seeds=3, resume=True)
     assert trained == [3, 3, 3]
     assert [*scores.by_seed] == [1, 2, 3]
-    np.testing.assert_allclose(scores.scores, np.mean([one.scores for one in scores.by_seed.values()], axis=0))
+    np.testing.assert_allclose(scores.scores, np.mean([matrix.scores for matrix in scores.by_seed.values()], axis=0))
     same = scores.against(scores)["average_accuracy"]
     assert (same.mean, same.bound, same.seeds) == (0.0, 0.0, (1, 2, 3))
 

@@ -8,7 +8,7 @@ import numpy as np
 from mixer.loading.loaded_step import StepResult
 from mixer.measurements import EvaluationLoss, GradientNorm, Kind, LearningRate, Loss, MeanLoss, Rates, Results, asked
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 from mixer.run.state import Run
 
 
@@ -29,7 +29,7 @@ _READERS: dict[Kind, Callable[[Run, StepResult], Any]] = {
 }
 
 
-class Reader(StepHook):
+class Reader(Observer):
     """Reads what is asked for, and nothing else: reading losses from a GPU waits for it.
 
     Args:
@@ -37,13 +37,11 @@ class Reader(StepHook):
         run: The run.
     """
 
-    only_observes = True
-
     def __init__(self, kinds: tuple[Kind, ...], run: Run):
         self.measures, self._run = kinds, run
 
     def observe(self, result: StepResult) -> Results:
-        """Returns what there is; see `StepHook.observe`."""
+        """Returns what there is; see `Observer.observe`."""
         found = {kind: _READERS[kind](self._run, result) for kind in self.measures}
         return {kind: value for kind, value in found.items() if value is not None}
 

@@ -6,19 +6,19 @@ from pkgutil import iter_modules
 
 from mixer.measurements import BY_NAME, hooks as hook_files
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 from mixer.run.plan import RunPlan
 from mixer.utils.errors import wrong_value
 
 
-def new_hooks(passes: AuxiliaryPasses) -> list[StepHook]:
+def new_hooks(passes: AuxiliaryPasses) -> list[Observer]:
     """Makes the hooks that measure what policy and schedule ask for: those of the files here that have `new_hook`."""
     files = [import_module(f"{hook_files.__name__}.{file.name}") for file in iter_modules(hook_files.__path__)]
     hooks = [file.new_hook(passes) for file in files if hasattr(file, "new_hook")]
     return [hook for hook in hooks if hook is not None]
 
 
-def check_measured(plan: RunPlan, hooks: Sequence[StepHook]) -> None:
+def check_measured(plan: RunPlan, hooks: Sequence[Observer]) -> None:
     """Refuses requests that nothing measures.
 
     Args:

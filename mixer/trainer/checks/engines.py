@@ -106,10 +106,10 @@ def _refusals(engine: Engine, plan: RunPlan) -> Iterator[str]:
                     f"{engine.lacking[requirement]}. Use DDP, or a rule that does not need it."
                 )
     why = f"and under {engine.name} {_NO_GRADIENTS}"
-    takers = [method.name for method in plan.methods if method.takes_gradients]
+    takers = [method.name for method in plan.methods if "whole gradients" in method.needs]
     if not engine.has_gradients and takers:
         yield f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
-    holders = [method.name for method in plan.methods if method.takes_weights]
+    holders = [method.name for method in plan.methods if "whole weights" in method.needs]
     if not engine.has_gradients and holders:
         yield (
             f"{', '.join(holders)}: copies or changes the whole model, but under {engine.name} each rank has only a "

@@ -19,21 +19,21 @@ _END = "average_accuracy"
 
 def verdict(scores: Mapping[str, SeedScores]) -> list[str]:
     """Says which run ended best, and how far the others lie from it; nothing of a single run."""
-    known = {name: one for name, one in scores.items() if one.last_task and one.metrics()[_END].num_runs}
+    known = {name: run for name, run in scores.items() if run.last_task and run.metrics()[_END].num_runs}
     if len(known) < 2:
         return []
     first = next(iter(known.values())).mean
     best, *others = sorted(known, key=lambda name: known[name].metrics()[_END].mean, reverse=first.higher_is_better)
     apart = [f"{known[name].against(known[best])[_END].text()} in {name}" for name in others]
     end = cell(known[best].metrics()[_END], known[best])
-    alike = len({one.last_task for one in known.values()}) == 1
+    alike = len({run.last_task for run in known.values()}) == 1
     remark = "" if alike else " They are not equally far: what follows is of different numbers of tasks."
     return [f"{best} ended best, with an average {first.metric} of {end}: {listed(first_of(apart))}.{remark}"]
 
 
 def lost(scores: Mapping[str, SeedScores]) -> list[str]:
     """Says what each run ended with, and what of its earlier tasks it lost."""
-    return [_lost(name, one) for name, one in scores.items() if one.last_task]
+    return [_lost(name, run) for name, run in scores.items() if run.last_task]
 
 
 def _lost(name: str, scores: SeedScores) -> str:
@@ -63,8 +63,8 @@ def held(runs: Mapping[str, Sequence[Run]]) -> list[str]:
 
 def _held(name: str, memory: str, by_seed: Sequence[Run]) -> str:
     rows = [run.memories[memory] for run in by_seed]
-    last = [one[one["step"] == one["step"].max()].drop_duplicates("source", keep="last") for one in rows]
-    entries = [float(one["entries"].sum()) for one in last]
+    last = [table[table["step"] == table["step"].max()].drop_duplicates("source", keep="last") for table in rows]
+    entries = [float(table["entries"].sum()) for table in last]
     replayed = [float(run.streams[memory]["count"].sum()) if memory in run.streams else 0.0 for run in by_seed]
     each = over_seeds([count / number if number else np.nan for count, number in zip(replayed, entries, strict=True)])
     sizes = [_bytes(run.folder, memory) for run in by_seed]

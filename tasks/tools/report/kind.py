@@ -40,9 +40,9 @@ def contents(folders: Sequence[Path]) -> Report:
         ValueError: If a folder is given twice, holds no scores, or they are of different metrics.
     """
     scores = titled(read_scores(folders))
-    joined = {name: _joined(name, folder, one) for folder, (name, one) in zip(folders, scores.items(), strict=True)}
+    joined = {name: _joined(name, folder, run) for folder, (name, run) in zip(folders, scores.items(), strict=True)}
     runs = [by_seed[0] for by_seed in joined.values() if by_seed]
-    matrices = {name: one.mean for name, one in scores.items()}
+    matrices = {name: run.mean for name, run in scores.items()}
     plots = score_plots(matrices)
     if runs:
         plots += training_plots(runs, task_names(matrices), points_per_line(runs))
@@ -79,13 +79,13 @@ def write_scores(scores: Mapping[str, ScoreMatrix | SeedScores], path: str | Pat
     Raises:
         ValueError: If there are no scores, they are of different metrics, or the path is a folder.
     """
-    known = {name: as_seed_scores(one) for name, one in scores.items()}
+    known = {name: as_seed_scores(run) for name, run in scores.items()}
     check_same_metric(known)
     target = Path(path)
     if target.is_dir():
         raise InvalidValueError.about("path", f"must be a file, but {target} is a folder.")
     known = titled(known)
-    plots = score_plots({name: one.mean for name, one in known.items()})
+    plots = score_plots({name: run.mean for name, run in known.items()})
     said = Answer([*verdict(known), *lost(known)])
     return write_page(target, Report(list(known), _rows(known), plots, _on_seeds(known), answer=said))
 
@@ -95,7 +95,7 @@ def _rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]:
 
 
 def _on_seeds(scores: Mapping[str, SeedScores]) -> str:
-    if all(len(one.by_seed) == 1 for one in scores.values()):
+    if all(len(run.by_seed) == 1 for run in scores.values()):
         return ""
     return (
         "Of several seeds: mean ± standard deviation between them, and for differences ± half of the 95 % interval of "

@@ -35,24 +35,24 @@ def read_scores(folders: Sequence[Path]) -> dict[str, SeedScores]:
 
 def check_same_metric(scores: Mapping[str, SeedScores]) -> None:
     """Raises a `ValueError` if there are no scores, or their metrics differ."""
-    matrices = {name: next(iter(one.by_seed.values())) for name, one in scores.items()}
+    matrices = {name: next(iter(run.by_seed.values())) for name, run in scores.items()}
     if len({(matrix.metric, matrix.higher_is_better) for matrix in matrices.values()}) != 1:
         metrics = {name: matrix.metric for name, matrix in matrices.items()}
         raise InvalidValueError(f"Runs must have the same metric to be compared, got {metrics}.", option="runs")
 
 
 def titled(scores: Mapping[str, SeedScores]) -> dict[str, SeedScores]:
-    """Says in the names which runs are means over seeds."""
+    """Marks in the names which runs are means over seeds."""
     return {
-        name if len(one.by_seed) == 1 else f"{name} (mean of {len(one.by_seed)} seeds)": one
-        for name, one in scores.items()
+        name if len(run.by_seed) == 1 else f"{name} (mean of {len(run.by_seed)} seeds)": run
+        for name, run in scores.items()
     }
 
 
 def metric_rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]:
     """Returns the rows of a table about scores: a name, and a cell for each run."""
-    columns = {name: one.metrics() for name, one in scores.items()}
-    matrices = {name: one.mean for name, one in scores.items()}
+    columns = {name: run.metrics() for name, run in scores.items()}
+    matrices = {name: run.mean for name, run in scores.items()}
     metric = next(iter(matrices.values())).metric
     rows = [("tasks done", [f"{max([0, *matrix.recorded])} of {matrix.num_tasks}" for matrix in matrices.values()])]
     for name in dict.fromkeys(name for column in columns.values() for name in column):
@@ -61,17 +61,17 @@ def metric_rows(scores: Mapping[str, SeedScores]) -> list[tuple[str, list[str]]]
     rows += _difference_rows(scores, metric)
     for name in dict.fromkeys(name for matrix in matrices.values() for name in matrix.held_out_names):
         title = f"on {name} (no task), first → last"
-        rows.append((title, [_ends(one, name) if name in one.mean.held_out_names else "-" for one in scores.values()]))
+        rows.append((title, [_ends(run, name) if name in run.mean.held_out_names else "-" for run in scores.values()]))
     return rows
 
 
 def _difference_rows(scores: Mapping[str, SeedScores], metric: str) -> list[tuple[str, list[str]]]:
     """Returns how metrics differ from the first run's, where any has several seeds."""
     (base, first), *others = scores.items()
-    if all(len(one.by_seed) == 1 for one in scores.values()):
+    if all(len(run.by_seed) == 1 for run in scores.values()):
         return []
-    found = [one.against(first) for _, one in others]
-    names = dict.fromkeys(name for differences in found for name, one in differences.items() if not np.isnan(one.mean))
+    found = [run.against(first) for _, run in others]
+    names = dict.fromkeys(name for differences in found for name, run in differences.items() if not np.isnan(run.mean))
     cells = {name: [own[name].text() if name in own else "-" for own in found] for name in names}
     return [(f"{title_of(name, metric)}, against {base}", ["", *own]) for name, own in cells.items()]
 

@@ -127,7 +127,9 @@ def _short(name: str) -> str:
 
 
 def _written(score: float, least: float, greatest: float) -> str:
-    return "" if np.isnan(score) else f"{score:.2f}" if max(abs(least), abs(greatest)) < 10 else f"{score:.3g}"
+    if np.isnan(score):
+        return ""
+    return f"{score:.2f}" if max(abs(least), abs(greatest)) < 10 else f"{score:.3g}"
 
 
 def task_names(matrices: Mapping[str, ScoreMatrix]) -> list[str]:
@@ -187,7 +189,7 @@ def common_range(values: Sequence[FloatArray]) -> tuple[float, float]:
     Returns:
         The least and the greatest end.
     """
-    known = np.concatenate([np.zeros(0), *(one[np.isfinite(one)].ravel() for one in values)])
+    known = np.concatenate([np.zeros(0), *(part[np.isfinite(part)].ravel() for part in values)])
     least, greatest = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     margin = 0.05 * (greatest - least or 1.0)
     return least - margin, greatest + margin

@@ -44,7 +44,7 @@ def joined_run(folder: Path, name: str, task_names: Sequence[str]) -> Run | None
         ValueError: If the ledger of a task is damaged.
     """
     folders = [folder_of_task(folder, number, task) for number, task in enumerate(task_names)]
-    parts = [read_run(one, name) for one in folders if _has_steps(one / "ledger")]
+    parts = [read_run(folder, name) for folder in folders if _has_steps(folder / "ledger")]
     return replace(join(parts, task_names), folder=folder) if parts else None
 
 
@@ -120,14 +120,14 @@ def training_plots(runs: Sequence[Run], task_names: Sequence[str], most_points: 
     plots = [training_loss(runs, most_points), *(plot(runs, most_points) for plot in PLOTS if plot is not losses)]
     first, *others = [task_ends(run, task_names) for run in runs]
     if all(ends == first for ends in others):
-        for figure in (one.figure for plot in plots for one in plot.panels):
+        for figure in (panel.figure for plot in plots for panel in plot.panels):
             for epoch in first:
                 figure.add_vline(epoch, line={"color": "#888888", "width": 1, "dash": "dot"})
     return [plot for plot in plots if plot.panels]
 
 
 def training_rows(runs: Collection[Sequence[Run]]) -> list[tuple[str, list[str]]]:
-    """Gives the rows of the page's table that are about training.
+    """Returns the rows of the page's table that are about training.
 
     Args:
         runs: The joined runs of all seeds, for each column; none where no step is recorded.
@@ -156,9 +156,9 @@ def training_loss(runs: Sequence[Run], most_points: int) -> Plot:
     panels = []
     for run in runs:
         lines = [
-            one
+            line
             for name, rows in run.streams.items()
-            for one in pale_and_smooth((rows, smoothed_to_last(rows)), "loss", name, colours[name], most_points)
+            for line in pale_and_smooth((rows, smoothed_to_last(rows)), "loss", name, colours[name], most_points)
         ]
         panels.append(panel(run.name, lines, last_epoch(runs), range=list(ends)))
     caption = (

@@ -19,8 +19,8 @@ def _loss(*_: Any, **__: Any) -> None:
     return None
 
 
-def _method(**flags: bool) -> Any:
-    return SimpleNamespace(**{"one_stream_each": False, "needs_samples": False, **flags})
+def _method(*needs: str) -> Any:
+    return SimpleNamespace(needs=needs)
 
 
 # Each a change to a run of two plain streams, and whether with it every micro-batch contains one stream.
@@ -38,7 +38,7 @@ STREAMS = {
 METHODS = {
     "none": ([], False),
     "one that takes part": ([_method()], False),
-    "one that separates": ([_method(), _method(one_stream_each=True)], True),
+    "one that separates": ([_method(), _method("one stream each")], True),
 }
 PROBES = {
     "none": (None, False),
@@ -70,7 +70,7 @@ def test_micro_batches_contain_one_stream_each_where_anything_asks_for_it(of: st
 def test_what_is_kept_and_read_is_what_is_asked_for(device: str, keeps: bool, counted: str) -> None:
     policy = SimpleNamespace(name="Own", needs=(GradientNorm(),))
     others: dict[str, Any] = {"device": device, "budget": Budget(**{counted: 2})}
-    plan = planned(_two(), [_method(needs_samples=keeps)], policy=policy, **others)
+    plan = planned(_two(), [_method(*["samples"] * keeps)], policy=policy, **others)
     assert plan.keeps_samples == keeps
     assert plan.is_step_based == (counted == "epochs")
     assert plan.reads_losses_at_once == (device == "cpu")  # neither asks for losses as such

@@ -37,12 +37,12 @@ class _SeesGradients(Method):
 
 
 class _HoldsTheModel(Method):
-    takes_weights = True
+    needs = frozenset({"whole weights"})
 
 
 def _aggregating(num_streams: int) -> Method:
     method = GradientAggregation("mgda")
-    method.takes_gradients = num_streams > 1
+    method.needs |= {"whole gradients"} if num_streams > 1 else set()
     return method
 
 

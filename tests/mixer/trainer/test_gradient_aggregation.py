@@ -52,15 +52,13 @@ def test_the_gradient_is_torchjds_aggregate_of_the_streams(name: str, model: typ
 
 
 class Twice(Method):
-    one_stream_each = True
+    needs = frozenset({"one stream each"})
 
     def factors(self, plan: Any, items: Any) -> np.ndarray:
         return np.array([2.0, 1.0, 0.0])
 
 
 class Logits(Method):
-    adds_term = True
-
     def term(self, trained: ForwardResult) -> Tensor | None:
         return trained.output["logits"].square().sum() / 100 if trained.micro.stream_ids[0] == 1 else None
 

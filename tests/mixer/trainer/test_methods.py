@@ -14,6 +14,7 @@ from mixer.trainer.method import Method, RunContext
 from replay import ReplayBuffer
 from tests.helpers import GradientRecorder, build_model
 from tests.mixer.trainer import runs
+from tests.refusals import refused
 
 
 class Recorded(Method):
@@ -21,7 +22,7 @@ class Recorded(Method):
 
     def __init__(self, first: int = -1):
         self._first = first
-        self.one_stream_each = first >= 0
+        self.needs = frozenset({"one stream each"} if first >= 0 else ())
         self.calls: list[Any] = []
 
     def attach(self, run: RunContext) -> None:
@@ -55,8 +56,6 @@ class Recorded(Method):
 class Entropy(Method):
     """Adds `scale` times the mean square of the logits over the step's samples."""
 
-    adds_term = True
-
     def __init__(self, scale: float):
         self.scale = scale
 
@@ -66,15 +65,15 @@ class Entropy(Method):
 
 
 class _Late(Method):
-    def __init__(self, flag: str):
-        self._flag = flag
+    def __init__(self, need: str):
+        self._need = need
 
     def attach(self, run: RunContext) -> None:
-        setattr(self, self._flag, True)
+        self.needs = frozenset({self._need})
 
 
 class Weighted(Method):
-    one_stream_each = True
+    needs = frozenset({"one stream each"})
 
     def __init__(self, factors: list[float]):
         self._factors = np.array(factors)
@@ -132,20 +131,6 @@ def test_a_term_is_added_to_the_loss_whole_and_logged_whatever_the_micro_batches
     assert second["term/Watching"] > 0
 
 
-def test_a_term_is_logged_though_nothing_says_that_there_is_one_and_refused_where_it_is_denied(tmp_path: Path) -> None:
-    class Silent(Method):
-        def term(self, trained: ForwardResult) -> Tensor:
-            return 0.5 * trained.output.logits.square().mean(dim=-1).sum() / trained.plan.total
-
-    class Denied(Silent):
-        adds_term = False
-
-    first = train(tmp_path, [Silent()], max_steps=1).state.log_history[0]
-    assert first["term/Silent"] == pytest.approx(train(tmp_path, [Entropy(0.5)]).state.log_history[0]["term/Entropy"])
-    with pytest.raises(TypeError, match=r"Denied\.term returned a Tensor, but adds_term is False"):
-        train(tmp_path, [Denied()], max_steps=1)
-
-
 def test_factors_weigh_the_losses_of_streams(tmp_path: Path) -> None:
     factors = [*np.eye(3).tolist(), [0.5, 2.0, 3.0]]
     a, b, c, whole = (train(tmp_path, [Weighted(own)], max_steps=1).gradients[0] for own in factors)
@@ -178,7 +163,7 @@ def test_a_method_goes_from_run_to_run_but_is_in_one_at_a_time(tmp_path: Path) -
     method = Recorded()
     first = train(tmp_path, [method], max_steps=1)
     second = train(tmp_path, [method], max_steps=1)
-    assert method.attached_to is second._parts.methods._context
+    assert vars(method)["_attached_to"] is second._parts.methods._context
     with pytest.raises(ValueError, match="methods: recorded has since been passed to another trainer"):
         first.train()
 
@@ -198,13 +183,14 @@ def test_state_and_means_of_terms_go_with_checkpoints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [[1, 2], 0.5, None])
 def test_data_under_the_name_of_a_hook_is_refused_where_it_is_set(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"Entropy.classes is a hook.*such as _classes"):
-        Entropy(0.5).classes = value
+    with pytest.raises(TypeError, match=r"Entropy.memory_counts is a hook.*such as _memory_counts"):
+        Entropy(0.5).memory_counts = value
     with pytest.raises(TypeError, match=r"Bad.save is a hook"):
         type("Bad", (Method,), {"save": value})
 
 
-@pytest.mark.parametrize("flag", ["one_stream_each", "needs_samples"])
-def test_what_a_method_asks_of_steps_only_once_it_is_attached_is_refused(tmp_path: Path, flag: str) -> None:
-    with pytest.raises(ValueError, match=rf"methods: _Late sets {flag} too late"):
-        make(tmp_path, [_Late(flag)])
+@pytest.mark.parametrize("need", ["one stream each", "samples", "gradients"])
+def test_a_need_that_is_unknown_or_comes_only_once_a_method_is_attached_is_refused(tmp_path: Path, need: str) -> None:
+    with refused("methods") as error:
+        make(tmp_path, [_Late(need)])
+    assert error.value.found == [need]

@@ -8,7 +8,7 @@ from mixer.gradients.records import gradient_entries
 from mixer.ledger.recorder import Recorder
 from mixer.loading.loaded_step import StepResult
 from mixer.measurements import Gradients, Results
-from mixer.run.hooks import StepHook
+from mixer.run.hooks import Observer
 from mixer.trainer import resume
 from tests.helpers import three_streams
 from tests.mixer.made_measurements import measured
@@ -40,9 +40,7 @@ class _Measuring(MixingTrainer):
         self._parts.hooks.insert(0, _MadeUp())
 
 
-class _MadeUp(StepHook):
-    only_observes = True
-
+class _MadeUp(Observer):
     def observe(self, result: StepResult) -> Results:
         is_measured = result.plan.step in (1, 2, 6, 10)
         return {Gradients: measured(3, seed=result.plan.step)} if is_measured else {}

@@ -165,6 +165,7 @@ def test_memory_that_runs_out_repeats_the_step_as_if_nothing_had_been(tmp_path: 
     method, gradient, changes = CASES[name]
     trainer, spy = spied(tmp_path, method(), model=Small(), auto_find_batch_size=True, **{"batch_size": 9, **changes})
     assert trainer._parts.run.splitting.cap.max_samples <= 2
+    assert trainer.buffer.num_offered == trainer.mixing.seen[0]
     last = [n for n, rate in enumerate(spy.rates) if spy.rates[n + 1 : n + 2] != [rate]]
     assert len(spy.rates) > len(last) == 5
     spy.batches, spy.rates = [spy.batches[n] for n in last], [spy.rates[n] for n in last]

@@ -1,7 +1,5 @@
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mixer.utils.errors import InvalidValueError
@@ -13,19 +11,6 @@ def started(capacity: int, key: int = 1) -> Retrieval:
     retrieval = Uniform()
     retrieval.start(capacity, key)
     return retrieval
-
-
-def test_pairs_of_a_draw_and_of_draws_are_even() -> None:
-    retrieval, own, other = started(6), np.zeros((6, 6)), np.zeros((6, 6))
-    draws = [retrieval.slots(2 * start, 2, 6) for start in range(3_000)]
-    for before, now in pairwise(draws):
-        own[tuple(now)] += 1
-        other[before[0], now[0]] += 1
-    pairs = own[~np.eye(6, dtype=bool)]
-    assert pairs.sum() == own.sum() == 2_999
-    for counts, freedom in ((pairs, 29), (other.ravel(), 35)):
-        expected = 2_999 / len(counts)
-        assert ((counts - expected) ** 2 / expected).sum() < freedom + 5 * np.sqrt(2 * freedom)
 
 
 def test_key_position_and_size_count() -> None:

@@ -1,17 +1,7 @@
 import numpy as np
-import pytest
 
-from replay.selection import Offers, Reservoir
 from replay.shared.random_numbers import RandomNumbers, scaled
-from tests.replay.selection.offering import Slots, chi_square_is_fine
-
-
-@pytest.mark.parametrize("capacity", [1, 3, 50, 400])
-def test_choices_are_those_of_algorithm_r(capacity: int) -> None:
-    words = RandomNumbers(9).words(np.arange(300)).tolist()
-    expected = [number if number < capacity else scaled(words[number], number + 1) for number in range(300)]
-    slots = Slots(Reservoir(), capacity, key=9)
-    assert slots.offer(Offers(300, 0)) == [slot if slot < capacity else -1 for slot in expected]
+from tests.replay.selection.offering import chi_square_is_fine
 
 
 def test_whole_numbers_are_exact_upper_halves() -> None:

@@ -123,14 +123,6 @@ def test_every_choice_is_one_that_the_algorithm_allows(steps: list[Any], capacit
         assert len(plain.labels) == slots.selection.size
 
 
-def test_any_of_the_tied_largest_loses_with_the_same_probability() -> None:
-    counts = np.zeros(6)
-    for key in range(1_800):
-        slots = Slots(ClassBalanced(), 6, key)
-        counts[slots.offer(labelled([0, 1, 2, 0, 1, 2, 9]))[-1]] += 1
-    assert chi_square_is_fine(counts, 300)
-
-
 NAN, INF = float("nan"), float("inf")
 
 

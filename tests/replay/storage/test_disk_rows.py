@@ -1,9 +1,6 @@
 import errno
 import gc
 import os
-import random
-import signal
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 from mixer.loading.reader import SampleError
 from replay import OnDisk, ReplayBuffer
 from replay.storage import DiskRows
-from replay.storage.row_file import open_rows
 from tests.mixer.checkpoint.test_folder_lock import held_elsewhere
 from tests.refusals import refused
 from tests.replay.storage.test_rows import row, same
@@ -146,52 +142,6 @@ def test_ranks_may_be_two_calls_apart(calls, random):
                 call(second, kind, argument)
             check(reader, after)
             check(writer, after)
-
-
-def _live(step: int) -> list[int]:
-    return [number for number in range(step * 3) if number % 5 == 0 or number >= (step - 6) * 3]
-
-
-def _run(root: Path, begins_from: int) -> None:
-    rows = DiskRows(root / "rows", rows_per_segment=4)
-    if begins_from:
-        rows.load(root / f"saved-{begins_from}", _live(begins_from))
-    for step in range(begins_from + 1, 10**9):
-        append(rows, 3)
-        gone = [number for number in range(max(step - 7, 0) * 3, (step - 6) * 3) if number % 5]
-        rows.drop(np.array(gone, dtype=np.int64))
-        if step % 7 == 0:
-            rows.save(root / f"saved-{step}")
-
-
-def _last_saved(root: Path) -> int:
-    return max((int(path.parent.name.split("-")[1]) for path in root.glob("saved-*/rows.json")), default=0)
-
-
-def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
-    generator, saved = random.Random(0), 0
-    for _ in range(4):
-        child = os.fork()
-        if child == 0:
-            try:
-                _run(tmp_path, saved)
-            finally:
-                os._exit(1)
-        deadline = time.monotonic() + 60
-        while _last_saved(tmp_path) <= saved and time.monotonic() < deadline:
-            time.sleep(0.002)
-        time.sleep(generator.random() * 0.1)
-        os.kill(child, signal.SIGKILL)
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-        for path in tmp_path.glob("rows/rows-*.arrow"):
-            assert len(open_rows(path).numbers) == int(path.stem.split("-")[-1])
-        saved = _last_saved(tmp_path)
-        rows = DiskRows(tmp_path / "rows", rows_per_segment=4)
-        assert not list(tmp_path.glob("rows/*.tmp"))
-        rows.load(tmp_path / f"saved-{saved}", _live(saved))
-        assert rows.next_number == saved * 3
-        check(rows, _live(saved))
-        assert len(names(tmp_path / "rows")) == len(list(tmp_path.glob(f"saved-{saved}/rows-*.arrow")))
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])

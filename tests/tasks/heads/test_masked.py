@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from mixer import MixingTrainer
-from mixer.policies import Proportional
 from tasks.heads import Masked
 from tasks.task import TaskSequence
 from tests.helpers import arguments
@@ -62,21 +59,6 @@ def test_the_loss_is_among_the_tasks_own_classes(kind: str) -> None:
         torch.testing.assert_close(own, wanted, rtol=0, atol=1e-12)
 
 
-@settings(max_examples=25)
-@given(st.lists(st.sampled_from([0, 1, 2, 3, 5, 6]), min_size=1, max_size=6), st.floats(0.01, 1e4))
-def test_outputs_of_other_tasks_have_a_gradient_of_exactly_0(labels: list[int], scale: float) -> None:
-    model = classifier("plain", 8)
-    with torch.no_grad():
-        model.out.weight *= scale
-    with training(model):
-        model(**inputs_of("plain", len(labels)), labels=torch.tensor(labels))["loss"].backward()
-    competing = {other for label in labels for group in GROUPS if label in group for other in group}
-    for output in set(range(8)) - competing:
-        assert (model.out.weight.grad[output] == 0).all()
-        assert model.out.bias.grad[output] == 0
-    assert torch.isfinite(model.out.weight.grad).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_masked_logits_are_finite_also_where_memories_keep_them(dtype: torch.dtype) -> None:
     model = Plain(8).to(dtype)
@@ -113,35 +95,6 @@ def test_hooks_go_also_where_training_fails() -> None:
     context = Masked(tasks()).training()
     with refused("head"):
         context.__enter__()
-
-
-def test_a_trainers_run_is_a_loop_of_ones_own(tmp_path: Path) -> None:
-    sequence = tasks()
-    model, other, untouched = (classifier("mlp", 8, seed=2) for _ in range(3))
-    args = arguments(tmp_path, per_device_train_batch_size=3, max_steps=3, lr_scheduler_type="constant")
-    streams = {task.name: task.train for task in sequence.tasks[:2]}
-    trainer = MixingTrainer(model, args, train_dataset=streams, mixing=Proportional(), batch_size=8)
-    seen: list[dict[str, Tensor]] = []
-
-    def keep(module: nn.Module, args: Any, inputs: dict[str, Tensor]) -> None:
-        if torch.is_grad_enabled():  # how the loss is normalised is found out without
-            seen.append(inputs)
-
-    handle = model.register_forward_pre_hook(keep, with_kwargs=True)
-    with training(model, sequence):
-        trainer.train()
-    handle.remove()
-    assert [len(inputs["labels"]) for inputs in seen] == [3, 3, 2] * 3
-    for first in (0, 3, 6):
-        inputs, labels = (torch.cat([s[name] for s in seen[first : first + 3]]) for name in ("pixel_values", "labels"))
-        gradients = torch.autograd.grad(expected_loss(other(inputs).logits, labels), list(other.parameters()))
-        with torch.no_grad():
-            for parameter, gradient in zip(other.parameters(), gradients, strict=True):
-                parameter -= args.learning_rate * gradient
-    for own, wanted in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(own, wanted, rtol=0, atol=1e-6)
-    assert torch.equal(model.head.weight[[4, 6, 7]], untouched.head.weight[[4, 6, 7]])
-    assert not torch.equal(model.head.weight[[0, 1, 2, 3, 5]], untouched.head.weight[[0, 1, 2, 3, 5]])
 
 
 def test_a_label_has_to_tell_the_task_and_to_reach_the_model(tmp_path: Path) -> None:

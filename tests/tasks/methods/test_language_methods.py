@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from peft import OSFConfig, PeftModel, get_peft_model
-from transformers import TrainerCallback
 
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
@@ -28,6 +27,8 @@ from tests.ranks.warm import some
 from tests.refusals import refused
 from tests.tasks.killed import assert_goes_on, assert_saved_as_it_is, whole_runs
 from tests.tasks.methods.language import NUM_TOKENS, adapted, counting, llama, run_of
+from tests.tasks.methods.runs import context
+from tests.tasks.methods.test_losses import trained
 
 
 def osf(seed: int) -> Any:
@@ -120,41 +121,35 @@ def test_the_adapters_of_earlier_tasks_stay_as_they_were_and_all_are_active(whol
     run, _ = whole("o-lora")
     model, end = run.model, "end/adapters"
     assert model.active_adapters == ["default", "task_1", "task_2"]
-    assert {name.split(".")[-2] for name, one in model.named_parameters() if one.requires_grad} == {"task_2"}
+    assert {name.split(".")[-2] for name, parameter in model.named_parameters() if parameter.requires_grad} == {
+        "task_2"
+    }
     for number, adapter in enumerate(model.active_adapters):
-        own = {name: one for name, one in model.named_parameters() if f".{adapter}." in name}
-        assert any(one.abs().sum() > 0 for name, one in own.items() if "lora_B" in name)
+        own = {name: parameter for name, parameter in model.named_parameters() if f".{adapter}." in name}
+        assert any(parameter.abs().sum() > 0 for name, parameter in own.items() if "lora_B" in name)
         folder = run.folder / f"0{number + 1}-by_{number + 1}" / end
         after = PeftModel.from_pretrained(llama(), folder if adapter == "default" else folder / adapter)
-        for name, one in after.named_parameters():
+        for name, parameter in after.named_parameters():
             if "lora" in name:
-                assert torch.equal(one, own[name.replace("default", adapter)])
+                assert torch.equal(parameter, own[name.replace("default", adapter)])
 
 
-def test_the_term_of_o_lora_is_its_weight_times_the_overlaps_whatever_the_micro_batches(tmp_path: Path) -> None:
-    expected: list[float] = []
-    logged: list[float] = []
-
-    class Seen(OLoRA):
-        def begin_step(self, model: Any, batch: Any) -> None:
-            expected.append(self.weight * sum(float(overlap(own.detach(), other)) for own, other in self._pairs))
-
-    class Logged(TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
-            logged.extend([logs["term/Seen"]] if "term/Seen" in logs else [])
-
-    size = {"per_device_train_batch_size": 2, "batch_size": 5, "logging_steps": 1, "max_steps": 1}
-    run_of(tmp_path, adapted(), [Seen(0.7)], callbacks=[Logged()], scores_before=False, **size).run()
-    assert logged == pytest.approx(expected, rel=1e-5)
-    assert expected[0] == 0.0
-    assert 0.0 < expected[1] < expected[2]
+def test_the_term_of_o_lora_is_its_weight_times_the_overlaps_whatever_the_micro_batches(whole: Any) -> None:
+    run, _ = whole("o-lora")
+    (method,) = run.rehearsal.new_methods()
+    overlaps = sum(float(overlap(own.detach(), other)) for own, other in method._pairs)
+    assert len(method._pairs) == 8  # four matrices, each with those of two earlier tasks
+    method.run = context(SimpleNamespace(num_skipped=0))
+    parts = [method.term(trained(5, ids)) for ids in ((0, 0), (0, 0, 0))]
+    assert sum(map(float, parts)) == pytest.approx(method.weight * overlaps, rel=1e-5)
+    assert overlaps > 0.0
 
 
 def test_only_adapters_are_saved_and_a_run_of_another_model_is_refused(whole: Any, tmp_path: Path) -> None:
     run, _ = whole("o-lora")
     sizes = {path: path.stat().st_size for path in run.folder.rglob("end/**/*.safetensors")}
     assert {path.name for path in sizes} == {"adapter_model.safetensors"}
-    num_trained = sum(one.numel() for name, one in run.model.named_parameters() if ".task_2." in name)
+    num_trained = sum(parameter.numel() for name, parameter in run.model.named_parameters() if ".task_2." in name)
     assert max(sizes.values()) < 4 * num_trained + 8000
     same, other, end = adapted(), adapted(), run.folder / "03-by_3" / "end"
     run_of(tmp_path, same, [OLoRA()])._model_file.load(end)

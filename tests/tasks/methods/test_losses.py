@@ -84,7 +84,7 @@ def test_replayed_samples_are_held_to_the_copy_that_is_surer_of_their_class() ->
 def test_a_copy_follows_the_model_at_first_wholly_and_then_by_its_decay() -> None:
     method = begun(CLSER(decay=0.5, plastic_rate=1.0, stable_rate=0.0))
     before = [own.weight.item() for own in method.copies]
-    method._run.passes.model = model = nn.Linear(1, 1)
+    method.run.passes.model = model = nn.Linear(1, 1)
     for weight in (1.0, 3.0, 7.0):
         nn.init.constant_(model.weight, weight)
         method.close(None)
@@ -100,7 +100,10 @@ def test_a_sample_is_of_the_class_whose_mean_is_nearest(tmp_path: Path) -> None:
     assert score.measure(trainer, task) == 0.0
     memory.remember("all", data(), labels=data().labels)
     held = [memory[slot] for slot in range(len(memory))]
-    inputs, labels = np.stack([one["pixel_values"] for one in held]), np.array([int(one["labels"]) for one in held])
+    inputs, labels = (
+        np.stack([sample["pixel_values"] for sample in held]),
+        np.array([int(sample["labels"]) for sample in held]),
+    )
     inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
     means = np.stack([inputs[labels == label].mean(axis=0) for label in range(6)])
     means /= np.linalg.norm(means, axis=1, keepdims=True)

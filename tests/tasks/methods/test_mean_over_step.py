@@ -44,23 +44,23 @@ def test_a_gradient_scaler_and_the_size_of_micro_batches_change_nothing(name: st
 class Penalty(Method):
     """Half the squared length of the weights, as a term or as a gradient."""
 
-    takes_gradients = True
+    needs = frozenset({"whole gradients"})
 
     def __init__(self, as_term: bool):
-        self.adds_term = as_term
+        self._as_term = as_term
         self.found: list[torch.Tensor] = []
 
     def attach(self, run: Any) -> None:
         self.run = run
 
     def term(self, trained: Any) -> torch.Tensor | None:
-        if not self.adds_term:
+        if not self._as_term:
             return None
         halves = [weight.square().sum() / 2 for weight in self.run.passes.parameters]
         return self.run.mean_over_step(torch.stack(halves).sum(), trained)
 
     def end_backward(self, model: nn.Module) -> None:
-        for weight in () if self.adds_term else model.parameters():
+        for weight in () if self._as_term else model.parameters():
             assert weight.grad is not None
             weight.grad += self.run.mean_over_step(weight.detach())
         scale = self.run.passes.loss_scale()

@@ -59,7 +59,7 @@ def test_surprise_and_a_slow_copy_are_joined_from_public_parts(tmp_path: Path) -
 
     class Slow(CLSER):
         def close(self, batch: Any) -> None:
-            weights.append(weights_of(self._run.passes.model))
+            weights.append(weights_of(self.run.passes.model))
             super().close(batch)
 
     slow = Slow(strength=0.0, decay=0.8, plastic_rate=1.0, stable_rate=1.0)

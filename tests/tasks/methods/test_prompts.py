@@ -3,6 +3,7 @@
 import copy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from transformers import (
     GPT2ForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
-    TrainerCallback,
 )
 
 from tasks.methods import L2P, CODAPrompt, DualPrompt
@@ -25,7 +25,9 @@ from tests.helpers import weights_of
 from tests.ranks.warm import some
 from tests.refusals import refused
 from tests.tasks.killed import assert_goes_on, whole_runs
-from tests.tasks.methods.prompted import METHODS, SIZES, bert, build_named, rows, run_of, tasks, vit
+from tests.tasks.methods.prompted import METHODS, SIZES, bert, build_named, rows, run_of, vit
+from tests.tasks.methods.runs import context
+from tests.tasks.methods.test_losses import trained
 from tests.tasks.test_continual import new_model
 
 NAMES = [f"{model} {method}" for model in ("vit", "bert") for method in METHODS]
@@ -57,8 +59,8 @@ def attention_by_hand(query: Any, key: Any, value: Any, prefix: Any, seen: Any) 
         own = slice(head * size, (head + 1) * size)
         keys = [*prefix[row, 0, :, own], *key[row, seen[row], own]]
         values = [*prefix[row, 1, :, own], *value[row, seen[row], own]]
-        weights = np.exp([float(query[row, token, own] @ one) / np.sqrt(size) for one in keys])
-        found[row, token, own] = sum(w * one for w, one in zip(weights / weights.sum(), values, strict=True))
+        weights = np.exp([float(query[row, token, own] @ vector) / np.sqrt(size) for vector in keys])
+        found[row, token, own] = sum(w * vector for w, vector in zip(weights / weights.sum(), values, strict=True))
     return found
 
 
@@ -70,7 +72,7 @@ def test_prompts_are_keys_and_values_that_every_token_attends_to_and_padding_sta
     seen = inputs["attention_mask"].bool().numpy() if make is bert else np.ones((4, 5), bool)
     names = ("query", "key", "value", "self") if make is bert else ("q_proj", "k_proj", "v_proj", "o_proj")
     given: list[dict[str, np.ndarray]] = []
-    parts = [{name.split(".")[-1]: one for name, one in layer.named_modules()} for layer in layers_of(model)]
+    parts = [{name.split(".")[-1]: module for name, module in layer.named_modules()} for layer in layers_of(model)]
 
     def keep(module: Any, args: Any, output: Any, name: str, number: int) -> None:
         # The output of attention: of BERT that of its own module, of ViT what its last projection gets.
@@ -84,11 +86,11 @@ def test_prompts_are_keys_and_values_that_every_token_attends_to_and_padding_sta
     with torch.no_grad():
         model(**inputs)
         chosen = prompts.chosen(prompts.query)
-    for number, one in enumerate(given):
+    for number, arrays in enumerate(given):
         prefix = chosen[number].detach().numpy()
         assert prefix.shape == (4, 2, 2 if number == 0 else 3, WIDTH)
-        by_hand = attention_by_hand(*(one[name] for name in names[:3]), prefix, seen)
-        np.testing.assert_allclose(one[names[3]][seen], by_hand[seen], rtol=1e-4, atol=1e-5)
+        by_hand = attention_by_hand(*(arrays[name] for name in names[:3]), prefix, seen)
+        np.testing.assert_allclose(arrays[names[3]][seen], by_hand[seen], rtol=1e-4, atol=1e-5)
 
 
 def layers_of(model: Any) -> Any:
@@ -167,7 +169,7 @@ def test_coda_prompt_weighs_components_by_attended_queries() -> None:
             weights = [cosine(query[row].double().numpy() * attentions[m], keys[m]) for m in range(6)]
             expected = sum(weights[m] * components[m] for m in range(6)).reshape(2, 2, WIDTH)
             np.testing.assert_allclose(chosen[layer][row].numpy(), expected, rtol=1e-4, atol=1e-6)
-    squares = [np.mean((one @ one.T - np.eye(6)) ** 2) for kind in kinds for one in kind]
+    squares = [np.mean((part @ part.T - np.eye(6)) ** 2) for kind in kinds for part in kind]
     assert overlap == pytest.approx(sum(squares), rel=1e-4)
 
 
@@ -182,33 +184,14 @@ def test_new_components_are_orthonormal_to_the_last_earlier_ones_there_is_room_f
     assert prompted(vit(), "coda").overlap().item() == pytest.approx(0.0, abs=1e-10)
 
 
-def test_the_term_of_a_step_is_the_mean_over_its_samples_whatever_the_micro_batches(tmp_path: Path) -> None:
-    """Of the first step: of samples whose prompts and queries are known before it."""
-    terms: dict[int, float] = {}
-
-    class Logged(TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
-            terms.setdefault(args.per_device_train_batch_size, logs.get("term/L2P", terms.get(0, 0.0)))
-
-    class Seen(L2P):
-        name = "L2P"
-
-        def begin_step(self, model: Any, batch: Any) -> None:
-            self.keys = self._prompts.keys[0].detach().clone()
-
-    for size in (8, 3):
-        method = Seen(pool_size=4, top=2, length=2, weight=0.7)
-        options = {"per_device_train_batch_size": size, "batch_size": 8, "logging_steps": 1, "max_steps": 1}
-        model = vit()
-        one = tasks()[:1]
-        run_of(
-            tmp_path / str(size), model, [method], sequence=one, callbacks=[Logged()], scores_before=False, **options
-        ).run()
-        plain, inputs = vit().eval(), rows(count=8)["pixel_values"]
-        with torch.no_grad():
-            queries = plain.base_model(pixel_values=inputs).last_hidden_state[:, 0]
-        distances = [sorted(1 - cosine(query, key) for key in method.keys)[:2] for query in queries]
-        assert terms[size] == pytest.approx(0.7 * float(np.mean([sum(two) for two in distances])), rel=1e-5)
+def test_terms_are_the_mean_distance_of_the_chosen_keys_over_the_samples_of_a_step() -> None:
+    query = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(4))
+    for name, method, count in (("l2p", L2P(4, top=2, weight=0.7), 2), ("dual", DualPrompt(weight=0.7), 1)):
+        prompts = method._prompts = prompted(vit(), name)
+        prompts.query, method.run = query, context(SimpleNamespace(num_skipped=0))
+        keys = prompts.keys[0] if name == "l2p" else prompts.keys[-1:]
+        distances = [sum(sorted(1 - cosine(row, key.detach()) for key in keys)[:count]) for row in query]
+        assert method.term(trained(8, (0, 0, 0, 0))).item() == pytest.approx(0.7 * sum(distances) / 8, rel=1e-5)
 
 
 # ---- What runs do ----
@@ -220,7 +203,7 @@ def test_only_prompts_and_head_are_trained_and_those_of_earlier_tasks_stay(name:
     make, method = name.split()
     now, fresh = run.model.state_dict(), {"vit": vit, "bert": bert}[make]().state_dict()
     ends = [load_file(run.folder / f"0{number + 1}-task_{number}" / "end" / "model.safetensors") for number in range(3)]
-    assert all(torch.equal(now[key], one) for key, one in fresh.items() if "classifier" not in key)
+    assert all(torch.equal(now[key], value) for key, value in fresh.items() if "classifier" not in key)
     assert not torch.equal(now["classifier.weight"], fresh["classifier.weight"])
     for kind in dict(run.model.prompts.named_children()):
         if method == "l2p" or kind == "shared":
@@ -229,56 +212,12 @@ def test_only_prompts_and_head_are_trained_and_those_of_earlier_tasks_stay(name:
             continue
         for task in range(3):
             own = [end.get(f"prompts.{kind}.{task}") for end in ends]
-            assert [one is not None for one in own] == [task <= number for number in range(3)]
-            assert all(torch.equal(own[task], one) for one in own[task + 1 :])
-    trained = {key for key, one in run.model.named_parameters() if one.requires_grad}
+            assert [part is not None for part in own] == [task <= number for number in range(3)]
+            assert all(torch.equal(own[task], part) for part in own[task + 1 :])
+    trained = {key for key, parameter in run.model.named_parameters() if parameter.requires_grad}
     last = 0 if method == "l2p" else 2
     expected = {f"prompts.{kind}.{0 if kind == 'shared' else last}" for kind, _ in run.model.prompts.named_children()}
     assert trained == {"classifier.weight", "classifier.bias"} | expected
-
-
-def test_a_step_is_that_of_plain_torch(tmp_path: Path) -> None:
-    """One step of SGD on the loss of the task's own classes and the term, by a model that has its prompts put in."""
-    method, one = CODAPrompt(3, 2, layers=(0,), weight=2.0), tasks()[:1]
-    options = {"optim": "sgd", "learning_rate": 0.5, "max_grad_norm": 0.0, "batch_size": 8, "max_steps": 1}
-    begun: dict[str, torch.Tensor] = {}
-
-    class Noted(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-            begun.update({key: value.detach().clone() for key, value in model.state_dict().items()})
-
-    model = vit()
-    size = {"per_device_train_batch_size": 8}
-    run_of(tmp_path, model, [method], sequence=one, callbacks=[Noted()], **options, **size).run()
-    prompts, keys, attentions = (begun[f"prompts.{kind}.0"] for kind in ("prompts", "keys", "attentions"))
-    trained = [one.requires_grad_() for one in (prompts, keys, attentions)]
-    plain, inputs = vit().eval(), rows(count=8)
-    with torch.no_grad():
-        query = plain.vit(pixel_values=inputs["pixel_values"]).last_hidden_state[:, 0]
-    alpha = torch.nn.functional.cosine_similarity(query[:, None] * attentions[0], keys[0][None], dim=-1)
-    prefix = (alpha[..., None] * prompts[0]).sum(dim=1).view(8, 2, 2, HEADS, -1).transpose(2, 3)
-
-    def put_in(module: Any, args: Any, kwargs: Any) -> Any:
-        parts = [getattr(module, f"{kind}_proj")(kwargs["hidden_states"] if not args else args[0]) for kind in "qkv"]
-        q, k, v = (part.view(8, -1, HEADS, WIDTH // HEADS).transpose(1, 2) for part in parts)
-        k, v = torch.cat([prefix[:, 0], k], dim=2), torch.cat([prefix[:, 1], v], dim=2)
-        attended = ((q @ k.transpose(2, 3)) / (WIDTH // HEADS) ** 0.5).softmax(dim=-1) @ v
-        put.append(module.o_proj(attended.transpose(1, 2).flatten(2)))
-
-    put: list[torch.Tensor] = []
-    attention = layers_of(plain)[0].attention
-    attention.register_forward_pre_hook(put_in, with_kwargs=True)
-    attention.register_forward_hook(lambda module, args, output: (put[0], output[1]))
-    logits = plain(pixel_values=inputs["pixel_values"]).logits[:, :2]
-    gram = [one[0] @ one[0].T - torch.eye(3) for one in trained]
-    term = 2.0 * sum(one.square().mean() for one in gram)
-    (torch.nn.functional.cross_entropy(logits, inputs["labels"]) + term).backward()
-    for name, own in zip(("prompts", "keys", "attentions"), trained, strict=True):
-        assert own.grad is not None
-        assert own.grad.abs().max() > 1e-6
-        torch.testing.assert_close(
-            model.state_dict()[f"prompts.{name}.0"], own.detach() - 0.5 * own.grad, rtol=1e-4, atol=1e-6
-        )
 
 
 def own_encoder() -> Any:

@@ -40,7 +40,7 @@ def test_one_sample_and_samples_that_are_all_the_same_have_no_spread() -> None:
 def test_new_samples_compete_among_the_classes_of_their_task() -> None:
     losses = nn.functional.cross_entropy(LOGITS[:, 2:], torch.tensor([0, 1, 1]), reduction="none")
     method = SLCA()
-    method._run, method._own = context(SimpleNamespace(num_skipped=0, prepare_inputs=dict), world_size=2), [2, 3]
+    method.run, method._own = context(SimpleNamespace(num_skipped=0, prepare_inputs=dict), world_size=2), [2, 3]
     step = trained()
     step.micro.inputs["labels"] = torch.tensor([2, 3, 3])
     torch.testing.assert_close(method.term(step), losses.sum() / 6 * 2)
@@ -95,12 +95,12 @@ def test_all_but_the_output_layer_learns_at_a_part_of_the_rate(tmp_path: Path) -
     ]
     moves = []
     for run in both:
-        before = {name: one.detach().clone() for name, one in run.model.named_parameters()}
+        before = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
         run.sequence = run.sequence[:1]
         trainer = run._new_trainer(0)
         trainer.train()
         assert len(trainer.optimizer.param_groups) == 4
-        moves.append({name: one.detach() - before[name] for name, one in run.model.named_parameters()})
+        moves.append({name: parameter.detach() - before[name] for name, parameter in run.model.named_parameters()})
     for name, moved in moves[0].items():
         torch.testing.assert_close(moves[1][name], moved * (1.0 if "head" in name else 0.1), rtol=1e-3, atol=1e-6)
 

@@ -19,15 +19,15 @@ GROUPS = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=
 def test_all_samples_of_all_tasks_are_in_one(kind: str) -> None:
     data = data_of(kind, LABELS)
     apart = by_class(data, data, 2)
-    one = joined(apart)
-    assert (one.names, one.scenario, one["all"].classes) == (("all",), "class", (0, 1, 2, 3))
+    whole = joined(apart)
+    assert (whole.names, whole.scenario, whole["all"].classes) == (("all",), "class", (0, 1, 2, 3))
     expected = [number for task in apart for number in numbers_in(task.train)]
-    together = one["all"].train
+    together = whole["all"].train
     found = [together[index][0] for index in range(len(together))] if kind == "images" else numbers_in(together)
     assert found == expected
     assert sorted(expected) == list(range(len(LABELS)))
-    assert len(one["all"].evaluation) == len(LABELS)
-    assert labels_of(one["all"].train).tolist() == [LABELS[number] for number in expected]
+    assert len(whole["all"].evaluation) == len(LABELS)
+    assert labels_of(whole["all"].train).tolist() == [LABELS[number] for number in expected]
 
 
 def test_columns_are_stacked_samples_whatever_part_they_are_of() -> None:

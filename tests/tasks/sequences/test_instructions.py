@@ -75,8 +75,8 @@ def test_a_file_a_task_is_held_out_from_and_rows_are_drawn_by_a_seed(tmp_path: P
     few = [
         instructions(TOKENIZER, tmp_path, ["a2"], max_samples=6, max_evaluation_samples=2, seed=k) for k in (1, 1, 2)
     ]
-    drawn = [texts(one[0].train) for one in few]
-    assert [len(one[0].evaluation) for one in few] == [2, 2, 2]
+    drawn = [texts(sequence[0].train) for sequence in few]
+    assert [len(sequence[0].evaluation) for sequence in few] == [2, 2, 2]
     assert (len(set(drawn[0])), drawn[0] == drawn[1], drawn[0] == drawn[2]) == (6, True, False)
 
 
