@@ -10,7 +10,7 @@ import pytest
 
 from mixer import Ledger, Objective
 from mixer.tools.cli.entry import main
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from tests.commands.recipes import Runs, write_recipe
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import train as train_mixture
@@ -26,7 +26,7 @@ def train(folder: Path, name: str, share: float, *arguments: str) -> str:
 
 def recorded_objective_of(run: Path) -> float:
     """The objective that the run itself evaluated at its end."""
-    return summarise(run).objectives[1]
+    return Run(run).objectives[1]
 
 
 @pytest.fixture(scope="module")

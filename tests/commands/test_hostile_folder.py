@@ -20,10 +20,10 @@ from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.ledger.ledger import Ledger
 from mixer.tools.analysis.explanation import explain
 from mixer.tools.analysis.fit.recipes import check_recipes
-from mixer.tools.analysis.fit.runs import Run
+from mixer.tools.analysis.fit.runs import FittedRun
 from mixer.tools.cli import main
 from mixer.tools.cli.watch import place_of
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from mixer.tools.report import write_report
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
 from tests.refusals import refused
@@ -176,12 +176,12 @@ def _ends() -> Iterator[None]:
 PUT: dict[str, Callable[[Path], None]] = {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero")}
 READERS: dict[str, Callable[[Path, Path], Any]] = {
     "report": lambda run, out: write_report([run], out / "report.html"),
-    "compare": lambda run, out: summarise(run),
+    "compare": lambda run, out: Run(run).as_data(),
     "explain": lambda run, out: explain(run, SAVED_STEP),
-    "watch": lambda run, out: place_of(run),
+    "watch": lambda run, out: place_of(Run(run)),
     "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
     "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
-    "fit": lambda run, out: Run(run, "run", "samples"),
+    "fit": lambda run, out: FittedRun(run, "run", "samples"),
 }
 TABLES = ("clock", "decisions", "memories", "streams", "timings")
 FILES = ["ledger.json", "clock/tail-000007.arrow", *(f"{table}/part-000000.parquet" for table in TABLES)]

@@ -5,7 +5,7 @@ from jsonargparse import ArgumentParser, Namespace
 from mixer.tools.analysis.explanation import explain as explain_step
 from mixer.tools.cli.command import Command, add_json
 from mixer.tools.console import print_json
-from mixer.tools.records.recorded_run import RecordedRun
+from mixer.tools.records.run import Run
 from mixer.utils.text import print_lines
 
 
@@ -22,7 +22,7 @@ def explain() -> Command:
 
     def run(config: Namespace) -> None:
         if config.step is None:
-            held = RecordedRun(config.run).held_steps
+            held = Run(config.run).held_steps
             raise ValueError(f"give --step N: the ledger of {config.run} holds the steps {held}.")
         explanation = explain_step(config.run, config.step)
         if config.json:

@@ -18,7 +18,7 @@ from mixer.tools.cli.command import Command, build_recipe, recipe_command
 from mixer.tools.console import console, only_json, show
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.records.comparison import comparison
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
@@ -128,7 +128,7 @@ def show_result(trainer: MixingTrainer, is_json: bool) -> None:
     """
     if trainer.is_world_process_zero():
         folder = Path(str(trainer.args.output_dir))
-        result = summarise(folder)
+        result = Run(folder)
         content = {"output_dir": folder, **result.as_data()}
         show(lambda: content, lambda: comparison([result]), is_json)
 

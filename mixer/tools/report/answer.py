@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 
 from mixer.policies.objective import Objective
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import declared
 from mixer.tools.report.comparing import (
     compare,
     configurations,
@@ -19,7 +21,6 @@ from mixer.tools.report.comparing import (
 )
 from mixer.tools.report.judging import Measure, course_of, measure_of, shares_of
 from mixer.tools.report.reasons import WORSE, next_of_one, next_of_several, price, why
-from mixer.tools.report.run import Run, declared
 from mixer.utils.statistics import bound
 from mixer.utils.text import first_of, listed
 

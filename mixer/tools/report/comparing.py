@@ -11,9 +11,10 @@ import pandas as pd
 from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
 from mixer.tools.records.comparison import judged_apart, unlike_amounts
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import stream_names
 from mixer.tools.report.judging import Measure, shares_of
 from mixer.tools.report.plots.losses import smoothed
-from mixer.tools.report.run import Run, stream_names
 from mixer.utils.statistics import Measured, bound, over_seeds
 from mixer.utils.text import listed
 

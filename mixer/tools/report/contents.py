@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mixer.tools.records.forks import forks_in_words, paired_differences
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import declared, read_runs
 from mixer.tools.report.answer import answer
 from mixer.tools.report.findings import findings_of
 from mixer.tools.report.grouping import grouped, main_streams
 from mixer.tools.report.plots import PLOTS
 from mixer.tools.report.plots.losses import MOST_METRICS, objective
-from mixer.tools.report.run import Run, declared, read_runs
 from mixer.tools.report.run_kinds import Report, kind_of
 from mixer.tools.report.tables import differing_streams, summary_rows
 from mixer.utils.text import listed

@@ -8,7 +8,7 @@ import pandas as pd
 
 from mixer.ledger.evaluated_losses import mean_loss
 from mixer.policies.objective import Objective
-from mixer.tools.report.run import Run
+from mixer.tools.records.run import Run
 
 
 class Measure(NamedTuple):
@@ -22,7 +22,7 @@ class Measure(NamedTuple):
 def measure_of(runs: Sequence[Run], objective: Objective | None) -> Measure | None:
     """Chooses the measure: the declared objective, else the mean validation loss of the sets that all runs have."""
     if objective is not None:
-        values = {run.name: objective_value(run, objective, -1) for run in runs}
+        values = {run.name: objective.evaluated(*run.results()) for run in runs}
         words, greater = f"the objective, {objective.in_words},", objective.greater_is_better
     else:
         sets = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
@@ -34,26 +34,8 @@ def measure_of(runs: Sequence[Run], objective: Objective | None) -> Measure | No
 
 def _mean_of_sets(run: Run, sets: Sequence[str]) -> float:
     """Averages the validation losses of some sets at their last evaluation."""
-    return mean_loss({name: float(run.evaluations[name]["loss"].iloc[-1]) for name in sets}, run.eval_weights)
-
-
-def objective_value(run: Run, objective: Objective, place: int) -> float:
-    """Computes an objective at an evaluation of a run.
-
-    Args:
-        run: The run.
-        objective: The objective, its own or another run's.
-        place: 0 for the first evaluation, −1 for the last.
-
-    Returns:
-        The value; NaN if a target was not evaluated.
-    """
-    losses = {name: float(rows["loss"].iloc[place]) for name, rows in run.evaluations.items()}
-    metrics = {
-        name: {str(metric): float(own["value"].iloc[place]) for metric, own in rows.groupby("metric")}
-        for name, rows in run.metrics.items()
-    }
-    return objective.evaluated(losses, metrics)
+    losses, _ = run.results()
+    return mean_loss({name: losses[name] for name in sets}, run.eval_weights)
 
 
 def course_of(run: Run, objective: Objective | None) -> pd.DataFrame:
@@ -63,7 +45,7 @@ def course_of(run: Run, objective: Objective | None) -> pd.DataFrame:
     values = [
         mean_loss({name: own[place] for name, own in losses.items()}, run.eval_weights)
         if objective is None
-        else objective_value(run, objective, place)
+        else objective.evaluated(*run.results(place))
         for place in range(len(first))
     ]
     return first[["step", "epoch", "samples"]].assign(value=values)

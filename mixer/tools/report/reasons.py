@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from mixer.policies.objective import Objective
+from mixer.tools.records.run import Run
 from mixer.tools.report.comparing import Configuration
-from mixer.tools.report.run import Run
 from mixer.utils.statistics import over_seeds
 from mixer.utils.text import duration, first_of, listed, rule_in_words
 

@@ -6,10 +6,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from mixer.tools.records.run import Run
 from mixer.tools.report.answer import Answer
 from mixer.tools.report.findings import Finding
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.run import Run
 from mixer.tools.report.tables import stream_figures
 from mixer.utils.entry_points import load_plug_ins, made_by
 from mixer.utils.errors import InvalidValueError

@@ -17,7 +17,7 @@ from mixer.ledger.evaluated_losses import (
     recorded_weights,
     worst_loss,
 )
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from tests.refusals import refused
 
 LOSSES = {"a": 1.0, "b": 2.0, "c": 6.0}
@@ -94,7 +94,7 @@ def test_it_is_the_same_wherever_it_stands(tmp_path, weights, printed) -> None:
     first, last = (mean_loss({name: own[at] for name, own in zip(SETS, losses, strict=True)}, weights) for at in (0, 1))
     assert [entry["eval_loss"] for entry in logs] == [first, last]
 
-    summary = summarise(tmp_path)
+    summary = Run(tmp_path)
     assert summary.mean_losses == (first, last)
     assert summary.worst_losses == tuple(entry["eval_worst_loss"] for entry in logs)
     metrics = trainer.ledger.metrics()

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import last_epoch, stream_names
 from mixer.tools.report.clocked import buckets, thin
 from mixer.tools.report.plot import Plot, colours_of, line, panel
-from mixer.tools.report.run import Run, last_epoch, stream_names
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
 _MOST_STRETCHES = 150

@@ -1,6 +1,5 @@
 """What a report says first."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,9 @@ import pandas as pd
 import pytest
 
 from mixer.policies.objective import Objective
+from mixer.tools.records.run import Run
 from mixer.tools.report.answer import answer
 from mixer.tools.report.comparing import configurations, shown_differences
-from mixer.tools.report.run import Run
 from tests.mixer.tools.report.runs import calm_run
 
 
@@ -18,7 +17,7 @@ def ended(name: str, objective: Objective | None = None, seed: int | None = None
     """A run with its last validation losses; runs of the same first letter have the same description."""
     run = calm_run()
     described = {**run.description, "mixing": name[0], "data_seed": seed}
-    run = replace(run, name=name, objective=objective, description=described)
+    run = run.but(name=name, objective=objective, description=described)
     for stream, loss in losses.items():
         run.evaluations[stream].loc[6, "loss"] = loss
     return run
@@ -60,12 +59,12 @@ def test_seeds_of_a_configuration_are_one_and_their_spread_decides() -> None:
 def test_runs_of_the_same_seed_are_not_taken_for_seeds_and_unequal_lengths_are_said() -> None:
     runs = [ended("a1", seed=0), ended("a2", seed=0)]
     assert [one.name for one in configurations(runs)] == ["a1", "a2"]
-    shorter = replace(runs[1], clock=runs[1].clock.iloc[:120])
+    shorter = runs[1].but(clock=runs[1].clock.iloc[:120])
     assert (
         "They were not trained alike: 7,680 samples in a1 and 3,840 samples in a2."
         in answer([runs[0], shorter]).sentences
     )
-    blind = [replace(run, evaluations={}) for run in runs]
+    blind = [run.but(evaluations={}) for run in runs]
     assert answer(blind).sentences[0].startswith("The runs were not evaluated.")
     assert "training loss" in set(answer(blind).differences["measure"])
 
@@ -100,21 +99,21 @@ def test_one_run_says_what_the_mixture_did_and_which_bounds_it_broke() -> None:
 def test_what_cannot_be_judged_says_so(objective: Objective | None) -> None:
     run = ended("run", objective, math=float("nan"))
     assert answer([run]).sentences[0].startswith("The last evaluation cannot be judged")
-    assert answer([run, replace(run, name="other")]).sentences[0].startswith("The last evaluation cannot be judged")
-    assert answer([replace(run, evaluations={})]).sentences[0] == "The run was not evaluated."
+    assert answer([run, run.but(name="other")]).sentences[0].startswith("The last evaluation cannot be judged")
+    assert answer([run.but(evaluations={})]).sentences[0] == "The run was not evaluated."
 
 
 def with_shares(run: Run, **counts: int) -> Run:
     """Gives each step so many samples of each stream."""
     rows = {name: run.streams[name].assign(count=count) for name, count in counts.items()}
-    return replace(run, streams=rows)
+    return run.but(streams=rows)
 
 
 def test_a_lead_has_a_reason_a_price_and_commands_that_come_next(tmp_path: Path) -> None:
     objective = Objective(["math"], bounds={"code": 1.2})
     plain = with_shares(ended("uniform", objective, 0, math=2.5, code=3.0, chat=3.0), math=10, code=10, chat=12)
     best = with_shares(ended("auto", objective, 0, math=2.0, code=3.3, chat=3.0), math=24, code=2, chat=6)
-    runs = [replace(run, folder=tmp_path / run.name) for run in (plain, best)]
+    runs = [run.but(folder=tmp_path / run.name) for run in (plain, best)]
     for run in runs:
         run.folder.mkdir()
         (run.folder / "recipe.yaml").touch()

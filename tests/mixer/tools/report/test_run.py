@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from mixer.tools.report.run import read_runs, stream_names
+from mixer.tools.records.runs import read_runs, stream_names
 from mixer.tools.report.tables import differing_streams, summary_rows
 from tests.mixer.tools.report.ledgers import made_run, write_run
 
