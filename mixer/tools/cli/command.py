@@ -74,6 +74,20 @@ class Command:
             self.parser.epilog = f"{_EXAMPLE}{self.example}"
 
 
+def parser_of_run(description: str, text: str = "Output folder of a run.") -> ArgumentParser:
+    """Makes the parser of a command whose first argument is a run."""
+    parser = ArgumentParser(description=description)
+    parser.add_argument("run", type=str, help=text)
+    return parser
+
+
+def parser_of_runs(description: str) -> ArgumentParser:
+    """Makes the parser of a command whose arguments are runs."""
+    parser = ArgumentParser(description=description)
+    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
+    return parser
+
+
 def add_json(parser: ArgumentParser) -> None:
     """Adds the option `--json` to a command's parser."""
     parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")

@@ -1,9 +1,9 @@
 """`mixer compare RUN ...`: a table of runs side by side."""
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from rich.console import Group
 
-from mixer.tools.cli.command import Command, add_json
+from mixer.tools.cli.command import Command, add_json, parser_of_runs
 from mixer.tools.console import show
 from mixer.tools.records.comparison import comparison
 from mixer.tools.records.forks import forks_in_words, paired_differences
@@ -12,8 +12,7 @@ from mixer.tools.records.run import Run
 
 def compare() -> Command:
     """Compare runs side by side."""
-    parser = ArgumentParser(description="Compares runs side by side, finished or not.")
-    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
+    parser = parser_of_runs("Compares runs side by side, finished or not.")
     add_json(parser)
     example = "mixer compare runs/demo/adaptive runs/demo/uniform"
     return Command(parser, _compare, example=example)

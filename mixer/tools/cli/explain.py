@@ -1,9 +1,9 @@
 """`mixer explain RUN --step N`: why a step had its weights, counts and batch size."""
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 from mixer.tools.analysis.explanation import explain as explain_step
-from mixer.tools.cli.command import Command, add_json
+from mixer.tools.cli.command import Command, add_json, parser_of_run
 from mixer.tools.console import print_json
 from mixer.tools.records.run import Run
 from mixer.utils.text import print_lines
@@ -11,12 +11,11 @@ from mixer.utils.text import print_lines
 
 def explain() -> Command:
     """Explain the mixture of a step."""
-    parser = ArgumentParser(
-        description="Says by the run's ledger which share of a step changed most, why, and what moved it. --json has "
+    parser = parser_of_run(
+        "Says by the run's ledger which share of a step changed most, why, and what moved it. --json has "
         "all else: the losses of the step before, the terms of the policy's decision, the changes that wrappers made, "
         "the active streams, how counts came of shares, and the batch size."
     )
-    parser.add_argument("run", type=str, help="Output folder of a run.")
     parser.add_argument("--step", type=int, metavar="N", help="Number of the step, from 1.")
     add_json(parser)
 

@@ -6,9 +6,9 @@ import multiprocessing
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -183,13 +183,8 @@ class _Search:
         values = [sign * value for _, value in self.done]
         before = sign * objective_of(self._folder_of(self.done[0][0]), is_start=True)
         self.verdict = Headroom.of(values, values[-2], values[-1], before)
-        return self._document() | {
-            "gain": self.verdict.gain,
-            "noise": self.verdict.noise,
-            "is_clear": self.verdict.is_clear,
-            "is_too_short": self.verdict.is_too_short,
-            "weights": dict(best.weights),
-        }
+        said = {name: getattr(self.verdict, name) for name in ("gain", "noise", "is_clear", "is_too_short")}
+        return {**self._document(), **said, "weights": dict(best.weights)}
 
     def _found(self, at_most: int) -> Mapping[str, float]:
         """Goes on with runs until none is worth its cost, and gives the weights to check."""
@@ -299,27 +294,18 @@ class _Search:
     def _train(self, runs: Sequence[ShortRun], at_most: int) -> None:
         """Trains runs that are not finished; says which, and after the first one how long all will take."""
         texts, start = [self._yaml(run, self._folder_of(run)) for run in runs], len(self.done)
-        with _map(self.options.parallel) as mapped:
-            began, numbers = time.perf_counter(), range(start + 1, start + 1 + len(runs))
-            trained = mapped(_trained, texts, [number > 1 for number in numbers])
+        began, numbers = time.perf_counter(), range(start + 1, start + 1 + len(runs))
+        count, spawn = self.options.parallel, multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(count, spawn) if count > 1 else nullcontext() as pool:
+            trained = (map if pool is None else pool.map)(_trained, texts, [number > 1 for number in numbers])
             for number, run, _ in zip(numbers, runs, trained, strict=True):
                 value = objective_of(self._folder_of(run))
                 self.done.append((run, value))
                 _say(f"run {number} of {at_most}: {run.name}, objective {value:.4f}")
                 if number == 1:
                     seconds = time.perf_counter() - began
-                    seconds *= (at_most + 2) / self.options.parallel
+                    seconds *= (at_most + 2) / count
                     _say(f"All {at_most + 2} take about {seconds:.0f} s at this rate.")
-
-
-@contextmanager
-def _map(parallel: int) -> Iterator[Any]:
-    """Gives a `map` in this process or in several."""
-    if parallel == 1:
-        yield map
-        return
-    with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
-        yield pool.map
 
 
 def _parser(trainer: str | None) -> ArgumentParser:

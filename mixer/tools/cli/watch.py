@@ -4,12 +4,12 @@ import math
 import time
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mixer.ledger.folder import last_written, newest_run
-from mixer.tools.cli.command import Command, add_json
+from mixer.tools.cli.command import Command, add_json, parser_of_run
 from mixer.tools.console import show
 from mixer.tools.records.comparison import comparison
 from mixer.tools.records.run import Run
@@ -18,11 +18,11 @@ from mixer.utils.text import duration, short_number
 
 def watch() -> Command:
     """Show where a run is."""
-    parser = ArgumentParser(
-        description="Shows once where a run is: steps, time left, the last record, losses and streams. `watch -n 10 "
-        "mixer watch RUN` shows it every ten seconds; mixer report RUN makes a page of it, also while it trains."
+    parser = parser_of_run(
+        "Shows once where a run is: steps, time left, the last record, losses and streams. `watch -n 10 "
+        "mixer watch RUN` shows it every ten seconds; mixer report RUN makes a page of it, also while it trains.",
+        "Output folder of a run; of several in it, the newest is shown.",
     )
-    parser.add_argument("run", type=str, help="Output folder of a run; of several in it, the newest is shown.")
     add_json(parser)
     return Command(parser, _watch, example="mixer watch runs/demo/adaptive")
 
