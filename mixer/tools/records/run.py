@@ -27,9 +27,10 @@ _CLOCK = [
     "loss", "gradient_norm", "labels",
 ]  # fmt: skip
 _STREAMS = [
-    "step", "stream", "weight", "policy_weight", "loss_weight", "count", "items", "loss", "tokens", "labels", "seen",
-    "coverage", "epoch", "active", "skipped", "staleness", "owed",
+    "step", "stream", "weight", "policy_weight", "count", "items", "loss", "tokens", "seen", "coverage", "epoch",
+    "active", "skipped", "labels",
 ]  # fmt: skip
+_OF_ARRAYS = ["step", "stream", "loss_weight", "staleness", "owed"]  # which only explanations take
 _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
 _TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
 # Values for a stream that a step did not have.
@@ -251,7 +252,7 @@ class Run:
         was asked for, in the policy's unit), the shares `share`, `token_share` and `label_share`, `first_train_loss`
         and `last_train_loss` (means over the first and the last tenth of the steps).
         """
-        rows = pd.concat(self.streams, names=["stream"]).reset_index("stream")
+        rows = pd.concat(self.streams, names=["stream"]).reset_index("stream").sort_values("step", kind="stable")
         columns = {"samples": ("count", "sum"), "tokens": ("tokens", "sum"), "labels": ("labels", "sum")}
         weight = "weight" if self.unit == "samples" else "policy_weight"
         columns |= {"coverage": ("coverage", "last"), "weight": (weight, "mean")}
@@ -304,16 +305,15 @@ class Run:
     @functools.cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """By column of `streams`, `[num_rows, num_streams]`: a row for each of `row_clock`."""
-        steps = self.row_clock["step"]
-        placed = {name: rows.set_index("step") for name, rows in self.streams.items()}
-
-        def laid_out(column: str) -> NDArray[Any]:
-            absent = _ABSENT.get(column, np.nan)
-            return pd.DataFrame(
-                {name: rows[column].reindex(steps, fill_value=absent) for name, rows in placed.items()}
-            ).to_numpy()
-
-        return {column: laid_out(column) for column in next(iter(placed.values()))}
+        own = by_stream(self._ledger.read("streams", _OF_ARRAYS), self.clock)
+        steps, arrays = self.row_clock["step"], {}
+        for tables in (self.streams, own):
+            placed = {name: rows.set_index("step") for name, rows in tables.items()}
+            for column in next(iter(placed.values())):
+                absent = _ABSENT.get(column, np.nan)
+                laid_out = {name: rows[column].reindex(steps, fill_value=absent) for name, rows in placed.items()}
+                arrays[column] = pd.DataFrame(laid_out).to_numpy()
+        return arrays
 
     @property
     def has_same_streams(self) -> bool:
@@ -371,7 +371,7 @@ def _most_passes(row: dict[str, Any]) -> float | None:
 def _training_losses(rows: pd.DataFrame) -> pd.DataFrame:
     """Averages each stream's loss over the items of the first and of the last tenth of the steps."""
     rows = rows[rows["items"] > 0]
-    steps = np.sort(rows["step"].unique())
+    steps = rows["step"].unique()
     tenth = max(1, round(_TENTH * len(steps)))
     losses = {}
     for name, part in {"first": steps[:tenth], "last": steps[-tenth:]}.items():
