@@ -26,7 +26,7 @@ def train(folder: Path, name: str, share: float, *arguments: str) -> str:
 
 def recorded_objective_of(run: Path) -> float:
     """The objective that the run itself evaluated at its end."""
-    return Run(run).objectives[1]
+    return Run(run).objective_value()
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ class Explanation(Result):
         self.observed = _observed(run, row)
         self.evaluated_at = max(_evaluated_before(run, step - 1), default=None)
         self.objective = "" if run.objective is None else run.objective.in_words
-        self.objective_value = math.nan if self.evaluated_at is None else run.until(self.evaluated_at).objectives[-1]
+        self.objective_value = math.nan if self.evaluated_at is None else run.until(self.evaluated_at).objective_value()
         self.measured_at = _measured_before(run, step)
         self.weights = _weights(run, row, self._row_before(run, row))
         ruling = self.levels if self.is_decided else []
@@ -210,7 +210,7 @@ def _observed(run: Run, row: int) -> pd.DataFrame:
     streams, step = run.arrays, int(run.row_clock["step"][row - 1])
     shown = ("tokens", "labels") if run.unit == "labels" else ("tokens",)
     columns: dict[str, Any] = {name: streams[name][row - 1] for name in ("count", *shown, "seen", "loss")}
-    evaluated, _ = run.until(step - 1).results()
+    evaluated = run.until(step - 1).losses()
     columns["evaluation"] = [evaluated.get(name, np.nan) for name in run.streams]
     if (at := _measured_before(run, step + 1)) is not None:
         measured = run.measurements[at]

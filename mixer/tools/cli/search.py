@@ -43,23 +43,15 @@ from mixer.utils.storage_options import without_credentials
 from mixer.utils.yaml_files import load_yaml
 
 _LEAST_STEPS = 10
+_SHARE = "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often."
+_WORTH = "Stop where the best further run is expected to improve the objective by less than this."
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "--share": {
-        "type": float,
-        "default": 0.1,
-        "metavar": "SHARE",
-        "help": "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often.",
-    },
+    "--share": {"type": float, "default": 0.1, "metavar": "SHARE", "help": _SHARE},
     "--parallel": {"type": int, "default": 1, "metavar": "NUMBER", "help": "Runs at the same time, in processes."},
     **{option: {"type": str, **arguments} for option, arguments in OPTIONS.items()},
     "--runs": {"type": int, "default": 24, "metavar": "NUMBER", "help": "Runs at most, the two that check apart."},
     "--at_once": {"type": int, "default": 4, "metavar": "NUMBER", "help": "Runs between one fit and the next."},
-    "--worth": {
-        "type": float,
-        "default": 0.001,
-        "metavar": "SHARE",
-        "help": "Stop where the best further run is expected to improve the objective by less than this.",
-    },
+    "--worth": {"type": float, "default": 0.001, "metavar": "SHARE", "help": _WORTH},
     "--propose": {"type": int, "metavar": "NUMBER", "help": "Write recipes of so many runs in place of running them."},
     "--to": {"type": str, "metavar": "DIR", "help": "Where --propose writes them, a folder each."},
     "--results": {"type": str, "metavar": "DIR", "help": "Folder of finished runs of proposed recipes, to fit."},

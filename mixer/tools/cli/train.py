@@ -102,13 +102,8 @@ def check_free(folder: Path, resume: str | bool | None, goes_on: str) -> None:
     if found is None:
         return
     hint = f"Go on with it ({goes_on}), begin a new one in its place (--overwrite), or set another folder."
-    raise InvalidValueError(
-        f"training.output_dir: {folder} holds a run already, {found}. {hint}",
-        option="training.output_dir",
-        expected="a folder without a run",
-        found=found,
-        hint=hint,
-    )
+    text = f"The folder {folder} holds a run already, {found}. {hint}"
+    raise InvalidValueError.about("training.output_dir", text, found=found, hint=hint)
 
 
 def _run_in(folder: Path) -> str | None:

@@ -40,15 +40,15 @@ def _column(run: Run) -> _Rows:
     share = "share" if run.unit == "samples" else f"{run.unit[:-1]}_share"
     rows: _Rows = {}
     if run.objective is not None:
-        rows["", "objective"] = _course(*run.objectives)
+        rows["", "objective"] = _course(run.objective_value(0), run.objective_value())
     for name, row in run.figures.to_dict("index").items():
         cells = _course(row["first_loss"], row["last_loss"]) if name in run.evaluations else ["-", "", ""]
         if not pd.isna(row["samples"]):  # else an evaluation set that is not a stream
             cells[1:] = f"{row['samples']:,}", f"{row[share]:.1%}"
         rows["stream", str(name)] = cells
     if len(run.evaluations) > 1:
-        rows["over all", "average"] = _course(*run.mean_losses)
-        rows["over all", "worst"] = _course(*run.worst_losses)
+        rows["over all", "average"] = _course(run.mean_loss(0), run.mean_loss())
+        rows["over all", "worst"] = _course(run.worst_loss(0), run.worst_loss())
     for row in run.metric_ends:
         rows["metric", f"{row['stream']}, {row['metric'].removeprefix('eval_')}"] = _course(row["first"], row["last"])
     return rows

@@ -215,34 +215,29 @@ class Run:
         }
         return self.but(**cut)
 
+    def losses(self, place: int = -1) -> dict[str, float]:
+        """Gives the loss of each set at its first evaluation (place 0), its last (−1) or another."""
+        return {name: float(rows["loss"].iloc[place]) for name, rows in self.evaluations.items()}
+
     def results(self, place: int = -1) -> Results:
-        """Gives the losses and metrics of each set at its first evaluation (place 0), its last (−1) or another."""
-        losses = {name: float(rows["loss"].iloc[place]) for name, rows in self.evaluations.items()}
+        """Gives the losses and metrics of each set; see `losses`."""
         metrics = {
             name: {str(metric): float(own["value"].iloc[place]) for metric, own in rows.groupby("metric", sort=False)}
             for name, rows in self.metrics.items()
         }
-        return losses, metrics
+        return self.losses(place), metrics
 
-    @property
-    def mean_losses(self) -> tuple[float, float]:
-        """First and last `eval_loss`."""
-        first, last = (mean_loss(self.results(place)[0], self.eval_weights) for place in (0, -1))
-        return first, last
+    def mean_loss(self, place: int = -1) -> float:
+        """Returns `eval_loss` of an evaluation; see `losses`."""
+        return mean_loss(self.losses(place), self.eval_weights)
 
-    @property
-    def worst_losses(self) -> tuple[float, float]:
-        """First and last `eval_worst_loss`."""
-        first, last = (worst_loss(self.results(place)[0]) for place in (0, -1))
-        return first, last
+    def worst_loss(self, place: int = -1) -> float:
+        """Returns `eval_worst_loss` of an evaluation; see `losses`."""
+        return worst_loss(self.losses(place))
 
-    @property
-    def objectives(self) -> tuple[float, float]:
-        """First and last `eval_objective`; NaN without an objective, or if a target was not evaluated."""
-        if self.objective is None:
-            return math.nan, math.nan
-        first, last = (self.objective.evaluated(*self.results(place)) for place in (0, -1))
-        return first, last
+    def objective_value(self, place: int = -1) -> float:
+        """Returns `eval_objective` of an evaluation; NaN without an objective, or if a target was not evaluated."""
+        return math.nan if self.objective is None else self.objective.evaluated(*self.results(place))
 
     @functools.cached_property
     def figures(self) -> pd.DataFrame:
@@ -261,19 +256,19 @@ class Run:
             figures[share] = figures[amount] / max(int(figures[amount].sum()), 1)
         names = list(dict.fromkeys([*self.streams, *self.evaluations]))
         figures = figures.astype(dict.fromkeys(UNITS, "Int64")).reindex(names)
-        first, last = (pd.Series(self.results(place)[0], dtype=np.float64) for place in (0, -1))
+        first, last = (pd.Series(self.losses(place), dtype=np.float64) for place in (0, -1))
         evaluated = pd.DataFrame({"first_loss": first, "last_loss": last}, index=figures.index)
         return evaluated.join(figures).join(_training_losses(rows))
 
     def as_data(self) -> dict[str, Any]:
         """Returns `steps`, `eval_loss` and others over sets (each `first` and `last`), `streams` and `metrics`."""
-        over_sets = {"eval_loss": self.mean_losses, "eval_worst_loss": self.worst_losses}
-        over_sets |= {} if self.objective is None else {"eval_objective": self.objectives}
+        over_sets = {"eval_loss": self.mean_loss, "eval_worst_loss": self.worst_loss}
+        over_sets |= {} if self.objective is None else {"eval_objective": self.objective_value}
         return {
             "steps": self.last_step,
             "policy": self.policy,
             **({} if self.interval_steps == 1 else {"interval_steps": self.interval_steps}),
-            **{name: {"first": first, "last": last} for name, (first, last) in over_sets.items()},
+            **{name: {"first": value(0), "last": value(-1)} for name, value in over_sets.items()},
             "streams": self.figures.reset_index(names="stream"),
             "metrics": self.metric_ends,
         }

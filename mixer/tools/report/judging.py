@@ -26,26 +26,18 @@ def measure_of(runs: Sequence[Run], objective: Objective | None) -> Measure | No
         words, greater = f"the objective, {objective.in_words},", objective.greater_is_better
     else:
         sets = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
-        values = {run.name: _mean_of_sets(run, sets) for run in runs}
+        losses = {run.name: run.losses() for run in runs}
+        values = {run.name: mean_loss({n: losses[run.name][n] for n in sets}, run.eval_weights) for run in runs}
         words, greater = f"the validation loss{', the mean of all sets,' if len(sets) > 1 else ''}", False
     values = {name: value for name, value in values.items() if not math.isnan(value)}
     return Measure(words, values, greater) if values else None
 
 
-def _mean_of_sets(run: Run, sets: Sequence[str]) -> float:
-    """Averages the validation losses of some sets at their last evaluation."""
-    losses, _ = run.results()
-    return mean_loss({name: losses[name] for name in sets}, run.eval_weights)
-
-
 def course_of(run: Run, objective: Objective | None) -> pd.DataFrame:
     """Follows the measure of a run: a row per evaluation with step, epoch, samples and value; see `measure_of`."""
     first = min(run.evaluations.values(), key=len)
-    losses = {name: rows["loss"].tolist() for name, rows in run.evaluations.items()}
     values = [
-        mean_loss({name: own[place] for name, own in losses.items()}, run.eval_weights)
-        if objective is None
-        else objective.evaluated(*run.results(place))
+        run.mean_loss(place) if objective is None else objective.evaluated(*run.results(place))
         for place in range(len(first))
     ]
     return first[["step", "epoch", "samples"]].assign(value=values)

@@ -95,8 +95,8 @@ def test_it_is_the_same_wherever_it_stands(tmp_path, weights, printed) -> None:
     assert [entry["eval_loss"] for entry in logs] == [first, last]
 
     summary = Run(tmp_path)
-    assert summary.mean_losses == (first, last)
-    assert summary.worst_losses == tuple(entry["eval_worst_loss"] for entry in logs)
+    assert (summary.mean_loss(0), summary.mean_loss()) == (first, last)
+    assert [summary.worst_loss(0), summary.worst_loss()] == [entry["eval_worst_loss"] for entry in logs]
     metrics = trainer.ledger.metrics()
     expected = [(step, name, metric) for step in (2, 4) for name in SETS for metric in ("accuracy", "kinds")]
     assert [tuple(row) for row in metrics[["step", "stream", "metric"]].to_numpy()] == expected

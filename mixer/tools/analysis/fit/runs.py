@@ -143,7 +143,7 @@ def objective_of(folder: Path, is_start: bool = False) -> float:
     Raises:
         ValueError: If it is not finite.
     """
-    value = Run(folder).objectives[0 if is_start else 1]
+    value = Run(folder).objective_value(0 if is_start else -1)
     if not np.isfinite(value):
         raise InvalidValueError(
             option="objective",
@@ -158,7 +158,7 @@ def _evaluated(run: Run) -> tuple[pd.Series, int]:
     """Gives the losses of each set's last evaluation and the earliest step of those of streams (or of all sets)."""
     last = {name: int(rows["step"].iloc[-1]) for name, rows in run.evaluations.items()}
     of_streams = [step for name, step in last.items() if name in run.streams]
-    return pd.Series(run.results()[0], dtype=np.float64), min(of_streams or last.values(), default=0)
+    return pd.Series(run.losses(), dtype=np.float64), min(of_streams or last.values(), default=0)
 
 
 def _common_losses(runs: Sequence[FittedRun], streams: Sequence[str]) -> list[str]:
