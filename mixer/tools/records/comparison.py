@@ -49,8 +49,9 @@ def _column(run: Run) -> _Rows:
     if len(run.evaluations) > 1:
         rows["over all", "average"] = _course(run.mean_loss(0), run.mean_loss())
         rows["over all", "worst"] = _course(run.worst_loss(0), run.worst_loss())
-    for row in run.metric_ends:
-        rows["metric", f"{row['stream']}, {row['metric'].removeprefix('eval_')}"] = _course(row["first"], row["last"])
+    for ends in run.metric_ends:
+        name = f"{ends['stream']}, {ends['metric'].removeprefix('eval_')}"
+        rows["metric", name] = _course(ends["first"], ends["last"])
     return rows
 
 

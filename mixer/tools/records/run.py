@@ -290,21 +290,23 @@ class Run:
         `total` is their samples, and `asked` those that the batch size and the streams left to ask for.
         """
         has_rows = np.isin(self.clock["step"], np.concatenate([rows["step"] for rows in self.streams.values()]))
-        sums = {"total": self.clock["total"], "asked": self.clock[["batch_size", "total"]].min(axis=1)}
-        if self.interval_steps > 1:
-            sums = {name: np.diff(np.cumsum(values)[has_rows], prepend=0) for name, values in sums.items()}
+        asked = self.clock[["batch_size", "total"]].min(axis=1).to_numpy()
+        sums: dict[str, NDArray[Any]] = {"total": self.clock["total"].to_numpy(), "asked": asked}
+        if self.interval_steps == 1:
+            sums = {name: values[has_rows] for name, values in sums.items()}
         else:
-            sums = {name: values[has_rows].to_numpy() for name, values in sums.items()}
+            sums = {name: np.diff(np.cumsum(values)[has_rows], prepend=0) for name, values in sums.items()}
         return self.clock[has_rows].reset_index(drop=True).assign(**sums)
 
     @functools.cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """By column of `streams`, `[num_rows, num_streams]`: a row for each of `row_clock`."""
         own = by_stream(self._ledger.read("streams", _OF_ARRAYS), self.clock)
-        steps, arrays = self.row_clock["step"], {}
+        steps = self.row_clock["step"]
+        arrays: dict[str, NDArray[Any]] = {}
         for tables in (self.streams, own):
             placed = {name: rows.set_index("step") for name, rows in tables.items()}
-            for column in next(iter(placed.values())):
+            for column in map(str, next(iter(placed.values())).columns):
                 absent = _ABSENT.get(column, np.nan)
                 laid_out = {name: rows[column].reindex(steps, fill_value=absent) for name, rows in placed.items()}
                 arrays[column] = pd.DataFrame(laid_out).to_numpy()
