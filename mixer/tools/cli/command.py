@@ -127,7 +127,7 @@ def recipe_command(
                 config[name], config.training[name] = config.training[name], None
         from mixer.tools.recipe.stream_checks import in_words_of_recipes  # transformers: not every command has a recipe
 
-        with in_words_of_recipes([one.name for one in fields(recipe_class)]):
+        with in_words_of_recipes([field.name for field in fields(recipe_class)]):
             return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:

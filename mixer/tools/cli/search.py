@@ -246,8 +246,8 @@ class _Search:
             screen.print(sentence, markup=False, highlight=False)
         if self.verdict.is_clear:
             path = self._folder_of(self.done[-1][0]) / RECIPE_FILE
-            told = how_to_train(self._mixing(document["weights"]))
-            print(f"Its short run, with the weights filled in, is {path}.\n{told}")  # noqa: T201
+            command = how_to_train(self._mixing(document["weights"]))
+            print(f"Its short run, with the weights filled in, is {path}.\n{command}")  # noqa: T201
 
     def _mixing(self, weights: Mapping[str, float]) -> dict[str, Any]:
         """Gives the option `mixing` with these weights, in the unit of the recipe's policy."""

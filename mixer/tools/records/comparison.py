@@ -85,17 +85,17 @@ def unlike_amounts(amounts: Mapping[str, float], unit: str) -> str:
     return f"They were not trained alike: {listed([f'{number:,.0f} {unit} in {n}' for n, number in amounts.items()])}."
 
 
-def judged_apart(taken: Mapping[str, Mapping[str, int]]) -> str:
+def judged_apart(rows_by_run: Mapping[str, Mapping[str, int]]) -> str:
     """Warns that runs were evaluated on different rows, as some were development rows in one only; empty if not.
 
     Args:
-        taken: By run, the number of rows by evaluation set that were set aside as development rows.
+        rows_by_run: By run, the number of rows by evaluation set that were set aside as development rows.
     """
-    sets = dict.fromkeys(name for own in taken.values() for name in own)
+    sets = dict.fromkeys(name for own in rows_by_run.values() for name in own)
     parts = [
-        f"{', '.join(f'{own.get(name, 0)} in {run}' for run, own in taken.items())} rows of {name} were set aside"
+        f"{', '.join(f'{own.get(name, 0)} in {run}' for run, own in rows_by_run.items())} rows of {name} were set aside"
         for name in sets
-        if len({own.get(name, 0) for own in taken.values()}) > 1
+        if len({own.get(name, 0) for own in rows_by_run.values()}) > 1
     ]
     if not parts:
         return ""

@@ -65,7 +65,8 @@ def answer(runs: Sequence[Run]) -> Answer:
     found = configurations(runs)
     by_stream = differences(found, objective) if len(found) > 1 else pd.DataFrame()
     best_first = ranked(found, measure)
-    names = list(dict.fromkeys(run.name for one in (*(one for one, _ in best_first), *found) for run in one.runs))
+    configs = (*(config for config, _ in best_first), *found)
+    names = list(dict.fromkeys(run.name for config in configs for run in config.runs))
     tables = compare(found, measure), by_stream, names
     unjudged = f"{unknown(runs)} Training losses depend on the mixture."
     said = [unjudged] if measure is None else verdict(best_first, measure)
@@ -124,10 +125,10 @@ def _mixed(run: Run, objective: Objective | None) -> list[str]:
     words = {name: f"{name} gave {shares[name]:.0%}" for name in named}
     if len(sizes) == len(shares) and total and unit == "samples":  # other sizes are not known
         words = {name: f"{text} ({sizes[name] / total:.0%} of the data)" for name, text in words.items()}
-    kept = sorted(words, key=lambda name: -shares[name])
-    kept = kept if len(kept) <= 4 else [*kept[:3], kept[-1]]
+    shown = sorted(words, key=lambda name: -shares[name])
+    shown = shown if len(shown) <= 4 else [*shown[:3], shown[-1]]
     least = ", the least" if len(named) > 4 else ""
-    return [f"Of the {unit} {listed([words[name] for name in kept])}{least}."]
+    return [f"Of the {unit} {listed([words[name] for name in shown])}{least}."]
 
 
 def _broken_bounds(run: Run, objective: Objective) -> list[str]:

@@ -37,7 +37,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
     findings = findings_of(runs)
     goal = declared(runs)
     targets = () if goal is None else goal.names
-    main = main_streams(runs, [*targets, *(name for one in findings for name in one.streams)])
+    main = main_streams(runs, [*targets, *(name for finding in findings for name in finding.streams)])
     drawn = [grouped(run, main) for run in runs]
     plots = [plot(drawn, points_per_line(drawn)) for plot in PLOTS]
     plots.insert(0, objective(runs, points_per_line(drawn)))  # of all its targets, those drawn as one too

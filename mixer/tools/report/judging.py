@@ -18,6 +18,10 @@ class Measure(NamedTuple):
     values: dict[str, float]
     greater_is_better: bool = False
 
+    def of(self, run: Run) -> float:
+        """Gives the value of a run; NaN if it is unknown."""
+        return self.values.get(run.name, math.nan)
+
 
 def measure_of(runs: Sequence[Run], objective: Objective | None) -> Measure | None:
     """Chooses the measure: the declared objective, else the mean validation loss of the sets that all runs have."""

@@ -82,9 +82,9 @@ def course_panels(
         panel(
             title,
             [
-                one
+                trace
                 for key, course in courses.items()
-                for one in pale_and_smooth(course, column, key, colours[key], most_points)
+                for trace in pale_and_smooth(course, column, key, colours[key], most_points)
             ],
             end,
             **axes[column],

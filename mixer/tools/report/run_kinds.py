@@ -56,7 +56,7 @@ class Report:
             "summary": {
                 run: {name: cells[place] for name, cells in self.summary} for place, run in enumerate(self.names)
             },
-            "findings": [vars(one) for one in self.findings],
+            "findings": [vars(finding) for finding in self.findings],
             "streams": {run.name: stream_figures(run) for run in self.runs},
             "note": self.note,
         }

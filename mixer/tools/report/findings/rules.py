@@ -39,7 +39,7 @@ def not_finite(run: Run) -> list[Finding]:
                 counts[name] = int(bad.sum()), int(rows["step"][bad].iloc[0]), unit
     return [
         Finding(streams=[name], text=f"{name} in {count:,} {unit}{'s' if count > 1 else ''}, first at step {step:,}")
-        for name, (count, step, unit) in sorted(counts.items(), key=lambda one: -one[1][0])
+        for name, (count, step, unit) in sorted(counts.items(), key=lambda item: -item[1][0])
     ]
 
 
@@ -47,7 +47,7 @@ def skipped(run: Run) -> Iterator[Finding]:
     """Finds streams with samples that could not be loaded."""
     last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
     shares = {name: row["skipped"] / row["seen"] for name, row in last.items() if row["skipped"] > 0}
-    for name, share in sorted(shares.items(), key=lambda one: -one[1]):
+    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
         lost, drawn = int(last[name]["skipped"]), int(last[name]["seen"])
         yield Finding(streams=[name], text=f"{lost:,} of the {drawn:,} samples drawn from {name} ({share:.2%})")
 
@@ -59,7 +59,7 @@ def over_repeated(run: Run) -> Iterator[Finding]:
     """
     epochs = float(run.clock["epoch"].iloc[-1])
     passes = {name: float(rows["passes"].iloc[-1]) for name, rows in run.streams.items() if name not in run.buffers}
-    for name, number in sorted(passes.items(), key=lambda one: -one[1]):
+    for name, number in sorted(passes.items(), key=lambda item: -item[1]):
         cap = run.caps.get(name)
         if cap is not None and number > cap + _ROUNDING:
             yield Finding(streams=[name], text=f"{name} {number:.1f} times, beyond its cap of {cap:g}")

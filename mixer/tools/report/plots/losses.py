@@ -41,7 +41,9 @@ def losses(runs: Sequence[Run], most_points: int) -> Plot:
     names = dict.fromkeys([*targets, *stream_names(runs), *(name for run in runs for name in run.evaluations)])
     panels = [
         panel(
-            name, [one for run in runs for one in _lines(run, name, colours[run.name], most_points)], last_epoch(runs)
+            name,
+            [trace for run in runs for trace in _lines(run, name, colours[run.name], most_points)],
+            last_epoch(runs),
         )
         for name in names
     ]

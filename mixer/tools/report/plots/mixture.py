@@ -58,8 +58,8 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
         # A stream that came or went has no rows in some stretches: it gave nothing there.
         sums[name] = rows[[weight, amount]].groupby(place).sum().reindex(ends.index, fill_value=0)
     total = sum(sums.values())
-    parts = {name: (one / total).rename(columns={weight: "weight", amount: "share"}) for name, one in sums.items()}
-    return {name: ends.join(one) for name, one in parts.items()}
+    parts = {name: (own / total).rename(columns={weight: "weight", amount: "share"}) for name, own in sums.items()}
+    return {name: ends.join(own) for name, own in parts.items()}
 
 
 def coverage(runs: Sequence[Run], most_points: int) -> Plot:
