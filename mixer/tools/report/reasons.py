@@ -96,10 +96,8 @@ def price(best: Configuration, other: Configuration, differences: pd.DataFrame, 
     found = f"The price: worse than in {other.name} ended the {measure} of {listed(first_of(texts, 8))}."
     calm = "No other set ended worse." if len(ends) > 1 else ""
     sentences = [found if sets else calm, took if sum(spent) and sum(before) else ""]
-    is_longer = (
-        sum(before) > 0
-        and sum(spent) / best.measured(_samples).mean > _LONGER * sum(before) / other.measured(_samples).mean
-    )
+    took_each = [sum(parts) / run.measured(_samples).mean for parts, run in ((spent, best), (before, other))]
+    is_longer = took_each[0] > _LONGER * took_each[1] > 0.0
     return Price([text for text in sentences if text], sets, bool(sets) or is_longer)
 
 
