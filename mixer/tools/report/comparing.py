@@ -110,13 +110,16 @@ def _seeds(result: Measured) -> str:
     return f" ({result.num_runs} seeds)" if result.num_runs > 1 else ""
 
 
+def _at_end(column: str) -> Callable[[Run], float]:
+    """Reads a column of a run's clock at its end."""
+    return lambda run: float(run.clock[column].iloc[-1])
+
+
 def unequal(found: Sequence[Configuration]) -> list[str]:
     """Warns that runs did not see the same amount of data, or were not judged by the same rows."""
     texts = []
     for unit in ("samples", "tokens"):
-        amounts = {
-            config.name: config.measured(lambda run, unit=unit: run.clock[unit].iloc[-1]).mean for config in found
-        }
+        amounts = {config.name: config.measured(_at_end(unit)).mean for config in found}
         texts.append(unlike_amounts(amounts, unit))
     development = {config.name: config.runs[0].description.get("development_rows") or {} for config in found}
     return [text for text in (*texts, judged_apart(development)) if text]
@@ -135,7 +138,7 @@ def compare(found: Sequence[Configuration], measure: Measure | None) -> pd.DataF
         "spread": [result.spread for result in results],
         "difference": [result.mean - base for result in results],
         "change": [result.mean / base - 1.0 if base else math.nan for result in results],
-        "samples": [int(config.measured(lambda run: run.clock["samples"].iloc[-1]).mean) for config in found],
+        "samples": [int(config.measured(_at_end("samples")).mean) for config in found],
     }
     return pd.DataFrame(columns).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
 

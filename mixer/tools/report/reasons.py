@@ -102,7 +102,7 @@ def price(best: Configuration, other: Configuration, differences: pd.DataFrame, 
 
 
 def _seconds(config: Configuration) -> list[float]:
-    return [config.measured(lambda run, part=part: run.timings[part].sum()).mean for part in _PARTS]
+    return [over_seeds([float(run.timings[part].sum()) for run in config.runs]).mean for part in _PARTS]
 
 
 def _samples(run: Run) -> float:
