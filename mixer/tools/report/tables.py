@@ -7,7 +7,6 @@ import pandas as pd
 
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import stream_names
-from mixer.tools.report.clocked import not_finite_since
 from mixer.tools.report.judging import shares_of
 from mixer.tools.report.last_change import last_decision
 from mixer.tools.report.plots.gradients import course_of
@@ -49,6 +48,22 @@ def stream_figures(run: Run) -> pd.DataFrame:
     ]
     measured = dict.fromkeys(column for own in metrics.values() for column in own)
     return pd.DataFrame(rows, columns=["stream", *_COLUMNS, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+def not_finite_since(rows: pd.DataFrame) -> int | None:
+    """Gives the step of the first loss after the last finite one.
+
+    Args:
+        rows: Steps of a stream (those without items have no loss), or evaluations.
+
+    Returns:
+        The step; `None` if the last loss is finite, or there is none.
+    """
+    there = rows[rows["items"] > 0] if "items" in rows else rows
+    finite = np.isfinite(there["loss"].to_numpy(dtype=np.float64))
+    if not len(finite) or finite[-1]:
+        return None
+    return int(there["step"].iloc[int(finite.nonzero()[0].max(initial=-1)) + 1])
 
 
 def shown_figures(run: Run) -> pd.DataFrame:

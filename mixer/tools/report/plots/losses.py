@@ -7,10 +7,9 @@ import plotly.graph_objects as go
 
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import declared, last_epoch, stream_names
-from mixer.tools.report.clocked import thin
 from mixer.tools.report.judging import course_of
 from mixer.tools.report.measurements import pale_and_smooth
-from mixer.tools.report.plot import Plot, colours_of, line, panel
+from mixer.tools.report.plot import Plot, colours_of, line, panel, thin
 
 # The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05

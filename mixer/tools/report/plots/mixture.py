@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import last_epoch, stream_names
-from mixer.tools.report.clocked import buckets, thin
-from mixer.tools.report.plot import Plot, colours_of, line, panel
+from mixer.tools.report.plot import Plot, buckets, colours_of, line, panel, thin
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
 _MOST_STRETCHES = 150

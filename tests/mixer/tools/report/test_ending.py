@@ -8,7 +8,7 @@ import pytest
 
 from mixer.tools.records.comparison import comparison
 from mixer.tools.records.run import Run
-from mixer.tools.report.clocked import not_finite_since
+from mixer.tools.report.tables import not_finite_since
 from tests.mixer.tools.report.ledgers import write_run
 
 
