@@ -174,7 +174,9 @@ def _as_data(name: str, scores: SeedScores, first: SeedScores | None) -> dict[st
 
 def _scores_table(scores: SeedScores, folders: Mapping[int, Path]) -> Table:
     matrix, spread = scores.mean, scores.spread
-    table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task{_on(scores)}")
+    number = len(scores.by_seed)
+    over = "" if number == 1 else f", mean ± standard deviation of {number} seeds"
+    table = Table("", *matrix.task_names, "samples/s", title=f"{matrix.metric.capitalize()} on each task{over}")
     paces = [read_pace(folders[seed], one.task_names) for seed, one in scores.by_seed.items()]
     for after in matrix.recorded:
         rates = [pace.samples_per_second.iloc[after - 1] for pace in paces if 0 < after <= len(pace)]
@@ -182,11 +184,6 @@ def _scores_table(scores: SeedScores, folders: Mapping[int, Path]) -> Table:
         rate = f"{np.mean(rates):,.0f}" if rates else "-"
         table.add_row(f"after {matrix.task_names[after - 1]}" if after else "before", *cells, rate)
     return table
-
-
-def _on(scores: SeedScores) -> str:
-    number = len(scores.by_seed)
-    return "" if number == 1 else f", mean ± standard deviation of {number} seeds"
 
 
 def _metrics_table(scores: Mapping[str, SeedScores]) -> Table:

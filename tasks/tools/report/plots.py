@@ -127,7 +127,9 @@ def _short(name: str) -> str:
 
 
 def _written(score: float, least: float, greatest: float) -> str:
-    return "" if np.isnan(score) else f"{score:.2f}" if max(abs(least), abs(greatest)) < 10 else f"{score:.3g}"
+    if np.isnan(score):
+        return ""
+    return f"{score:.2f}" if max(abs(least), abs(greatest)) < 10 else f"{score:.3g}"
 
 
 def task_names(matrices: Mapping[str, ScoreMatrix]) -> list[str]:
