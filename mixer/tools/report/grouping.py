@@ -79,8 +79,7 @@ def _mean_losses(evaluations: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _one_source(rows: pd.DataFrame) -> pd.DataFrame:
     last = rows.groupby("source", sort=False)["entries"].last()
-    kept = set(last.nlargest(MOST_STREAMS).index) if len(last) > MOST_STREAMS else set(last.index)
-    if len(kept) == len(last):
+    if len(last) <= MOST_STREAMS:
         return rows
-    sources = rows["source"].where(rows["source"].isin(kept), OTHERS)
+    sources = rows["source"].where(rows["source"].isin(last.nlargest(MOST_STREAMS).index), OTHERS)
     return rows.assign(source=sources).groupby(["step", "epoch", "samples", "source"], as_index=False, sort=False).sum()

@@ -23,7 +23,7 @@ _NOT_SAID = ("weights", "own weight", "mean weight", "kept weight")
 
 def last_decision(run: Run) -> str:
     """Says what the decision that ruled the last step of a run changed most, and why; empty if none is recorded."""
-    at, rows = run.decision_before(run.last_step)
+    at, rows = run.decision_before(int(run.row_clock["step"].iloc[-1]))
     levels = [] if at is None else levels_in(rows, run.names_after(at))
     if at is None or not levels:
         return ""
