@@ -56,12 +56,12 @@ def check_use(folder: Path) -> None:
 
 def check_figures(quick_start: str, runs: Path) -> None:
     """The README shows the figures of its quick start."""
-    from mixer.tools.records.summary import summarise
+    from mixer.tools.records.run import Run
 
     shown = re.findall(r"(?m)^(auto|Uniform) +loss of mirrors (\S+), (\S+) of", quick_start)
     assert {row[0] for row in shown} == {"auto", "Uniform"}
     for run, last_loss, samples in shown:
-        mirrors = summarise(runs / run).streams.loc["mirrors"]
+        mirrors = Run(runs / run).figures.loc["mirrors"]
         assert abs(mirrors["last_loss"] - float(last_loss)) < 0.1, run
         assert abs(mirrors["samples"] / int(samples.replace(",", "")) - 1) < 0.05, run
 

@@ -1,5 +1,7 @@
 """All kinds of faults, each with its promise."""
 
+from functools import partial
+
 from benchmarks.faults import controls, damages, data, disks, draws, filling, leaving, signals, waits
 from benchmarks.faults.kinds import Kind, Promise
 from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS
@@ -97,37 +99,30 @@ _LEFT = tuple(
     for suffix, told in (("launched", ""), ("by-hand", "; rank 0 keeps the store"))
 )
 
+_SAVES = NUM_STEPS // SAVE_STEPS
+# What is written; how often on two ranks and on four; how often it is written, and the bytes of it; what is named.
+_FULL: dict[str, tuple[str, dict[int, int], int, int, tuple[str, ...]]] = {
+    "checkpoint": ("a checkpoint", {2: 6, 4: 2}, _SAVES, 150_000, ("checkpoint", " MiB are free on its disk")),
+    "ledger": ("the ledger", {2: 4, 4: 2}, 40, 4_000, ("No space left on device",)),
+    "buffer": ("the replay buffer", {2: 4, 4: 2}, _SAVES, 12_000, ("No space left on device",)),
+}
+
+_FULL_DISKS = tuple(
+    Kind(
+        f"full-{name}",
+        f"the disk is full while {what} is written",
+        Promise.NAMED,
+        disks.on_small_disk,
+        counts,
+        draws.full_disk(name, times, num_bytes),
+        names=names,
+        inside=filling.full_disk,
+    )
+    for name, (what, counts, times, num_bytes, names) in _FULL.items()
+)
+
 _DISKS = (
-    Kind(
-        "full-checkpoint",
-        "the disk is full while a checkpoint is written",
-        Promise.NAMED,
-        disks.on_small_disk,
-        {2: 6, 4: 2},
-        draws.full_disk("checkpoint", NUM_STEPS // SAVE_STEPS, 150_000),
-        names=("checkpoint", " MiB are free on its disk"),
-        inside=filling.full_disk,
-    ),
-    Kind(
-        "full-ledger",
-        "the disk is full while the ledger is written",
-        Promise.NAMED,
-        disks.on_small_disk,
-        {2: 4, 4: 2},
-        draws.full_disk("ledger", 40, 4_000),
-        names=("No space left on device",),
-        inside=filling.full_disk,
-    ),
-    Kind(
-        "full-buffer",
-        "the disk is full while the replay buffer is written",
-        Promise.NAMED,
-        disks.on_small_disk,
-        {2: 4, 4: 2},
-        draws.full_disk("buffer", NUM_STEPS // SAVE_STEPS, 12_000),
-        names=("No space left on device",),
-        inside=filling.full_disk,
-    ),
+    *_FULL_DISKS,
     Kind(
         "read-only",
         "the output folder is read-only from the start",
@@ -185,46 +180,24 @@ _DAMAGED = tuple(
     for how, sentence in _DAMAGES.items()
 )
 
+_FAILING = ("'a'", "{index}", "the disk under this sample is gone")
+_RAISES = partial(Kind, promise=Promise.NAMED, draw=draws.unknown_sample, names=_FAILING, inside=data.failing_sample)
+_NAMES_STREAM = partial(Kind, promise=Promise.NAMED, names=("'a'",))
+
 _DATA = (
-    Kind(
-        "failing-sample",
-        "one sample raises",
-        Promise.NAMED,
-        draw=draws.unknown_sample,
-        names=("'a'", "{index}", "the disk under this sample is gone"),
-        inside=data.failing_sample,
-    ),
-    Kind(
-        "failing-sample-in-worker",
-        "one sample raises in a worker process",
-        Promise.NAMED,
-        draw=draws.unknown_sample,
-        names=("'a'", "{index}", "the disk under this sample is gone"),
-        inside=data.failing_sample,
-        num_workers=1,
-    ),
-    Kind(
+    _RAISES("failing-sample", "one sample raises"),
+    _RAISES("failing-sample-in-worker", "one sample raises in a worker process", num_workers=1),
+    _RAISES(
         "skipped-sample",
         "one sample raises, on_sample_error='skip'",
-        Promise.LEAVES_OUT,
-        draw=draws.unknown_sample,
-        names=("'a'", "{index}", "the disk under this sample is gone"),
+        promise=Promise.LEAVES_OUT,
         inside=data.skipped_sample,
     ),
-    Kind(
-        "empty-sample",
-        "one sample is empty",
-        Promise.NAMED,
-        draw=draws.unknown_sample,
-        names=("'a'",),
-        inside=data.empty_sample,
-    ),
-    Kind(
+    _NAMES_STREAM("empty-sample", "one sample is empty", draw=draws.unknown_sample, inside=data.empty_sample),
+    _NAMES_STREAM(
         "long-sample",
         "one sample is ten times as long as all others",
-        Promise.NAMED,
         draw=draws.unknown_sample,
-        names=("'a'",),
         inside=data.long_sample,
     ),
     Kind(
@@ -242,13 +215,11 @@ _DATA = (
         draw=draws.step,
         inside=data.growing_data,
     ),
-    Kind(
+    _NAMES_STREAM(
         "other-length",
         "a data set has another length when a run is resumed",
-        Promise.NAMED,
-        damages.resumed,
+        how=damages.resumed,
         draw=draws.other_length,
-        names=("'a'",),
         inside=data.other_length,
     ),
 )

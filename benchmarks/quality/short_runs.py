@@ -101,11 +101,12 @@ def beside_grid(found: Mapping[str, Mapping[str, Any]], summaries: Summaries) ->
     rows = []
     for name, said in ((name, found[name]) for name in summaries if name in found):
         policies, there = summaries[name]["policies"], headroom(summaries[name])
-        told = "there is" if said["is_clear"] else "too short" if said["is_too_short"] else "nothing"
+        verdict = "too short" if said["is_too_short"] else "nothing"
+        right = "yes" if is_right(said, there) else "no"
         auto = interval(policies[AUTO]["over_uniform"], "+.1f") if AUTO in policies else ""
-        is_known = np.isfinite(there)
-        cells = [f"{100.0 * said['gain']:+.1f}", f"{100.0 * said['noise']:.1f}", told]
-        cells += [f"{there:.1f}" if is_known else "", auto]
-        rows.append([name, *cells, "" if not is_known else "yes" if is_right(said, there) else "no"])
+        cells = [f"{100.0 * said['gain']:+.1f}", f"{100.0 * said['noise']:.1f}"]
+        cells += ["there is" if said["is_clear"] else verdict]
+        cells += [f"{there:.1f}", auto, right] if np.isfinite(there) else ["", auto, ""]
+        rows.append([name, *cells])
     heads = ["scenario", "said %", "noise %", "verdict", "the grid's headroom %", f"`{AUTO}`", "right?"]
     return table("`mixer headroom` (right: sign and at least half of the size)", heads, rows)

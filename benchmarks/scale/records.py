@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.scale.long_ledgers import Length, measure, write_ledger
+from benchmarks.scale.long_ledgers import measure, write_ledger
 from benchmarks.scale.planning import NUM_STREAMS, a_plan
 from benchmarks.scale.term import ENTRIES, STEPS, STREAMS, Term, counted, cpu_seconds, swept
 from benchmarks.speed.competitors import ROW_LENGTH, LazyRows
@@ -69,7 +69,7 @@ def _recording(folder: Path, num_streams: int) -> float:
 def _row_bytes(folder: Path, batch_size: int, num_streams: int) -> float:
     """Gives the bytes of a step in the sealed tables of all steps, of a ledger with numbers that vary."""
     run, num_steps = folder / f"rows-{num_streams}-{batch_size}", _steps_of(100_000, num_streams)
-    write_ledger(run, Length(num_streams, num_steps, batch_size))
+    write_ledger(run, num_streams, num_steps, batch_size)
     parts = [part for table in _OF_STEPS for part in (run / "ledger" / table).glob("part-*.parquet")]
     return sum(part.stat().st_size for part in parts) / num_steps
 
@@ -77,13 +77,13 @@ def _row_bytes(folder: Path, batch_size: int, num_streams: int) -> float:
 def _long_ledger(folder: Path, num_steps: int) -> Path:
     run = folder / f"steps-{num_steps}"
     if not run.exists():
-        write_ledger(run, Length(10, num_steps))
+        write_ledger(run, 10, num_steps)
     return run
 
 
 def _report(folder: Path, num_streams: int) -> dict[str, float]:
     run = folder / f"report-{num_streams}"
-    write_ledger(run, Length(num_streams, _steps_of(0, num_streams)))
+    write_ledger(run, num_streams, _steps_of(0, num_streams))
     return measure(run)
 
 

@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from mixer.distributed.launch import build_together
-from mixer.tools.cli.command import Command, add_json, build_recipe, recipe_command
+from mixer.tools.cli.command import Command, add_json, build_recipe, parser_of_runs, recipe_command
 from mixer.tools.cli.train import OVERWRITE, TINY, resume_of
 from mixer.tools.console import console, only_json, print_json
 from mixer.utils.errors import InvalidValueError
@@ -58,10 +58,9 @@ def continual() -> Command:
 
 def continual_compare() -> Command:
     """Compare continual runs."""
-    parser = ArgumentParser(
-        description="Compares the metrics and scores of continual runs; mixer report also shows their training."
+    parser = parser_of_runs(
+        "Compares the metrics and scores of continual runs; mixer report also shows their training."
     )
-    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
     parser.add_argument(
         "--output", type=str, metavar="PATH", help="Path of the page. Default: compared.html of the first."
     )

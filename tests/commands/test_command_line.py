@@ -54,7 +54,7 @@ def test_every_command_has_an_example_and_gives_json(name: str, commands: dict[s
     assert "--json" in command.parser._option_string_actions
 
 
-def test_runs_are_compared_as_json(tmp_path: Path, printed: Runs) -> None:
+def test_runs_are_compared_and_reported_as_json(tmp_path: Path, printed: Runs) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", streams=("math", "law"))
     first, second = json.loads(printed("compare", tmp_path / "a", tmp_path / "b", "--json"))
@@ -64,6 +64,12 @@ def test_runs_are_compared_as_json(tmp_path: Path, printed: Runs) -> None:
     figures |= {"share": 0.5, "token_share": 0.5, "tokens": 126, "label_share": 0.0, "labels": 0}
     of_training = {"first_train_loss": 10.0, "last_train_loss": pytest.approx(10 / 6)}
     assert first["streams"][0] == {"stream": "math", **figures, **of_training}
+    said = json.loads(printed("report", tmp_path / "a", tmp_path / "b", "--output", tmp_path / "page.html", "--json"))
+    assert (said["page"], said["findings"]) == (str(tmp_path / "page.html"), [])
+    assert said["summary"]["b"]["Steps"] == "6"
+    assert [row["stream"] for row in said["streams"]["b"]] == ["math", "law"]
+    assert "code only in a; law only in b" in said["note"]
+    assert printed("report", tmp_path / "a").splitlines() == [str(tmp_path / "a" / "report.html")]
 
 
 def test_runs_without_evaluations_are_compared_by_their_losses_of_training(tmp_path: Path, printed: Runs) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mixer import Ledger, Objective
 from mixer.tools.cli.entry import main
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from tests.commands.recipes import Runs, write_recipe
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import train as train_mixture
@@ -26,7 +26,7 @@ def train(folder: Path, name: str, share: float, *arguments: str) -> str:
 
 def recorded_objective_of(run: Path) -> float:
     """The objective that the run itself evaluated at its end."""
-    return summarise(run).objectives[1]
+    return Run(run).objective_value()
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +62,7 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_command(runs, tmp_pat
     main(["train", str(recipe), "--mixing", output.read_text(), "--training.output_dir", str(tmp_path / "best")])
     rows = Ledger(tmp_path / "best" / "ledger").to_pandas()
     assert rows.groupby("stream")["weight"].mean().to_dict() == pytest.approx(weights)
-
-
-def test_options_reach_the_fit(runs: list[str], printed: Runs) -> None:
-    options = ["--objective", "python=1", "--unit", "tokens"]
-    shown = printed("fit", *runs, *options, "--least", "0.25")
+    shown = printed("fit", *runs, "--objective", "python=1", "--unit", "tokens", "--least", "0.25")
     fixed = json.loads(shlex.split(shown.strip().splitlines()[-1])[-1])["init_args"]
     assert fixed["unit"] == "tokens"
     assert min(fixed["weights"].values()) >= 0.24
@@ -99,6 +95,7 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(run
 )
 def test_wrong_input_ends_with_two_and_names_the_option(runs, arguments, message, refused) -> None:
     assert message in refused("fit", *runs, *arguments)
+    assert "at least 3 different mixtures, got 2 with 2" in refused("fit", *runs[:2])
 
 
 def test_a_table_of_any_framework_is_fitted(tmp_path: Path, printed: Runs, refused: Runs, runs: list[str]) -> None:
@@ -111,12 +108,6 @@ def test_a_table_of_any_framework_is_fitted(tmp_path: Path, printed: Runs, refus
         document = json.loads(printed("fit", *options, "--json"))
         assert document["weights"]["a"] == pytest.approx(0.3, abs=0.02)
     assert "folders of runs, or one" in refused("fit", tmp_path / "runs.csv", runs[0])
-
-
-def test_too_few_runs_are_told(runs: list[str], tmp_path: Path, refused: Runs) -> None:
-    assert "at least 3 different mixtures, got 2 with 2" in refused("fit", *runs[:2])
-    assert "is not the folder of a run" in refused("fit", tmp_path)
-    assert "runs" in refused("fit")
 
 
 def test_runs_that_declared_a_metric_are_fitted_by_it(

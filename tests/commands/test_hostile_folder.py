@@ -20,12 +20,13 @@ from mixer.checkpoint.checkpoint_files import find_problem
 from mixer.ledger.ledger import Ledger
 from mixer.tools.analysis.explanation import explain
 from mixer.tools.analysis.fit.recipes import check_recipes
-from mixer.tools.analysis.fit.runs import Run
+from mixer.tools.analysis.fit.runs import FittedRun
 from mixer.tools.cli import main
 from mixer.tools.cli.watch import place_of
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from mixer.tools.report import write_report
 from tests.fixtures.runs import NUM_STEPS, SAVED_STEP, make_trainer
+from tests.mixer.tools.report.ledgers import write_run
 from tests.refusals import refused
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.0"
@@ -176,12 +177,12 @@ def _ends() -> Iterator[None]:
 PUT: dict[str, Callable[[Path], None]] = {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero")}
 READERS: dict[str, Callable[[Path, Path], Any]] = {
     "report": lambda run, out: write_report([run], out / "report.html"),
-    "compare": lambda run, out: summarise(run),
+    "compare": lambda run, out: Run(run).as_data(),
     "explain": lambda run, out: explain(run, SAVED_STEP),
-    "watch": lambda run, out: place_of(run),
+    "watch": lambda run, out: place_of(Run(run)),
     "ledger": lambda run, out: Ledger(run / "ledger").to_pandas(),
     "go on": lambda run, out: Ledger(run / "ledger").num_rows(),
-    "fit": lambda run, out: Run(run, "run", "samples"),
+    "fit": lambda run, out: FittedRun(run, "run", "samples"),
 }
 TABLES = ("clock", "decisions", "memories", "streams", "timings")
 FILES = ["ledger.json", "clock/tail-000007.arrow", *(f"{table}/part-000000.parquet" for table in TABLES)]
@@ -218,21 +219,9 @@ def test_a_pipe_in_a_checkpoint_is_never_read(name: str, run: Path) -> None:
 @pytest.fixture
 def named(tmp_path: Path) -> Path:
     """The folder of a run whose ledger has awful names, as no trainer would write it."""
-    run = tmp_path / "named"
-    ledger = Ledger(run / "ledger", is_writer=True)
-    ledger.begin(None, {"streams": AWFUL, "run": {"mixing": "\x1b[31m[bold]evil[/bold]"}})
-    ones, n = np.ones(len(AWFUL)), np.ones(len(AWFUL), dtype=np.int64)
-    shares = ("weight", "loss", "coverage", "epoch", "policy_weight", "loss_weight", "owed")
-    numbers = ("count", "items", "tokens", "seen", "unique", "staleness", "undelivered", "skipped")
-    columns: dict[str, Any] = {**dict.fromkeys(shares, ones), **dict.fromkeys(numbers, n), "active": n.astype(bool)}
-    rates = ("epoch", "progress", "learning_rate", "learning_rate_factor", "loss", "gradient_norm")
-    for step in (1, 2, 3):
-        ledger.record_streams(step, tuple(AWFUL), columns)
-        clock = dict.fromkeys(("samples", "tokens", "batch_size", "total"), step)
-        ledger.record_clock(step=step, **clock, **dict.fromkeys(rates, 0.5))
-        ledger.record_evaluation(step, dict.fromkeys(AWFUL, 0.5))
-        ledger.record_memory(step, AWFUL[0], dict.fromkeys(AWFUL, 1))
-    ledger.finish()
+    write_run(run := tmp_path / "named", tuple(AWFUL), num_steps=3, measure_every=1)
+    note = run / "ledger" / "ledger.json"
+    note.write_text(json.dumps({"format": 1, "run": {"mixing": "\x1b[31m[bold]evil[/bold]"}}))
     return run
 
 

@@ -12,7 +12,7 @@ from mixer import MixingTrainer
 from mixer.tools.analysis.fit import Constraints, fit_mixture
 from mixer.tools.analysis.search.search_plan import NEAR, PRIOR, Headroom, ShortRun, first_runs, to_check
 from mixer.tools.cli.entry import main
-from tests.commands.recipes import NO_EVALUATION, Runs, write_recipe
+from tests.commands.recipes import NO_EVALUATION, write_recipe
 
 TRAINING = {**NO_EVALUATION, "max_steps": 40, "learning_rate": 0.03, "warmup_steps": 4}
 
@@ -141,55 +141,44 @@ SWARM = ["--to", "swarm", "--propose"]
 BOUNDED = {"class_path": "Objective", "init_args": {"targets": ["cpp"], "bounds": {"python": 1.1}}}
 
 
+SHARES = {"python": 0.25, "cpp": 0.75}
+BY_TOKENS = {"class_path": "Fixed", "init_args": {"weights": [1, 3], "unit": "tokens"}}
+
+
 @pytest.mark.parametrize(
-    ("command", "objective", "words", "said"),
+    ("command", "fields", "words", "said"),
     [
-        ("headroom", None, ["--share", "0.1"], "objective: A search needs an objective"),
-        ("headroom", ["cpp"], ["--share", "2"], "--share must be in [0.01, 1.0]"),
-        ("headroom", ["java"], ["--share", "0.1"], "['java'] are none of"),
-        ("headroom", BOUNDED, ["--share", "0.1"], "--bounds python=LOSS"),
-        ("search", ["cpp"], [*SWARM, "0"], "--propose must be 1 or more"),
-        ("search", ["cpp"], ["--runs", "2"], "--runs must be 4 or more"),
-        ("search", ["cpp"], [*SWARM, "2", "--most", "2"], "most: python must be in [0.0, 1.0]"),
+        ("headroom", {"objective": None}, ["--share", "0.1"], "objective: A search needs an objective"),
+        ("headroom", {}, ["--share", "2"], "--share must be in [0.01, 1.0]"),
+        ("headroom", {"objective": ["java"]}, ["--share", "0.1"], "['java'] are none of"),
+        ("headroom", {"objective": BOUNDED}, ["--share", "0.1"], "--bounds python=LOSS"),
+        ("search", {}, [*SWARM, "0"], "--propose must be 1 or more"),
+        ("search", {}, ["--runs", "2"], "--runs must be 4 or more"),
+        ("search", {}, [*SWARM, "2", "--most", "2"], "most: python must be in [0.0, 1.0]"),
+        ("search", {"mixing": {"python": 1, "cpp": 0}}, [*SWARM, "1"], "two or more streams"),
+        ("search", {"mixing": BY_TOKENS}, [*SWARM, "1", "--passes", "4"], "--passes"),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_run(command, objective, words, said, tmp_path, refused) -> None:
-    assert said in refused(command, write_recipe(tmp_path, TRAINING, mixing=None, objective=objective), *words)
-
-
-def test_where_runs_are_of_the_fewest_steps_streams_keep_as_large_a_share(tmp_path: Path, printed: Runs) -> None:
-    recipe = write_recipe(tmp_path, TRAINING, mixing=None, objective=["cpp"])  # 40 steps: 10 of them are a quarter
-    words = ["search", recipe, "--share", "0.05", "--propose", "1", "--to", tmp_path / "swarm", "--json"]
-    (path,) = json.loads(printed(*words))["recipes"]
-    streams = yaml.safe_load(Path(path).read_text())["streams"].values()
-    assert [stream["rows_share"] for stream in streams] == [0.25, 0.25]
+def test_what_cannot_be_is_refused_before_a_run(command, fields, words, said, tmp_path, refused) -> None:
+    recipe = write_recipe(tmp_path, TRAINING, **{"mixing": None, "objective": ["cpp"], **fields})
+    assert said in refused(command, recipe, *words)
 
 
 @pytest.mark.parametrize(
     ("mixing", "expected"),
     [
-        ({"python": 1, "cpp": 3}, {"python": 0.25, "cpp": 0.75}),
+        ({"python": 1, "cpp": 3}, SHARES),
         ("Proportional", {"python": 0.6, "cpp": 0.4}),  # 60 and 40 rows
-        (
-            {"class_path": "Fixed", "init_args": {"weights": [1, 3], "unit": "tokens"}},
-            {"class_path": "mixer.Fixed", "init_args": {"weights": {"python": 0.25, "cpp": 0.75}, "unit": "tokens"}},
-        ),
+        (BY_TOKENS, {"class_path": "mixer.Fixed", "init_args": {"weights": SHARES, "unit": "tokens"}}),
     ],
 )
-def test_own_weights_are_those_that_the_recipe_starts_with(mixing, expected, tmp_path, printed) -> None:
+def test_a_run_has_the_weights_that_the_recipe_starts_with_and_a_part_of_the_rows(
+    mixing, expected, tmp_path, printed
+) -> None:
     recipe = write_recipe(tmp_path, TRAINING, mixing=mixing, objective=["cpp"])
-    shown = printed("search", recipe, "--propose", "1", "--to", tmp_path / "swarm")
+    # Of 40 steps 10 are the fewest, and a quarter.
+    shown = printed("search", recipe, "--share", "0.05", "--propose", "1", "--to", tmp_path / "swarm")
     (path,) = [line.removeprefix("mixer train ") for line in shown.splitlines() if line.startswith("mixer train ")]
-    assert yaml.safe_load(Path(path).read_text())["mixing"] == expected
-
-
-@pytest.mark.parametrize(
-    ("mixing", "said"),
-    [
-        ({"python": 1, "cpp": 0}, "two or more streams"),
-        ({"class_path": "Fixed", "init_args": {"weights": [1, 3], "unit": "tokens"}}, "--passes"),
-    ],
-)
-def test_weights_that_a_search_cannot_start_with_are_refused(mixing, said, tmp_path, refused) -> None:
-    recipe = write_recipe(tmp_path, TRAINING, mixing=mixing, objective=["cpp"])
-    assert said in refused("search", recipe, "--passes", "4", *SWARM, "1")
+    proposed = yaml.safe_load(Path(path).read_text())
+    assert proposed["mixing"] == expected
+    assert [stream["rows_share"] for stream in proposed["streams"].values()] == [0.25, 0.25]

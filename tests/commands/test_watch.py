@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mixer.tools.cli.watch import place_of
+from mixer.tools.records.run import Run
 from tests.mixer.ledger.writing import begin, write
 
 
@@ -31,7 +32,7 @@ def test_it_shows_the_newest_run_once(tmp_path: Path, printed: Callable[..., str
     assert (told["state"], told["clock"]["gradient_norm"], told["eval_loss"]["last"]) == ("running", 0.5, 2.0)
     assert [stream["share"] for stream in told["streams"]] == pytest.approx([1 / 3, 2 / 3])
     ledger.end("stopped", "SIGTERM")
-    assert (place_of(tmp_path / "02-second")["state"], place_of(tmp_path / "02-second")["reason"]) == (
+    assert (place_of(Run(tmp_path / "02-second"))["state"], place_of(Run(tmp_path / "02-second"))["reason"]) == (
         "stopped",
         "SIGTERM",
     )
@@ -46,11 +47,11 @@ def test_the_time_left_is_by_that_since_the_run_began_or_resumed(tmp_path: Path)
     ledger.flush()
     written_at("ledger.json", 1e9)
     written_at("clock/*", 1e9 + 100)
-    assert place_of(tmp_path)["seconds_left"] == pytest.approx(300.0)  # whatever was done in it, not only training
+    assert place_of(Run(tmp_path))["seconds_left"] == pytest.approx(300.0)  # whatever was done in it, not only training
     ledger.begin(50, {"policy": "Uniform"})
     write(ledger, range(51, 101), 2)
     ledger.flush()
     written_at("clock/part-*", 2e9 - 10)
     written_at("ledger.json", 2e9)
     written_at("clock/tail-*", 2e9 + 50)
-    assert place_of(tmp_path)["seconds_left"] == pytest.approx(100.0)  # a step a second since it goes on
+    assert place_of(Run(tmp_path))["seconds_left"] == pytest.approx(100.0)  # a step a second since it goes on

@@ -10,7 +10,7 @@ import pandas as pd
 from mixer.ledger.decisions import Level, levels_in
 from mixer.mixture.weights import mean_tokens
 from mixer.tools.console import Result
-from mixer.tools.records.recorded_run import RecordedRun
+from mixer.tools.records.run import Run
 from mixer.tools.report.last_change import last_change
 from mixer.utils.arrays import FloatArray
 from mixer.utils.text import unit_beside
@@ -45,26 +45,26 @@ class Explanation(Result):
         notes: Sentences: the first on the decision, then on all else that moved weights or counts.
     """
 
-    def __init__(self, run: RecordedRun, row: int):
-        step = int(run.steps[row])
+    def __init__(self, run: Run, row: int):
+        step = int(run.row_clock["step"][row])
         self.decided_at, rows = run.decision_before(step)
         decided_at = self.decided_at
         self.levels = [] if decided_at is None else levels_in(rows, run.names_after(decided_at))
         self.is_decided = bool(self.levels) and _rules(self.levels[-1], run, row)
         self.run = run.folder
         self.step = step
-        self.progress = float(run.clock["progress"][row - 1]) if row else 0.0
+        self.progress = float(run.row_clock["progress"][row - 1]) if row else 0.0
         self.policy = f"{run.policy_name or 'unknown'}{unit_beside(run.description.get('mixing'))}"
         self.observed = _observed(run, row)
-        self.evaluated_at = max((at for at in run.evaluations if at < step - 1), default=None)
+        self.evaluated_at = max(_evaluated_before(run, step - 1), default=None)
         self.objective = "" if run.objective is None else run.objective.in_words
-        self.objective_value = float("nan") if self.evaluated_at is None else run.objective_at(self.evaluated_at)
+        self.objective_value = math.nan if self.evaluated_at is None else run.until(self.evaluated_at).objective_value()
         self.measured_at = _measured_before(run, step)
         self.weights = _weights(run, row, self._row_before(run, row))
         ruling = self.levels if self.is_decided else []
         self.sentence = last_change(self.weights, ruling, run.unit, self.objective)
         self.counts = _counts(run, row)
-        self.total = int(run.clock["total"][row])
+        self.total = int(run.row_clock["total"][row])
         self.size = _size(run, row)
         self.notes = [
             _on_decision(run, row, decided_at if self.levels else None, self.is_decided),
@@ -96,11 +96,11 @@ class Explanation(Result):
         rows = {name: vars(self)[name].reset_index(names="stream") for name in ("observed", "weights", "counts")}
         return {**vars(self), "levels": levels, **rows}
 
-    def _row_before(self, run: RecordedRun, row: int) -> int | None:
+    def _row_before(self, run: Run, row: int) -> int | None:
         """Finds the last row with the weights before the decision; without one, before the step."""
         if not self.is_decided or self.decided_at is None:
             return row - 1 if row else None
-        return run.row_of(self.decided_at) if self.decided_at >= run.steps[0] else None
+        return run.row_of(self.decided_at) if self.decided_at >= run.row_clock["step"][0] else None
 
 
 def explain(run: str | Path, step: int) -> Explanation:
@@ -119,12 +119,12 @@ def explain(run: str | Path, step: int) -> Explanation:
     Example:
         >>> explain("runs/demo/adaptive", 120).weights  # doctest: +SKIP
     """
-    recorded = RecordedRun(run)
+    recorded = Run(run)
     return Explanation(recorded, recorded.row_of(step))
 
 
-def _size(run: RecordedRun, row: int) -> dict[str, Any]:
-    described, clock = run.description.get("batch_size"), run.clock
+def _size(run: Run, row: int) -> dict[str, Any]:
+    described, clock = run.description.get("batch_size"), run.row_clock
     return {
         "schedule": described.get("class_path", "unknown") if isinstance(described, dict) else "unknown",
         "before": int(clock["batch_size"][row - 1]) if row else None,
@@ -134,16 +134,16 @@ def _size(run: RecordedRun, row: int) -> dict[str, Any]:
     }
 
 
-def _rules(level: Level, run: RecordedRun, row: int) -> bool:
+def _rules(level: Level, run: Run, row: int) -> bool:
     """Whether the step had the weights of a decision, and not others that were set by hand."""
     decided = pd.Series(level.decision.weights / np.sum(level.decision.weights), index=list(level.names))
-    recorded = run.streams["policy_weight"][row]
-    return np.allclose(decided.reindex(list(run.names)), recorded, rtol=0.0, atol=_TOLERANCE, equal_nan=True)
+    recorded = run.arrays["policy_weight"][row]
+    return np.allclose(decided.reindex(list(run.streams)), recorded, rtol=0.0, atol=_TOLERANCE, equal_nan=True)
 
 
-def _on_interval(run: RecordedRun, row: int) -> str:
+def _on_interval(run: Run, row: int) -> str:
     """Says what stands for a step in a ledger whose rows cover several."""
-    first, last = (int(run.steps[row - 1]) if row else 0) + 1, int(run.steps[row])
+    first, last = (int(run.row_clock["step"][row - 1]) if row else 0) + 1, int(run.row_clock["step"][row])
     return (
         f"A row of this ledger covers up to {run.interval_steps} steps: shares are means and counts sums over the "
         f"steps {first:,} to {last:,}, and only the last decision of each row is kept. Runs with "
@@ -151,11 +151,11 @@ def _on_interval(run: RecordedRun, row: int) -> str:
     )
 
 
-def _on_decision(run: RecordedRun, row: int, decided_at: int | None, is_decided: bool) -> str:
-    step, policy = int(run.steps[row]), run.policy_name or "the policy"
+def _on_decision(run: Run, row: int, decided_at: int | None, is_decided: bool) -> str:
+    step, policy = int(run.row_clock["step"][row]), run.policy_name or "the policy"
     if decided_at is None:
-        weights = run.streams["policy_weight"][: row + 1]
-        if run.steps[0] == 1 and run.has_same_streams and (weights == weights[0]).all():
+        weights = run.arrays["policy_weight"][: row + 1]
+        if run.row_clock["step"][0] == 1 and run.has_same_streams and (weights == weights[0]).all():
             return f"No decision is recorded: {policy} has kept the weights that it began the run with."
         return f"No decision of {policy} is recorded for this step: the table `decisions` of the ledger has none."
     when = f"after step {decided_at}" if decided_at else "before the first step"
@@ -168,12 +168,12 @@ def _on_decision(run: RecordedRun, row: int, decided_at: int | None, is_decided:
     return f"The policy decided these weights {when}{kept}."
 
 
-def _on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
+def _on_weights(run: Run, row: int, weights: pd.DataFrame) -> list[str]:
     """Says what moved the weights between the decision and the shares."""
     decided, lengths, shares = (weights[name].to_numpy() for name in ("policy_weight", _of_a_sample(run), "weight"))
     active = weights["active"].to_numpy(dtype=bool)
     notes = []
-    if (staleness := int(run.streams["staleness"][row].max())) > 0:
+    if (staleness := int(run.arrays["staleness"][row].max())) > 0:
         notes.append(f"The policy had not seen the last {staleness} steps when it decided.")
     if not np.isnan(lengths).any():
         unit = run.unit
@@ -192,7 +192,7 @@ def _on_weights(run: RecordedRun, row: int, weights: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _on_counts(run: RecordedRun, counts: pd.DataFrame) -> list[str]:
+def _on_counts(run: Run, counts: pd.DataFrame) -> list[str]:
     """Says why counts are not the owed samples, rounded."""
     if counts[["left", "carried"]].isna().any(axis=None):
         return ["The ledger does not hold how many samples each stream was owed before and after this step."]
@@ -203,29 +203,34 @@ def _on_counts(run: RecordedRun, counts: pd.DataFrame) -> list[str]:
     return []
 
 
-def _observed(run: RecordedRun, row: int) -> pd.DataFrame:
+def _observed(run: Run, row: int) -> pd.DataFrame:
     """Observations of the step before: count, tokens, seen, loss, the last evaluation, gradients."""
     if not row:
-        return pd.DataFrame(index=list(run.names))
-    streams, step = run.streams, int(run.steps[row - 1])
+        return pd.DataFrame(index=list(run.streams))
+    streams, step = run.arrays, int(run.row_clock["step"][row - 1])
     shown = ("tokens", "labels") if run.unit == "labels" else ("tokens",)
     columns: dict[str, Any] = {name: streams[name][row - 1] for name in ("count", *shown, "seen", "loss")}
-    evaluated = {name: loss for at in sorted(run.evaluations) if at < step for name, loss in run.evaluations[at]}
-    columns["evaluation"] = [evaluated.get(name, np.nan) for name in run.names]
+    evaluated = run.until(step - 1).losses()
+    columns["evaluation"] = [evaluated.get(name, np.nan) for name in run.streams]
     if (at := _measured_before(run, step + 1)) is not None:
-        measured = run.gradients[at]
+        measured = run.measurements[at]
         columns["norm"] = np.sqrt(np.diagonal(measured.gram))
         columns |= {"squared_norm": measured.squared_norm, "variance": measured.variance}
-    return pd.DataFrame(columns, index=list(run.names))
+    return pd.DataFrame(columns, index=list(run.streams))
 
 
-def _measured_before(run: RecordedRun, step: int) -> int | None:
-    return max((at for at in run.gradients if at < step), default=None)
+def _evaluated_before(run: Run, step: int) -> list[int]:
+    """Numbers of steps before those evaluations that came before a step."""
+    return [at for rows in run.evaluations.values() for at in rows["step"].tolist() if at < step]
 
 
-def _weights(run: RecordedRun, row: int, before: int | None) -> pd.DataFrame:
+def _measured_before(run: Run, step: int) -> int | None:
+    return max((at for at in run.measurements if at < step), default=None)
+
+
+def _weights(run: Run, row: int, before: int | None) -> pd.DataFrame:
     """From the decided weights to the shares of the samples."""
-    streams = run.streams
+    streams = run.arrays
     return pd.DataFrame(
         {
             "before": np.nan if before is None else streams["policy_weight"][before],
@@ -235,27 +240,27 @@ def _weights(run: RecordedRun, row: int, before: int | None) -> pd.DataFrame:
             "weight": streams["weight"][row],
             "loss_weight": streams["loss_weight"][row],
         },
-        index=list(run.names),
+        index=list(run.streams),
     )
 
 
-def _of_a_sample(run: RecordedRun) -> str:
+def _of_a_sample(run: Run) -> str:
     return "labels_per_sample" if run.unit == "labels" else "tokens_per_sample"
 
 
-def _lengths(run: RecordedRun, row: int) -> FloatArray | float:
+def _lengths(run: Run, row: int) -> FloatArray | float:
     """`[num_streams]`: tokens (or labels) per sample by which shares became shares of samples; NaN without."""
     if not row or run.unit == "samples":
         return np.nan
-    lengths = mean_tokens(run.streams["seen"][row - 1], run.so_far(run.unit)[row - 1])
+    lengths = mean_tokens(run.arrays["seen"][row - 1], run.arrays[run.unit][:row].sum(axis=0))
     return np.nan if lengths is None else lengths
 
 
-def _counts(run: RecordedRun, row: int) -> pd.DataFrame:
+def _counts(run: Run, row: int) -> pd.DataFrame:
     """From the shares to the counts."""
-    streams, total = run.streams, int(run.clock["total"][row])
-    before = np.full(len(run.names), 0.0 if run.steps[row] == 1 else np.nan)
+    streams, total = run.arrays, int(run.row_clock["total"][row])
+    before = np.full(len(run.streams), 0.0 if run.row_clock["step"][row] == 1 else np.nan)
     carried = streams["owed"][row - 1] if row else before
     asked = streams["weight"][row] * total
     columns = {"asked": asked, "carried": carried, "owed": carried + asked, "count": streams["count"][row]}
-    return pd.DataFrame({**columns, "left": streams["owed"][row]}, index=list(run.names))
+    return pd.DataFrame({**columns, "left": streams["owed"][row]}, index=list(run.streams))

@@ -1,20 +1,19 @@
 """`mixer card RUN`: what a model was trained on."""
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 from mixer.ledger.card import as_markdown, mixture_card
-from mixer.tools.cli.command import Command, add_json
+from mixer.tools.cli.command import Command, add_json, parser_of_run
 from mixer.tools.console import print_json
 from mixer.utils.text import print_lines
 
 
 def card() -> Command:
     """Write the card of a run's mixture."""
-    parser = ArgumentParser(
-        description="Writes what a run was trained on, as Markdown: sources, shares, passes, tokens, the mixture over "
+    parser = parser_of_run(
+        "Writes what a run was trained on, as Markdown: sources, shares, passes, tokens, the mixture over "
         "time, policy and seeds. The model card that the trainer writes has the same section."
     )
-    parser.add_argument("run", type=str, help="Output folder of a run.")
     add_json(parser)
     return Command(parser, _card, example="mixer card runs/demo/uniform")
 

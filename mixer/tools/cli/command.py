@@ -74,6 +74,20 @@ class Command:
             self.parser.epilog = f"{_EXAMPLE}{self.example}"
 
 
+def parser_of_run(description: str, text: str = "Output folder of a run.") -> ArgumentParser:
+    """Makes the parser of a command whose first argument is a run."""
+    parser = ArgumentParser(description=description)
+    parser.add_argument("run", type=str, help=text)
+    return parser
+
+
+def parser_of_runs(description: str) -> ArgumentParser:
+    """Makes the parser of a command whose arguments are runs."""
+    parser = ArgumentParser(description=description)
+    parser.add_argument("runs", nargs="+", type=str, help="Output folders of runs.")
+    return parser
+
+
 def add_json(parser: ArgumentParser) -> None:
     """Adds the option `--json` to a command's parser."""
     parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")
@@ -113,7 +127,7 @@ def recipe_command(
                 config[name], config.training[name] = config.training[name], None
         from mixer.tools.recipe.stream_checks import in_words_of_recipes  # transformers: not every command has a recipe
 
-        with in_words_of_recipes([one.name for one in fields(recipe_class)]):
+        with in_words_of_recipes([field.name for field in fields(recipe_class)]):
             return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:

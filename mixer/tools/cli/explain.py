@@ -1,28 +1,27 @@
 """`mixer explain RUN --step N`: why a step had its weights, counts and batch size."""
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 from mixer.tools.analysis.explanation import explain as explain_step
-from mixer.tools.cli.command import Command, add_json
+from mixer.tools.cli.command import Command, add_json, parser_of_run
 from mixer.tools.console import print_json
-from mixer.tools.records.recorded_run import RecordedRun
+from mixer.tools.records.run import Run
 from mixer.utils.text import print_lines
 
 
 def explain() -> Command:
     """Explain the mixture of a step."""
-    parser = ArgumentParser(
-        description="Says by the run's ledger which share of a step changed most, why, and what moved it. --json has "
+    parser = parser_of_run(
+        "Says by the run's ledger which share of a step changed most, why, and what moved it. --json has "
         "all else: the losses of the step before, the terms of the policy's decision, the changes that wrappers made, "
         "the active streams, how counts came of shares, and the batch size."
     )
-    parser.add_argument("run", type=str, help="Output folder of a run.")
     parser.add_argument("--step", type=int, metavar="N", help="Number of the step, from 1.")
     add_json(parser)
 
     def run(config: Namespace) -> None:
         if config.step is None:
-            held = RecordedRun(config.run).held_steps
+            held = Run(config.run).held_steps
             raise ValueError(f"give --step N: the ledger of {config.run} holds the steps {held}.")
         explanation = explain_step(config.run, config.step)
         if config.json:

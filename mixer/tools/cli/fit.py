@@ -1,5 +1,6 @@
 """The command `mixer fit RUN ...`."""
 
+from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_json
 
 _OF_TABLES: dict[str, dict[str, Any]] = {
-    "--shares": {"metavar": "PATTERN", "help": "Columns of shares; * is the source's name. Default: share/*."},
+    "--shares": {
+        "type": str,
+        "metavar": "PATTERN",
+        "help": "Columns of shares; * is the source's name. Default: share/*.",
+    },
     "--losses": {"metavar": "PATTERN", "help": "Columns of losses in a table. Default: loss/*."},
     "--size": {"metavar": "COLUMN", "help": "Column of the model's size: smaller ones inform, the largest decides."},
     "--greater_is_better": {"action": "store_true", "help": "The table has metrics of which more is better."},
@@ -47,8 +52,10 @@ def fit() -> Command:
         "What to minimise: losses of streams or other evaluation sets. Default: what the runs declared, or average."
     )
     add("--objective", type=str, metavar="average|worst|NAME=weight,...", help=objective)
-    for option, arguments in {**OPTIONS, **_OF_TABLES, **_OF_FOLDERS}.items():
-        add(option, **arguments if "action" in arguments else {"type": str, **arguments})
+    for option, arguments in OPTIONS.items():
+        add(option, **{"type": str, **arguments})
+    for option, arguments in {**_OF_TABLES, **_OF_FOLDERS}.items():
+        add(option, default=SUPPRESS, **arguments)
     add("--unit", choices=UNITS, default="samples", help="Unit of the shares.")
     add("--output", type=str, metavar="PATH", help="Where to write the mixture (JSON).")
     add_json(parser)
@@ -68,7 +75,7 @@ def _run(config: Namespace) -> None:
             config.objective or "average",
             **{name: getattr(recorded, name) for name in ("streams", "runs", "loss_names", "sizes")},
             constraints=constraints,
-            greater_is_better=config.greater_is_better,
+            **_given(config, "greater_is_better"),
         )
     mixing = mixing_of(fitted.weights, config.unit)
     if config.output is not None:
@@ -94,8 +101,17 @@ def _recorded(config: Namespace) -> RunTable | RecordedRuns:
     if is_table and (others or first.suffix.lower() not in SUFFIXES):
         raise InvalidValueError(option="runs", expected=f"folders of runs, or one {' or '.join(SUFFIXES)}", found=paths)
     kind, unread = ("folders of runs", _OF_FOLDERS) if is_table else ("tables", _OF_TABLES)
-    if given := [option for option in unread if config[option[2:].replace("-", "_")]]:
+    if given := [option for option in unread if _name(option) in config]:
         raise InvalidValueError.about(", ".join(given), f"is for {kind} only, and runs names none.")
     if is_table:
-        return RunTable(first, config.shares or "share/*", config.losses or "loss/*", config.size)
-    return RecordedRuns(paths, config.unit, config.allow_different_budgets, config.allow_different_recipes)
+        return RunTable(first, **_given(config, "shares", "losses", "size"))
+    return RecordedRuns(paths, config.unit, **_given(config, *map(_name, _OF_FOLDERS)))
+
+
+def _name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _given(config: Namespace, *names: str) -> dict[str, Any]:
+    """Picks the options that were given: the others have the defaults of the class that reads the runs."""
+    return {name: config[name] for name in names if name in config}

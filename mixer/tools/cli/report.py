@@ -1,18 +1,18 @@
 """The command `mixer report RUN ...`: a page about runs."""
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
-from mixer.tools.cli.command import Command, add_json
+from mixer.tools.cli.command import Command, add_json, parser_of_runs
 from mixer.tools.console import print_json
 from mixer.utils.text import print_lines
 
 
 def report() -> Command:
     """Write a page with plots of runs."""
-    parser = ArgumentParser(description="Writes one page on finished or running runs: findings, tables and plots.")
-    add = parser.add_argument
-    add("runs", nargs="+", type=str, help="Output folders of runs.")
-    add("--output", type=str, metavar="PATH", help="Path of the page. Default: report.html of the first.")
+    parser = parser_of_runs("Writes one page on finished or running runs: findings, tables and plots.")
+    parser.add_argument(
+        "--output", type=str, metavar="PATH", help="Path of the page. Default: report.html of the first."
+    )
     add_json(parser)
     example = "mixer report runs/demo/adaptive runs/demo/uniform"
     return Command(parser, _report, example=example)

@@ -6,9 +6,9 @@ import multiprocessing
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,23 +43,15 @@ from mixer.utils.quiet import without_warnings
 from mixer.utils.ranges import check_range
 
 _LEAST_STEPS = 10
+_SHARE = "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often."
+_WORTH = "Stop where the best further run is expected to improve the objective by less than this."
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "--share": {
-        "type": float,
-        "default": 0.1,
-        "metavar": "SHARE",
-        "help": "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often.",
-    },
+    "--share": {"type": float, "default": 0.1, "metavar": "SHARE", "help": _SHARE},
     "--parallel": {"type": int, "default": 1, "metavar": "NUMBER", "help": "Runs at the same time, in processes."},
     **{option: {"type": str, **arguments} for option, arguments in OPTIONS.items()},
     "--runs": {"type": int, "default": 24, "metavar": "NUMBER", "help": "Runs at most, the two that check apart."},
     "--at_once": {"type": int, "default": 4, "metavar": "NUMBER", "help": "Runs between one fit and the next."},
-    "--worth": {
-        "type": float,
-        "default": 0.001,
-        "metavar": "SHARE",
-        "help": "Stop where the best further run is expected to improve the objective by less than this.",
-    },
+    "--worth": {"type": float, "default": 0.001, "metavar": "SHARE", "help": _WORTH},
     "--propose": {"type": int, "metavar": "NUMBER", "help": "Write recipes of so many runs in place of running them."},
     "--to": {"type": str, "metavar": "DIR", "help": "Where --propose writes them, a folder each."},
     "--results": {"type": str, "metavar": "DIR", "help": "Folder of finished runs of proposed recipes, to fit."},
@@ -183,13 +175,8 @@ class _Search:
         values = [sign * value for _, value in self.done]
         before = sign * objective_of(self._folder_of(self.done[0][0]), is_start=True)
         self.verdict = Headroom.of(values, values[-2], values[-1], before)
-        return self._document() | {
-            "gain": self.verdict.gain,
-            "noise": self.verdict.noise,
-            "is_clear": self.verdict.is_clear,
-            "is_too_short": self.verdict.is_too_short,
-            "weights": dict(best.weights),
-        }
+        said = {name: getattr(self.verdict, name) for name in ("gain", "noise", "is_clear", "is_too_short")}
+        return {**self._document(), **said, "weights": dict(best.weights)}
 
     def _found(self, at_most: int) -> Mapping[str, float]:
         """Goes on with runs until none is worth its cost, and gives the weights to check."""
@@ -259,8 +246,8 @@ class _Search:
             screen.print(sentence, markup=False, highlight=False)
         if self.verdict.is_clear:
             path = self._folder_of(self.done[-1][0]) / RECIPE_FILE
-            told = how_to_train(self._mixing(document["weights"]))
-            print(f"Its short run, with the weights filled in, is {path}.\n{told}")  # noqa: T201
+            command = how_to_train(self._mixing(document["weights"]))
+            print(f"Its short run, with the weights filled in, is {path}.\n{command}")  # noqa: T201
 
     def _mixing(self, weights: Mapping[str, float]) -> dict[str, Any]:
         """Gives the option `mixing` with these weights, in the unit of the recipe's policy."""
@@ -299,27 +286,18 @@ class _Search:
     def _train(self, runs: Sequence[ShortRun], at_most: int) -> None:
         """Trains runs that are not finished; says which, and after the first one how long all will take."""
         texts, start = [self._yaml(run, self._folder_of(run)) for run in runs], len(self.done)
-        with _map(self.options.parallel) as mapped:
-            began, numbers = time.perf_counter(), range(start + 1, start + 1 + len(runs))
-            trained = mapped(_trained, texts, [number > 1 for number in numbers])
+        began, numbers = time.perf_counter(), range(start + 1, start + 1 + len(runs))
+        count, spawn = self.options.parallel, multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(count, spawn) if count > 1 else nullcontext() as pool:
+            trained = (map if pool is None else pool.map)(_trained, texts, [number > 1 for number in numbers])
             for number, run, _ in zip(numbers, runs, trained, strict=True):
                 value = objective_of(self._folder_of(run))
                 self.done.append((run, value))
                 _say(f"run {number} of {at_most}: {run.name}, objective {value:.4f}")
                 if number == 1:
                     seconds = time.perf_counter() - began
-                    seconds *= (at_most + 2) / self.options.parallel
+                    seconds *= (at_most + 2) / count
                     _say(f"All {at_most + 2} take about {seconds:.0f} s at this rate.")
-
-
-@contextmanager
-def _map(parallel: int) -> Iterator[Any]:
-    """Gives a `map` in this process or in several."""
-    if parallel == 1:
-        yield map
-        return
-    with ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn")) as pool:
-        yield pool.map
 
 
 def _parser(trainer: str | None) -> ArgumentParser:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
-from mixer.tools.cli.command import Command, add_json
+from mixer.tools.cli.command import Command, add_json, parser_of_run
 from mixer.tools.console import print_json, show, table_of
 from mixer.tools.records.exposure import Exposure
 from mixer.utils.text import print_lines
@@ -18,12 +18,11 @@ _MOST_SHOWN = 200  # lines of a table on a screen
 
 def seen() -> Command:
     """Tell which rows were trained on, and when."""
-    parser = ArgumentParser(
-        description="Tells in which steps rows were trained on, which rows never were, or which rows a step had, "
+    parser = parser_of_run(
+        "Tells in which steps rows were trained on, which rows never were, or which rows a step had, "
         "computed from the run's ledger. Rows are numbered from 0, as in the stream's data set."
     )
     add = parser.add_argument
-    add("run", type=str, help="Output folder of a run.")
     add("--stream", type=str, metavar="NAME", help="Stream of the rows. May be left out if there is only one.")
     add("--row", type=int, nargs="+", metavar="N", help="Rows to look up.")
     add("--never", action="store_true", help="List the rows that were never trained on.")

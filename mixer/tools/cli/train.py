@@ -18,7 +18,7 @@ from mixer.tools.cli.command import Command, build_recipe, recipe_command
 from mixer.tools.console import console, only_json, show
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.records.comparison import comparison
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
@@ -102,13 +102,8 @@ def check_free(folder: Path, resume: str | bool | None, goes_on: str) -> None:
     if found is None:
         return
     hint = f"Go on with it ({goes_on}), begin a new one in its place (--overwrite), or set another folder."
-    raise InvalidValueError(
-        f"training.output_dir: {folder} holds a run already, {found}. {hint}",
-        option="training.output_dir",
-        expected="a folder without a run",
-        found=found,
-        hint=hint,
-    )
+    text = f"The folder {folder} holds a run already, {found}. {hint}"
+    raise InvalidValueError.about("training.output_dir", text, found=found, hint=hint)
 
 
 def _run_in(folder: Path) -> str | None:
@@ -128,7 +123,7 @@ def show_result(trainer: MixingTrainer, is_json: bool) -> None:
     """
     if trainer.is_world_process_zero():
         folder = Path(str(trainer.args.output_dir))
-        result = summarise(folder)
+        result = Run(folder)
         content = {"output_dir": folder, **result.as_data()}
         show(lambda: content, lambda: comparison([result]), is_json)
 

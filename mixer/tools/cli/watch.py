@@ -2,44 +2,42 @@
 
 import math
 import time
-from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mixer.ledger.folder import last_written, newest_run, open_ledger, read_note
-from mixer.tools.cli.command import Command, add_json
+from mixer.ledger.folder import last_written, newest_run
+from mixer.tools.cli.command import Command, add_json, parser_of_run
 from mixer.tools.console import show
 from mixer.tools.records.comparison import comparison
-from mixer.tools.records.summary import RunSummary, summarise
+from mixer.tools.records.run import Run
 from mixer.utils.text import duration, short_number
 
 
 def watch() -> Command:
     """Show where a run is."""
-    parser = ArgumentParser(
-        description="Shows once where a run is: steps, time left, the last record, losses and streams. `watch -n 10 "
-        "mixer watch RUN` shows it every ten seconds; mixer report RUN makes a page of it, also while it trains."
+    parser = parser_of_run(
+        "Shows once where a run is: steps, time left, the last record, losses and streams. `watch -n 10 "
+        "mixer watch RUN` shows it every ten seconds; mixer report RUN makes a page of it, also while it trains.",
+        "Output folder of a run; of several in it, the newest is shown.",
     )
-    parser.add_argument("run", type=str, help="Output folder of a run; of several in it, the newest is shown.")
     add_json(parser)
     return Command(parser, _watch, example="mixer watch runs/demo/adaptive")
 
 
 def _watch(config: Namespace) -> None:
-    run = newest_run(config.run)
-    summary = summarise(run)
+    run = Run(newest_run(config.run))
     place = place_of(run)
-    show(lambda: {"run": run, **place, **summary.as_data()}, lambda: _view(place, summary), config.json)
+    show(lambda: {"run": run.folder, **place, **run.as_data()}, lambda: _view(place, run), config.json)
 
 
-def place_of(run: Path) -> dict[str, Any]:
+def place_of(run: Run) -> dict[str, Any]:
     """Reads where a run is.
 
     Args:
-        run: Its output folder.
+        run: The run.
 
     Returns:
         state (`"running"`, also after a kill, `"finished"` or `"stopped"`); reason (the signal or error that stopped
@@ -47,17 +45,17 @@ def place_of(run: Path) -> dict[str, Any]:
         (since its last record); clock (the newest row).
 
     Raises:
-        ValueError: If there is no such run, or no step of it yet.
+        ValueError: If it has no step yet.
     """
-    note, clock = read_note(run), open_ledger(run).clock()
+    note, clock = run.note, run.clock
     if clock.empty:  # the tables are written one after the other
-        raise ValueError(f"The ledger of {run} has no complete step yet: try again in a few seconds.")
-    ended, resumed, written = note.get("ended"), note.get("resumed_after"), last_written(run)
+        raise ValueError(f"The ledger of {run.folder} has no complete step yet: try again in a few seconds.")
+    ended, resumed, written = note.get("ended"), note.get("resumed_after"), last_written(run.folder)
     is_running = ended not in ("finished", "stopped")
     before = clock["progress"][clock["step"] <= (resumed if isinstance(resumed, int) else 0)].max()
     progress = float(clock["progress"].iloc[-1])
     done = progress - (0.0 if math.isnan(before) else float(before))
-    seconds = written - (run / "ledger" / "ledger.json").stat().st_mtime
+    seconds = written - (run.folder / "ledger" / "ledger.json").stat().st_mtime
     return {
         "state": "running" if is_running else ended,
         "reason": note.get("reason"),
@@ -67,15 +65,15 @@ def place_of(run: Path) -> dict[str, Any]:
     }
 
 
-def _view(place: dict[str, Any], summary: RunSummary) -> RenderableType:
+def _view(place: dict[str, Any], run: Run) -> RenderableType:
     clock, left = place["clock"], place["seconds_left"]
     reason = "" if place["reason"] is None else f" ({place['reason']})"
     lines = [
-        f"{summary.name}: {place['state']}{reason}, {summary.policy or 'unknown policy'}",
+        f"{run.name}: {place['state']}{reason}, {run.policy or 'unknown policy'}",
         f"{clock['progress']:.0%}, step {clock['step']:,.0f}, epoch {clock['epoch']:.2f}, "
         f"{short_number(clock['samples'])} samples" + ("" if left is None else f", {duration(left)} left"),
         f"loss {clock['loss']:.3f}, batch {clock['batch_size']:,.0f}, rate {clock['learning_rate']:.2e}, "
         f"gradient {clock['gradient_norm']:.3f}",
         f"last record {duration(place['seconds_silent'])} ago",
     ]
-    return Group(*map(Text, lines), comparison([summary]))
+    return Group(*map(Text, lines), comparison([run]))

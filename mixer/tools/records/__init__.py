@@ -1,1 +1,1 @@
-"""What several tools read off a run's records: its summary, its comparison with others, forks, rows seen."""
+"""What several tools read off a run's records: the run, its comparison with others, forks, rows seen."""

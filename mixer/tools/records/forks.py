@@ -78,8 +78,8 @@ def _base(path: Path, described: dict[Path, dict[str, Any]]) -> Path | None:
     if not _is_fork(run):
         return None
     parent = Path(run["parent"]).resolve()
-    same = [one for one in described if one.resolve() == parent]
-    forks = [one for one, own in described.items() if _is_fork(own) and Path(own["parent"]).resolve() == parent]
+    same = [other for other in described if other.resolve() == parent]
+    forks = [other for other, own in described.items() if _is_fork(own) and Path(own["parent"]).resolve() == parent]
     base = same[0] if same else forks[0]
     return None if base == path else base
 

@@ -1,13 +1,15 @@
 """What a report says first: which run is better, by how much and in which streams; of one run, what its mixture did."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from mixer.policies.objective import Objective
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import declared
 from mixer.tools.report.comparing import (
     compare,
     configurations,
@@ -19,7 +21,6 @@ from mixer.tools.report.comparing import (
 )
 from mixer.tools.report.judging import Measure, course_of, measure_of, shares_of
 from mixer.tools.report.reasons import WORSE, next_of_one, next_of_several, price, why
-from mixer.tools.report.run import Run, declared
 from mixer.utils.statistics import bound
 from mixer.utils.text import first_of, listed
 
@@ -58,44 +59,40 @@ def answer(runs: Sequence[Run]) -> Answer:
     bounds = [] if objective is None else [text for run in runs for text in _broken_bounds(run, objective)]
     if len(runs) == 1:
         risen = _risen(runs[0], objective)
-        own = [*_of_one(runs[0], objective, measure), *risen, *bounds]
+        course = _course(runs[0], objective, measure) if measure else [unknown(runs)]
+        own = [*course, *_mixed(runs[0], objective), *risen, *bounds]
         return Answer(own, has_price=bool(risen or bounds), commands=next_of_one(runs[0]))
     found = configurations(runs)
     by_stream = differences(found, objective) if len(found) > 1 else pd.DataFrame()
     best_first = ranked(found, measure)
-    names = list(dict.fromkeys(run.name for one in (*(one for one, _ in best_first), *found) for run in one.runs))
+    configs = (*(config for config, _ in best_first), *found)
+    names = list(dict.fromkeys(run.name for config in configs for run in config.runs))
     tables = compare(found, measure), by_stream, names
-    alike = unequal(found)
-    if measure is None:
-        unjudged = f"{unknown(runs)} Training losses depend on the mixture."
-        return Answer([unjudged, *alike, *bounds], *tables, bool(bounds))
-    said = [*verdict(best_first, measure), *alike]
-    if len(best_first) < 2:
-        return Answer([*said, *bounds], *tables, bool(bounds))
-    (best, of_best), (other, of_other), *_ = best_first
-    paid = price(best, other, by_stream, objective)
-    is_sure = abs(of_best.mean - of_other.mean) > bound(of_best, of_other)
-    commands = next_of_several(best, other, is_sure, paid.sets)
-    said += [why(best, other, by_stream), *paid.sentences, *bounds]
-    return Answer(said, *tables, paid.is_paid or bool(bounds), commands)
+    unjudged = f"{unknown(runs)} Training losses depend on the mixture."
+    said = [unjudged] if measure is None else verdict(best_first, measure)
+    said += unequal(found)
+    has_price, commands = bool(bounds), list[tuple[str, str]]()
+    if len(best_first) > 1:
+        (best, of_best), (other, of_other), *_ = best_first
+        paid = price(best, other, by_stream, objective)
+        is_sure = abs(of_best.mean - of_other.mean) > bound(of_best, of_other)
+        commands = next_of_several(best, other, is_sure, paid.sets)
+        said += [why(best, other, by_stream), *paid.sentences]
+        has_price |= paid.is_paid
+    return Answer([*said, *bounds], *tables, has_price, commands)
 
 
 def _risen(run: Run, objective: Objective | None) -> list[str]:
     """Names the sets without a target or a bound whose loss ended above that of the first evaluation."""
     judged = () if objective is None else objective.names
-    ends = {name: (float(rows["loss"].iloc[0]), float(rows["loss"].iloc[-1])) for name, rows in run.evaluations.items()}
+    first, last = run.losses(0), run.losses()
     texts = [
-        f"{name} ({first:.3f} → {last:.3f})"
-        for name, (first, last) in ends.items()
-        if name not in judged and last - first > WORSE * abs(first)
+        f"{name} ({first[name]:.3f} → {last[name]:.3f})"
+        for name in last
+        if name not in judged and last[name] - first[name] > WORSE * abs(first[name])
     ]
     begins = "The price: worse than at the first evaluation ended the loss of"
     return [f"{begins} {listed(first_of(texts, 8))}."] if texts else []
-
-
-def _of_one(run: Run, objective: Objective | None, measure: Measure | None) -> list[str]:
-    """Says what the mixture did for the objective, and how the samples were shared."""
-    return [*(_course(run, objective, measure) if measure else [unknown([run])]), *_mixed(run, objective)]
 
 
 def _course(run: Run, objective: Objective | None, measure: Measure) -> list[str]:
@@ -117,7 +114,9 @@ def _course(run: Run, objective: Objective | None, measure: Measure) -> list[str
 def _mixed(run: Run, objective: Objective | None) -> list[str]:
     """Says how the samples were shared, beside the shares of the streams' sizes."""
     unit = run.unit
-    shares, sizes = shares_of(run, "count" if unit == "samples" else unit), _sizes(run)
+    shares = shares_of(run, "count" if unit == "samples" else unit)
+    last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
+    sizes = {name: float(row["seen"] / row["passes"]) for name, row in last.items() if row["passes"] > 0}
     if len(shares) < 2:
         return []
     total = sum(sizes.values())
@@ -126,15 +125,10 @@ def _mixed(run: Run, objective: Objective | None) -> list[str]:
     words = {name: f"{name} gave {shares[name]:.0%}" for name in named}
     if len(sizes) == len(shares) and total and unit == "samples":  # other sizes are not known
         words = {name: f"{text} ({sizes[name] / total:.0%} of the data)" for name, text in words.items()}
-    kept = sorted(words, key=lambda name: -shares[name])
-    kept = kept if len(kept) <= 4 else [*kept[:3], kept[-1]]
+    shown = sorted(words, key=lambda name: -shares[name])
+    shown = shown if len(shown) <= 4 else [*shown[:3], shown[-1]]
     least = ", the least" if len(named) > 4 else ""
-    return [f"Of the {unit} {listed([words[name] for name in kept])}{least}."]
-
-
-def _sizes(run: Run) -> Mapping[str, float]:
-    last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
-    return {name: float(row["seen"] / row["passes"]) for name, row in last.items() if row["passes"] > 0}
+    return [f"Of the {unit} {listed([words[name] for name in shown])}{least}."]
 
 
 def _broken_bounds(run: Run, objective: Objective) -> list[str]:

@@ -2,18 +2,18 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
 from mixer.tools.records.comparison import judged_apart, unlike_amounts
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import stream_names
 from mixer.tools.report.judging import Measure, shares_of
 from mixer.tools.report.plots.losses import smoothed
-from mixer.tools.report.run import Run, stream_names
 from mixer.utils.statistics import Measured, bound, over_seeds
 from mixer.utils.text import listed
 
@@ -28,6 +28,10 @@ class Configuration(NamedTuple):
 
     name: str
     runs: list[Run]
+
+    def measured(self, value: Callable[[Run], float]) -> Measured:
+        """Gives the mean of a figure and its spread over the seeds."""
+        return over_seeds([float(value(run)) for run in self.runs])
 
 
 def configurations(runs: Sequence[Run]) -> list[Configuration]:
@@ -58,20 +62,16 @@ def _common_name(runs: Sequence[Run]) -> str:
     return names.pop() if len(runs) > 1 and len(names) == 1 and "" not in names else runs[0].name
 
 
-def _of(one: Configuration, measure: Measure) -> Measured:
-    return over_seeds([measure.values.get(run.name, math.nan) for run in one.runs])
-
-
 def ranked(found: Sequence[Configuration], measure: Measure | None) -> list[tuple[Configuration, Measured]]:
     """Orders the configurations whose measure is known, the best first."""
-    results = [] if measure is None else [(one, _of(one, measure)) for one in found]
+    results = [] if measure is None else [(config, config.measured(measure.of)) for config in found]
     is_greater = measure is not None and measure.greater_is_better
-    return sorted((one for one in results if one[1].num_runs), key=lambda one: one[1].mean, reverse=is_greater)
+    return sorted((pair for pair in results if pair[1].num_runs), key=lambda pair: pair[1].mean, reverse=is_greater)
 
 
 def verdict(best_first: Sequence[tuple[Configuration, Measured]], measure: Measure) -> list[str]:
     """Says which configuration is best, and whether seeds alone may make its lead."""
-    ends = [f"{result.text()} in {one.name}{_seeds(result)}" for one, result in best_first]
+    ends = [f"{result.text()} in {config.name}{_seeds(result)}" for config, result in best_first]
     subject = f"{measure.words[0].upper()}{measure.words[1:]}"
     if len(ends) == 1:
         return [f"{subject} ended at {ends[0]}."]
@@ -110,37 +110,42 @@ def _seeds(result: Measured) -> str:
     return f" ({result.num_runs} seeds)" if result.num_runs > 1 else ""
 
 
+def _at_end(column: str) -> Callable[[Run], float]:
+    """Reads a column of a run's clock at its end."""
+    return lambda run: float(run.clock[column].iloc[-1])
+
+
 def unequal(found: Sequence[Configuration]) -> list[str]:
     """Warns that runs did not see the same amount of data, or were not judged by the same rows."""
     texts = []
     for unit in ("samples", "tokens"):
-        amounts = {one.name: over_seeds([float(run.clock[unit].iloc[-1]) for run in one.runs]).mean for one in found}
+        amounts = {config.name: config.measured(_at_end(unit)).mean for config in found}
         texts.append(unlike_amounts(amounts, unit))
-    taken = {one.name: one.runs[0].description.get("development_rows") or {} for one in found}
-    return [text for text in (*texts, judged_apart(taken)) if text]
+    development = {config.name: config.runs[0].description.get("development_rows") or {} for config in found}
+    return [text for text in (*texts, judged_apart(development)) if text]
 
 
 def compare(found: Sequence[Configuration], measure: Measure | None) -> pd.DataFrame:
     """Tabulates the measure by configuration, the best first; see `Answer`."""
     if measure is None:
         return pd.DataFrame()
-    results = [_of(one, measure) for one in found]
+    results = [config.measured(measure.of) for config in found]
     base = results[0].mean
     columns = {
-        "run": [one.name for one in found],
-        "runs": [len(one.runs) for one in found],
+        "run": [config.name for config in found],
+        "runs": [len(config.runs) for config in found],
         "value": [result.mean for result in results],
         "spread": [result.spread for result in results],
         "difference": [result.mean - base for result in results],
         "change": [result.mean / base - 1.0 if base else math.nan for result in results],
-        "samples": [int(np.mean([run.clock["samples"].iloc[-1] for run in one.runs])) for one in found],
+        "samples": [int(config.measured(_at_end("samples")).mean) for config in found],
     }
     return pd.DataFrame(columns).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
 
 
 def differences(found: Sequence[Configuration], objective: Objective | None) -> pd.DataFrame:
     """Tabulates the last values of each stream by configuration, the objective's targets first; see `Answer`."""
-    runs = [run for one in found for run in one.runs]
+    runs = [run for config in found for run in config.runs]
     names = list(dict.fromkeys([*stream_names(runs), *(name for run in runs for name in run.evaluations)]))
     targets = () if objective is None else objective.names
     rows = []
@@ -149,11 +154,13 @@ def differences(found: Sequence[Configuration], objective: Objective | None) -> 
     for name in sorted(names, key=lambda name: name not in targets):
         kinds = dict.fromkeys(kind for run in runs for kind in measures[run.name][name])
         for kind in kinds:
-            results = [over_seeds([measures[run.name][name].get(kind, math.nan) for run in one.runs]) for one in found]
+            results = [
+                over_seeds([measures[run.name][name].get(kind, math.nan) for run in config.runs]) for config in found
+            ]
             rows += [
-                {"stream": name, "measure": kind, "run": one.name, "value": result.mean, "spread": result.spread}
+                {"stream": name, "measure": kind, "run": config.name, "value": result.mean, "spread": result.spread}
                 | {"difference": result.mean - results[0].mean}
-                for one, result in zip(found, results, strict=True)
+                for config, result in zip(found, results, strict=True)
             ]
     return pd.DataFrame(rows)
 

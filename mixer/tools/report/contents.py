@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mixer.tools.records.forks import forks_in_words, paired_differences
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import declared, read_runs
 from mixer.tools.report.answer import answer
 from mixer.tools.report.findings import findings_of
 from mixer.tools.report.grouping import grouped, main_streams
 from mixer.tools.report.plots import PLOTS
 from mixer.tools.report.plots.losses import MOST_METRICS, objective
-from mixer.tools.report.run import Run, declared, read_runs
 from mixer.tools.report.run_kinds import Report, kind_of
 from mixer.tools.report.tables import differing_streams, summary_rows
 from mixer.utils.text import listed
@@ -36,7 +37,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
     findings = findings_of(runs)
     goal = declared(runs)
     targets = () if goal is None else goal.names
-    main = main_streams(runs, [*targets, *(name for one in findings for name in one.streams)])
+    main = main_streams(runs, [*targets, *(name for finding in findings for name in finding.streams)])
     drawn = [grouped(run, main) for run in runs]
     plots = [plot(drawn, points_per_line(drawn)) for plot in PLOTS]
     plots.insert(0, objective(runs, points_per_line(drawn)))  # of all its targets, those drawn as one too

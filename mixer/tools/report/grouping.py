@@ -1,13 +1,13 @@
 """Groups the minor of very many streams into one, so that pages stay readable."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import OTHERS, stream_names
 from mixer.tools.report.judging import shares_of
-from mixer.tools.report.run import OTHERS, Run, stream_names
 
 # More colours cannot be told apart, and more panels are not looked at.
 MOST_STREAMS = 12
@@ -49,8 +49,7 @@ def grouped(run: Run, main: Collection[str]) -> Run:
     """
     rest = {name: rows for name, rows in run.streams.items() if name not in main}
     evaluated = [rows for name, rows in run.evaluations.items() if name not in main]
-    return replace(
-        run,
+    return run.but(
         streams={**_of(run.streams, main), **({OTHERS: _one_stream(rest, run.row_clock)} if rest else {})},
         evaluations={**_of(run.evaluations, main), **({OTHERS: _mean_losses(evaluated)} if evaluated else {})},
         metrics=_of(run.metrics, main),
@@ -80,8 +79,7 @@ def _mean_losses(evaluations: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _one_source(rows: pd.DataFrame) -> pd.DataFrame:
     last = rows.groupby("source", sort=False)["entries"].last()
-    kept = set(last.nlargest(MOST_STREAMS).index) if len(last) > MOST_STREAMS else set(last.index)
-    if len(kept) == len(last):
+    if len(last) <= MOST_STREAMS:
         return rows
-    sources = rows["source"].where(rows["source"].isin(kept), OTHERS)
+    sources = rows["source"].where(rows["source"].isin(last.nlargest(MOST_STREAMS).index), OTHERS)
     return rows.assign(source=sources).groupby(["step", "epoch", "samples", "source"], as_index=False, sort=False).sum()

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mixer.ledger.decisions import Level
+from mixer.ledger.decisions import Level, levels_in
+from mixer.tools.records.run import Run
 
 # What terms of policies say of a stream; others are told by their names.
 _SAID = {
@@ -18,6 +19,20 @@ _SAID = {
 _LEAST_CHANGE = 0.0005  # of a share
 _LEAST_CHANGED = 0.01  # by a wrapper
 _NOT_SAID = ("weights", "own weight", "mean weight", "kept weight")
+
+
+def last_decision(run: Run) -> str:
+    """Says what the decision that ruled the last step of a run changed most, and why; empty if none is recorded."""
+    at, rows = run.decision_before(int(run.row_clock["step"].iloc[-1]))
+    levels = [] if at is None else levels_in(rows, run.names_after(at))
+    if at is None or not levels:
+        return ""
+    weights = {name: own.set_index("step")["policy_weight"] for name, own in run.streams.items()}
+    before = {name: own[own.index <= at].tail(1).sum(min_count=1) for name, own in weights.items()}
+    last = {name: own.iloc[-1] for name, own in weights.items()}
+    frame = pd.DataFrame({"before": before, "policy_weight": last})
+    goal = "" if run.objective is None else run.objective.in_words
+    return f"after step {at:,}: {last_change(frame, levels, run.unit, goal)}"
 
 
 def last_change(weights: pd.DataFrame, levels: Sequence[Level], unit: str, objective: str) -> str:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.tools.report.clocked import thin
-from mixer.tools.report.plot import Panel, line, panel
+from mixer.tools.report.plot import Panel, line, panel, thin
 
 Course = tuple[pd.DataFrame, pd.DataFrame]  # rows of measurements, raw and smoothed
 
@@ -82,9 +81,9 @@ def course_panels(
         panel(
             title,
             [
-                one
+                trace
                 for key, course in courses.items()
-                for one in pale_and_smooth(course, column, key, colours[key], most_points)
+                for trace in pale_and_smooth(course, column, key, colours[key], most_points)
             ],
             end,
             **axes[column],

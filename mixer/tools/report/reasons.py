@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from mixer.policies.objective import Objective
+from mixer.tools.records.run import Run
 from mixer.tools.report.comparing import Configuration
-from mixer.tools.report.run import Run
 from mixer.utils.statistics import over_seeds
 from mixer.utils.text import duration, first_of, listed, rule_in_words
 
@@ -54,8 +54,10 @@ def why(best: Configuration, other: Configuration, differences: pd.DataFrame) ->
     return f"Why: from {other.name} to {best.name} the shares of the {unit} went: {listed(first_of(texts))}."
 
 
-def _repeated(one: Configuration, name: str) -> str:
-    passes = over_seeds([float(run.streams[name]["passes"].iloc[-1]) for run in one.runs if name in run.streams]).mean
+def _repeated(config: Configuration, name: str) -> str:
+    passes = over_seeds(
+        [float(run.streams[name]["passes"].iloc[-1]) for run in config.runs if name in run.streams]
+    ).mean
     return f" (each sample {passes:.1f} times)" if passes > 1.0 else ""
 
 
@@ -66,7 +68,7 @@ def _ends(
     rows = differences[differences["measure"] == measure]
     before, after = (
         dict(zip(own["stream"], own["value"].tolist(), strict=True))
-        for own in (rows[rows["run"] == one.name] for one in (other, best))
+        for own in (rows[rows["run"] == config.name] for config in (other, best))
     )
     return {str(name): (value, after[name]) for name, value in before.items()}
 
@@ -94,16 +96,17 @@ def price(best: Configuration, other: Configuration, differences: pd.DataFrame, 
     found = f"The price: worse than in {other.name} ended the {measure} of {listed(first_of(texts, 8))}."
     calm = "No other set ended worse." if len(ends) > 1 else ""
     sentences = [found if sets else calm, took if sum(spent) and sum(before) else ""]
-    is_longer = sum(before) > 0 and sum(spent) / _samples(best) > _LONGER * sum(before) / _samples(other)
+    took_each = [sum(parts) / run.measured(_samples).mean for parts, run in ((spent, best), (before, other))]
+    is_longer = took_each[0] > _LONGER * took_each[1] > 0.0
     return Price([text for text in sentences if text], sets, bool(sets) or is_longer)
 
 
-def _seconds(one: Configuration) -> list[float]:
-    return [over_seeds([float(run.timings[part].sum()) for run in one.runs]).mean for part in _PARTS]
+def _seconds(config: Configuration) -> list[float]:
+    return [over_seeds([float(run.timings[part].sum()) for run in config.runs]).mean for part in _PARTS]
 
 
-def _samples(one: Configuration) -> float:
-    return over_seeds([float(run.clock["total"].sum()) for run in one.runs]).mean
+def _samples(run: Run) -> float:
+    return float(run.clock["total"].sum())
 
 
 def next_of_several(
@@ -119,11 +122,11 @@ def next_of_several(
     """
     found = []
     if not is_sure:
-        seeds = [run.description.get("data_seed") for one in (best, other) for run in one.runs]
+        seeds = [run.description.get("data_seed") for config in (best, other) for run in config.runs]
         seed = max((seed for seed in seeds if isinstance(seed, int)), default=0) + 1
         found += [
-            (f"Another seed of {one.name}", trained(one.runs[0], f"seed-{seed}", f"--training.seed {seed}"))
-            for one in (best, other)
+            (f"Another seed of {config.name}", trained(config.runs[0], f"seed-{seed}", f"--training.seed {seed}"))
+            for config in (best, other)
         ]
     if worse and (objective := best.runs[0].objective) is not None and objective.metric == "loss":
         rows = other.runs[0].evaluations[worse[0]]["loss"]

@@ -6,10 +6,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from mixer.tools.records.run import Run
 from mixer.tools.report.answer import Answer
 from mixer.tools.report.findings import Finding
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.run import Run
 from mixer.tools.report.tables import stream_figures
 from mixer.utils.entry_points import load_plug_ins, made_by
 from mixer.utils.errors import InvalidValueError
@@ -56,7 +56,7 @@ class Report:
             "summary": {
                 run: {name: cells[place] for name, cells in self.summary} for place, run in enumerate(self.names)
             },
-            "findings": [vars(one) for one in self.findings],
+            "findings": [vars(finding) for finding in self.findings],
             "streams": {run.name: stream_figures(run) for run in self.runs},
             "note": self.note,
         }

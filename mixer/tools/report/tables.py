@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from mixer.ledger.evaluated_losses import mean_loss, worst_loss
-from mixer.tools.report.clocked import not_finite_since
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import stream_names
 from mixer.tools.report.judging import shares_of
+from mixer.tools.report.last_change import last_decision
 from mixer.tools.report.plots.gradients import course_of
 from mixer.tools.report.plots.losses import smoothed
-from mixer.tools.report.run import Run, stream_names
-from mixer.utils.text import duration, first_of, listed, rule_in_words
+from mixer.utils.text import duration, first_of, listed, shortened
 
 _COLUMNS = (
     *("samples", "share", "token_share", "label_share", "first_weight", "last_weight", "coverage", "passes"),
@@ -48,6 +48,22 @@ def stream_figures(run: Run) -> pd.DataFrame:
     ]
     measured = dict.fromkeys(column for own in metrics.values() for column in own)
     return pd.DataFrame(rows, columns=["stream", *_COLUMNS, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+def not_finite_since(rows: pd.DataFrame) -> int | None:
+    """Gives the step of the first loss after the last finite one.
+
+    Args:
+        rows: Steps of a stream (those without items have no loss), or evaluations.
+
+    Returns:
+        The step; `None` if the last loss is finite, or there is none.
+    """
+    there = rows[rows["items"] > 0] if "items" in rows else rows
+    finite = np.isfinite(there["loss"].to_numpy(dtype=np.float64))
+    if not len(finite) or finite[-1]:
+        return None
+    return int(there["step"].iloc[int(finite.nonzero()[0].max(initial=-1)) + 1])
 
 
 def shown_figures(run: Run) -> pd.DataFrame:
@@ -108,6 +124,14 @@ def differing_streams(runs: Sequence[Run]) -> str:
     return f"Not every run has every stream: {'; '.join(parts)}." if parts else ""
 
 
+def _ended(run: Run) -> str:
+    if run.note.get("ended") == "finished":
+        return "finished"
+    if run.note.get("ended") != "stopped":
+        return "not recorded: still running, or killed"
+    return f"stopped: {shortened(str(run.note.get('reason', 'no recorded reason')))}"
+
+
 def _batch_size(run: Run) -> str:
     sizes = run.clock["batch_size"]
     if sizes.min() == sizes.max():
@@ -122,14 +146,6 @@ def _learning_rate(run: Run) -> str:
     return "not known" if rates.empty else f"{rates.max():.3g} → {rates.iloc[-1]:.3g}"
 
 
-def _validation(reduce: Callable[[Run, dict[str, float]], float]) -> Callable[[Run], str]:
-    def cell(run: Run) -> str:
-        last = {name: float(rows["loss"].iloc[-1]) for name, rows in run.evaluations.items()}
-        return f"{reduce(run, last):.3f}" if last else "no evaluation"
-
-    return cell
-
-
 def _seconds(column: str) -> Callable[[Run], str]:
     return lambda run: duration(float(run.timings[column].sum())) if run.timings[column].any() else ""
 
@@ -140,19 +156,19 @@ def _prefetched(run: Run) -> str:
 
 
 _ROWS: dict[str, Callable[[Run], str]] = {
-    "Policy": lambda run: rule_in_words(run.description["mixing"]) if "mixing" in run.description else "not known",
+    "Policy": lambda run: run.policy or "not known",
     "Budget used": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
-    "Ended": lambda run: run.ended,
+    "Ended": _ended,
     "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
     "Steps in a row of a stream": lambda run: f"{run.interval_steps:,}" if run.interval_steps > 1 else "",
     "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
     "Tokens": lambda run: f"{run.clock['tokens'].iloc[-1]:,}",
     "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",
-    "Last decision": lambda run: run.decided,
+    "Last decision": last_decision,
     "Batch size, first → last": _batch_size,
     "Learning rate, peak → last": _learning_rate,
-    "Validation loss, last, average": _validation(lambda run, losses: mean_loss(losses, run.eval_weights)),
-    "Validation loss, last, worst": _validation(lambda _, losses: worst_loss(losses)),
+    "Validation loss, last, average": lambda run: f"{run.mean_loss():.3f}" if run.evaluations else "no evaluation",
+    "Validation loss, last, worst": lambda run: f"{run.worst_loss():.3f}" if run.evaluations else "no evaluation",
     "Time in loading": _seconds("load_seconds"),
     "Time in training": _seconds("train_seconds"),
     "Time in measuring gradients": _seconds("probe_seconds"),

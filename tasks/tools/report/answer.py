@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.tools.report.run import Run
+from mixer.tools.records.run import Run
 from mixer.utils.files import read_json
 from mixer.utils.statistics import Measured, over_seeds
 from mixer.utils.text import duration, first_of, listed, short_number

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mixer.tools.records.run import Run
 from mixer.tools.report.answer import Answer
 from mixer.tools.report.contents import points_per_line
 from mixer.tools.report.page import write_page
-from mixer.tools.report.run import Run
 from mixer.tools.report.run_kinds import Report, ReportKind
 from mixer.tools.report.tables import differing_streams
 from mixer.utils.errors import InvalidValueError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mixer.tools.report.run import run_names
+from mixer.tools.records.runs import run_names
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.statistics import over_seeds
 from tasks.metrics.metrics import title_of

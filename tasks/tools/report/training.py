@@ -1,18 +1,18 @@
 """Training of a continual run: its tasks joined on one data clock."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from mixer.ledger.ledger import Ledger
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import last_epoch, stream_names
 from mixer.tools.report.measurements import pale_and_smooth
 from mixer.tools.report.plot import Plot, colours_of, panel
 from mixer.tools.report.plots import PLOTS
 from mixer.tools.report.plots.losses import losses, smoothed_to_last
-from mixer.tools.report.run import Run, last_epoch, read_run, stream_names
 from mixer.utils.statistics import Measured, over_seeds
 from tasks.task_folders import folder_of_task
 from tasks.tools.report.answer import time_of
@@ -20,6 +20,7 @@ from tasks.tools.report.plots import common_range
 
 # What counts from the beginning of a run: that of the tasks before is added.
 _COUNTED = ("step", "samples", "tokens", "epoch")
+_TABLES = ("clock", "timings", "streams", "evaluations", "metrics", "gradients", "noise", "memories")
 _ROWS: dict[str, tuple[Callable[[Run], float], Callable[[Measured], str]]] = {
     "Steps": (lambda run: run.clock["step"].iloc[-1], lambda steps: steps.text("{:,.0f}")),
     "Samples on the data clock": (lambda run: run.clock["samples"].iloc[-1], lambda samples: samples.text("{:,.0f}")),
@@ -44,8 +45,8 @@ def joined_run(folder: Path, name: str, task_names: Sequence[str]) -> Run | None
         ValueError: If the ledger of a task is damaged.
     """
     folders = [folder_of_task(folder, number, task) for number, task in enumerate(task_names)]
-    parts = [read_run(folder, name) for folder in folders if _has_steps(folder / "ledger")]
-    return replace(join(parts, task_names), folder=folder) if parts else None
+    parts = [Run(task, name) for task in folders if _has_steps(task / "ledger")]
+    return join(parts, task_names).but(folder=folder) if parts else None
 
 
 def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
@@ -61,16 +62,14 @@ def join(parts: Sequence[Run], first_streams: Sequence[str] = ()) -> Run:
     """
     ends = [{name: part.clock[name].iloc[-1] for name in _COUNTED} for part in parts]
     done = [{name: sum(end[name] for end in ends[:number]) for name in _COUNTED} for number in range(len(parts))]
-    own = ("name", "ended", "eval_weights", "description", "cosines", "objective", "interval_steps", "folder")
-    names = [field.name for field in fields(Run) if field.name not in own]
-    joined = {name: _joined([getattr(part, name) for part in parts], done) for name in names}
+    joined = {name: _joined([getattr(part, name) for part in parts], done) for name in _TABLES}
     streams = joined.pop("streams")
     order = dict.fromkeys([*(name for name in first_streams if name in streams), *streams])
     joined["streams"] = {name: streams[name] for name in order}
     joined["interval_steps"] = max(part.interval_steps for part in parts)
     joined["description"] = {"streams": [row for part in parts for row in part.description.get("streams", [])]}
     # A task has no gradient in common with another one, and its own report shows the memory's: no cosines.
-    return replace(parts[-1], name=parts[0].name, cosines=None, **joined)
+    return parts[-1].but(name=parts[0].name, cosines=None, **joined)
 
 
 def task_ends(run: Run, task_names: Sequence[str]) -> list[float]:

@@ -17,7 +17,7 @@ from mixer.ledger.evaluated_losses import (
     recorded_weights,
     worst_loss,
 )
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from tests.refusals import refused
 
 LOSSES = {"a": 1.0, "b": 2.0, "c": 6.0}
@@ -94,9 +94,9 @@ def test_it_is_the_same_wherever_it_stands(tmp_path, weights, printed) -> None:
     first, last = (mean_loss({name: own[at] for name, own in zip(SETS, losses, strict=True)}, weights) for at in (0, 1))
     assert [entry["eval_loss"] for entry in logs] == [first, last]
 
-    summary = summarise(tmp_path)
-    assert summary.mean_losses == (first, last)
-    assert summary.worst_losses == tuple(entry["eval_worst_loss"] for entry in logs)
+    summary = Run(tmp_path)
+    assert (summary.mean_loss(0), summary.mean_loss()) == (first, last)
+    assert [summary.worst_loss(0), summary.worst_loss()] == [entry["eval_worst_loss"] for entry in logs]
     metrics = trainer.ledger.metrics()
     expected = [(step, name, metric) for step in (2, 4) for name in SETS for metric in ("accuracy", "kinds")]
     assert [tuple(row) for row in metrics[["step", "stream", "metric"]].to_numpy()] == expected

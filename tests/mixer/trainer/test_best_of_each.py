@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mixer import MixingTrainer, OverfitGuard, Uniform
+from mixer.tools.records.run import Run
 from mixer.tools.report.findings import findings_of
-from mixer.tools.report.run import read_run
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import make, train
 
@@ -24,7 +24,7 @@ def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(tmp_path, caplo
     weights = trainer.ledger.to_pandas().query("stream == 'small'")["weight"].tolist()
     assert weights[0] == 0.5
     assert weights[-1] < 0.4
-    finding = next(finding for finding in findings_of([read_run(tmp_path, "run")]) if finding.kind == "held back")
+    finding = next(finding for finding in findings_of([Run(tmp_path, "run")]) if finding.kind == "held back")
     assert "small (down to 0." in finding.text
     for name, rows in sets.items():
         note = json.loads((tmp_path / "best" / name / "best.json").read_text())

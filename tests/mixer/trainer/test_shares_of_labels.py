@@ -9,8 +9,8 @@ from torch.utils.data import Dataset
 
 from mixer import Budget, Fixed, MixingTrainer, Stream, schedules
 from mixer.tools.analysis.explanation import explain
-from mixer.tools.analysis.fit.runs import Run as RecordedRun
-from mixer.tools.records.summary import summarise
+from mixer.tools.analysis.fit.runs import FittedRun
+from mixer.tools.records.run import Run
 from mixer.tools.report.contents import read_report
 from mixer.tools.report.tables import stream_figures
 from tests.mixer.trainer.runs import folder_of, make, padded
@@ -108,13 +108,13 @@ def test_a_resumed_run_counts_on_to_the_bit(run: MixingTrainer, tmp_path: Path) 
 
 def test_a_report_an_explanation_and_a_fit_go_by_labels(run: MixingTrainer) -> None:
     folder = folder_of(run)
-    assert summarise(folder).streams["label_share"].to_dict() == ASKED
+    assert Run(folder).figures["label_share"].to_dict() == ASKED
     (recorded,) = read_report([folder]).runs
     assert stream_figures(recorded).set_index("stream")["label_share"].to_dict() == ASKED
     labels, seen = (run.ledger.to_pandas().query("step < 30").groupby("stream")[name] for name in ("labels", "count"))
     found = explain(folder, 30).weights["labels_per_sample"].to_dict()
     assert found == pytest.approx((labels.sum() / seen.sum()).to_dict())
-    assert RecordedRun(folder, folder.name, "labels").amounts.tolist() == run.mixing.num_labels.tolist()
+    assert FittedRun(folder, folder.name, "labels").amounts.tolist() == run.mixing.num_labels.tolist()
 
 
 def test_a_budget_and_a_schedule_in_labels_count_them(tmp_path: Path) -> None:

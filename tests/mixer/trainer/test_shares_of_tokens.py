@@ -8,7 +8,7 @@ import torch
 from mixer import Fixed, MixingTrainer, Policy
 from mixer.tools.analysis.explanation import explain
 from mixer.tools.records.comparison import comparison
-from mixer.tools.records.summary import summarise
+from mixer.tools.records.run import Run
 from mixer.tools.report.contents import read_report
 from mixer.tools.report.tables import stream_figures
 from tests.helpers import shown
@@ -51,11 +51,11 @@ def test_a_log_entry_has_the_asked_share_and_the_tokens(runs: dict[str, MixingTr
 
 
 def test_a_summary_has_shares_of_tokens_and_runs_that_differ_are_told(runs) -> None:
-    by_tokens, by_samples = (summarise(folder_of(runs[unit])) for unit in ("tokens", "samples"))
-    assert by_tokens.streams["token_share"].to_dict() == pytest.approx(_by_hand(runs["tokens"]))
-    assert by_samples.streams["token_share"].to_dict() == pytest.approx(_by_hand(runs["samples"]))
-    assert by_tokens.streams["token_share"].to_dict() == ASKED
-    assert by_tokens.streams["weight"].to_dict() == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
+    by_tokens, by_samples = (Run(folder_of(runs[unit])) for unit in ("tokens", "samples"))
+    assert by_tokens.figures["token_share"].to_dict() == pytest.approx(_by_hand(runs["tokens"]))
+    assert by_samples.figures["token_share"].to_dict() == pytest.approx(_by_hand(runs["samples"]))
+    assert by_tokens.figures["token_share"].to_dict() == ASKED
+    assert by_tokens.figures["weight"].to_dict() == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
     text = shown(comparison([by_tokens, by_samples]), width=160)
     assert "tokens: Fixed (tokens), samples: Fixed" in text
     assert "not trained alike" in text

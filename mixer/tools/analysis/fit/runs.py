@@ -7,17 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mixer.ledger.evaluated_losses import recorded_objective
-from mixer.ledger.folder import read_note
 from mixer.policies.contract import UNITS, Unit
 from mixer.tools.analysis.fit.constraints import Constraints
 from mixer.tools.analysis.fit.fitted import FittedMixture
 from mixer.tools.analysis.fit.mixture import fit_mixture, group_runs
 from mixer.tools.analysis.fit.recipes import check_recipes
 from mixer.tools.console import Result
-from mixer.tools.records.recorded_run import RecordedRun
-from mixer.tools.records.summary import summarise
-from mixer.tools.report.run import run_names
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import run_names
 from mixer.utils.errors import InvalidValueError
 
 _STEADY = 0.02
@@ -29,7 +26,7 @@ _EVALUATE = (
 )
 
 
-class Run:
+class FittedRun:
     """The record of a run.
 
     Args:
@@ -45,6 +42,7 @@ class Run:
         progress: Fraction of its budget that is done.
         requested: Mean shares that the policy requested, a row for each stream, in columns for samples, and for tokens
             or labels if it mixes by these.
+        objective: The objective that it declared, or `None`.
         is_steady: Whether its mixture stayed the same, in one of these.
 
     Raises:
@@ -52,22 +50,23 @@ class Run:
     """
 
     def __init__(self, folder: Path, name: str, unit: Unit):
-        run = RecordedRun(folder)
+        run = Run(folder)
         self.folder, self.name = folder, name
-        self.amounts = pd.Series(run.streams["count" if unit == "samples" else unit].sum(axis=0), run.names)
+        self.amounts = pd.Series(run.arrays["count" if unit == "samples" else unit].sum(axis=0), list(run.streams))
         if not self.amounts.sum() > 0:
             raise InvalidValueError(option="unit", expected=f"one that {folder} has counted", found=unit)
         self.losses, step = _evaluated(run)
         # What the policy requests in its own unit is the same for every seed; the samples that it becomes are not.
-        requested = {"samples": np.nan_to_num(run.streams["weight"])}
+        requested = {"samples": np.nan_to_num(run.arrays["weight"])}
         if run.unit != "samples":  # without the streams that are not there
-            shares = np.where(requested["samples"] > 0.0, np.nan_to_num(run.streams["policy_weight"]), 0.0)
+            shares = np.where(requested["samples"] > 0.0, np.nan_to_num(run.arrays["policy_weight"]), 0.0)
             requested[run.unit] = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
-        self.budget = float(run.clock[unit][-1])
-        self.evaluated_at = run.amount_at(step, unit)
-        self.progress = float(run.clock["progress"][-1])
+        self.budget = float(run.clock[unit].iloc[-1])
+        self.evaluated_at = float(run.clock[unit].where(run.clock["step"] <= step, 0).max())
+        self.progress = float(run.clock["progress"].iloc[-1])
         means = {kind: shares.mean(axis=0) for kind, shares in requested.items()}
-        self.requested = pd.DataFrame(means, run.names).reindex(columns=UNITS)
+        self.requested = pd.DataFrame(means, list(run.streams)).reindex(columns=UNITS)
+        self.objective = run.objective
         self.is_steady = any(np.ptp(shares, axis=0).max() <= _STEADY for shares in requested.values())
 
 
@@ -104,7 +103,7 @@ class RecordedRuns(Result):
         allow_different_recipes: bool = False,
     ):
         names = run_names(folders)
-        runs = [Run(folder, name, unit) for folder, name in zip(folders, names, strict=True)]
+        runs = [FittedRun(folder, name, unit) for folder, name in zip(folders, names, strict=True)]
         self.runs, self.folders = tuple(run.name for run in runs), tuple(folders)
         self.streams = _common_streams(runs)
         if not allow_different_budgets:
@@ -116,7 +115,7 @@ class RecordedRuns(Result):
         self.losses = np.array([run.losses.reindex(self.loss_names) for run in runs], dtype=np.float64)
         requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in UNITS]
         self.groups = group_runs(*map(np.array, requested))
-        declared = [recorded_objective(folder, read_note(folder)) for folder in folders]
+        declared = [run.objective for run in runs]
         self.objective = declared[0] if all(one == declared[0] for one in declared) else None
         self.notes = [*_notes(runs, self.streams, self.loss_names), *recipe_notes]
 
@@ -144,7 +143,7 @@ def objective_of(folder: Path, is_start: bool = False) -> float:
     Raises:
         ValueError: If it is not finite.
     """
-    value = summarise(folder).objectives[0 if is_start else 1]
+    value = Run(folder).objective_value(0 if is_start else -1)
     if not np.isfinite(value):
         raise InvalidValueError(
             option="objective",
@@ -155,15 +154,14 @@ def objective_of(folder: Path, is_start: bool = False) -> float:
     return value
 
 
-def _evaluated(run: RecordedRun) -> tuple[pd.Series, int]:
+def _evaluated(run: Run) -> tuple[pd.Series, int]:
     """Gives the losses of each set's last evaluation and the earliest step of those of streams (or of all sets)."""
-    last = {name: (step, loss) for step, own in sorted(run.evaluations.items()) for name, loss in own}
-    losses = pd.Series({name: loss for name, (_, loss) in last.items()}, dtype=np.float64)
-    of_streams = [step for name, (step, _) in last.items() if name in run.names]
-    return losses, min(of_streams or [step for step, _ in last.values()], default=0)
+    last = {name: int(rows["step"].iloc[-1]) for name, rows in run.evaluations.items()}
+    of_streams = [step for name, step in last.items() if name in run.streams]
+    return pd.Series(run.losses(), dtype=np.float64), min(of_streams or last.values(), default=0)
 
 
-def _common_losses(runs: Sequence[Run], streams: Sequence[str]) -> list[str]:
+def _common_losses(runs: Sequence[FittedRun], streams: Sequence[str]) -> list[str]:
     """Names the losses to fit: those of streams that any run has, and of other sets that every run has."""
     counts = pd.Series([name for run in runs for name in run.losses.index]).value_counts()
     others = [name for name in runs[0].losses.index if name not in streams and counts[name] == len(runs)]
@@ -173,7 +171,7 @@ def _common_losses(runs: Sequence[Run], streams: Sequence[str]) -> list[str]:
     return names
 
 
-def _notes(runs: Sequence[Run], streams: Sequence[str], loss_names: Sequence[str]) -> list[str]:
+def _notes(runs: Sequence[FittedRun], streams: Sequence[str], loss_names: Sequence[str]) -> list[str]:
     notes = []
     without = [name for name in streams if name not in loss_names]
     if without:
@@ -187,7 +185,7 @@ def _notes(runs: Sequence[Run], streams: Sequence[str], loss_names: Sequence[str
     return notes
 
 
-def _common_streams(runs: Sequence[Run]) -> tuple[str, ...]:
+def _common_streams(runs: Sequence[FittedRun]) -> tuple[str, ...]:
     """Gives the names of the streams, in the order of the first run."""
     streams = tuple(str(name) for name in runs[0].amounts.index)
     others = [f"{run.name} has {sorted(run.amounts.index)}" for run in runs if set(run.amounts.index) != set(streams)]
@@ -196,7 +194,7 @@ def _common_streams(runs: Sequence[Run]) -> tuple[str, ...]:
     return streams
 
 
-def _check_budgets(runs: Sequence[Run], unit: Unit) -> None:
+def _check_budgets(runs: Sequence[FittedRun], unit: Unit) -> None:
     """Refuses runs that stopped before their budget or differ in length."""
     short = [f"{run.name} ({run.progress:.0%})" for run in runs if run.progress < 1.0 - 1e-9]
     if short:
@@ -208,7 +206,7 @@ def _check_budgets(runs: Sequence[Run], unit: Unit) -> None:
         raise InvalidValueError(option="runs", expected=expected, found=others, hint=_HINT)
 
 
-def _check_evaluated(runs: Sequence[Run], allow_early: bool) -> None:
+def _check_evaluated(runs: Sequence[FittedRun], allow_early: bool) -> None:
     """Refuses runs without an evaluation in the last 5 % of the run, or (`allow_early`) after the first step."""
     evaluated = [run for run in runs if len(run.losses)]
     untrained = [run.name for run in evaluated if run.evaluated_at == 0.0]

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from mixer.tools.records.run import Run
 from mixer.tools.report.findings.finding import Finding, combined
 from mixer.tools.report.findings.learning import getting_worse, held_back, no_longer_learning, overfitting
 from mixer.tools.report.findings.rules import in_conflict, not_finite, over_repeated, skipped, starved
-from mixer.tools.report.run import Run
 
 # Kind, beginning of the sentence, and rule, in the order of the page: the gravest first.
 _RULES: tuple[tuple[str, str, Callable[[Run], Iterable[Finding]]], ...] = (

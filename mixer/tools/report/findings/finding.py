@@ -25,5 +25,5 @@ class Finding:
 
 def combined(kind: str, run: str, beginning: str, found: Sequence[Finding]) -> Finding:
     """Combines what a rule found, at least one, into one finding: the worst in words, and a count of the others."""
-    streams = list(dict.fromkeys(name for one in found for name in one.streams))
-    return Finding(streams, f"{beginning}{'; '.join(first_of([one.text for one in found]))}.", kind, run)
+    streams = list(dict.fromkeys(name for finding in found for name in finding.streams))
+    return Finding(streams, f"{beginning}{'; '.join(first_of([finding.text for finding in found]))}.", kind, run)

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from mixer.tools.records.run import Run
 from mixer.tools.report.findings.finding import Finding
-from mixer.tools.report.run import Run
 from mixer.utils.arrays import FloatArray
 
+_GUARD = "OverfitGuard"
 # No finding before this part of the budget: a learning rate in warm-up teaches little.
 _LEAST_PROGRESS = 0.2
 # A smaller relative fall of the loss counts as none.
@@ -26,20 +27,26 @@ _LEAST_TRAINING_FALL, _WINDOW = 0.01, 0.1
 
 def overfitting(run: Run) -> list[Finding]:
     """Finds streams with a rising validation loss and a falling training loss."""
-    return [Finding([name], text) for name, (text, falls) in _risen(run).items() if falls]
+    return [Finding(streams=[name], text=text) for name, (text, falls) in _risen(run).items() if falls]
 
 
-def held_back(run: Run) -> list[Finding]:
-    """Finds streams from which `OverfitGuard` has taken share."""
-    return [
-        Finding([name], f"{name} (down to {factor:.2g} of its share, at step {step:,})")
-        for name, (factor, step) in run.held_back.items()
-    ]
+def held_back(run: Run) -> Iterator[Finding]:
+    """Finds streams from which `OverfitGuard` has taken share: its least factor and the step after which it came."""
+    if _GUARD not in str(run.description.get("mixing")):
+        return
+    rows = run.decisions[(run.decisions["rule"] == _GUARD) & (run.decisions["term"] == "factor")]
+    names = [row["name"] for row in run.description.get("streams", [])]
+    factors = {step: own for step, own in zip(rows["step"], rows["values"], strict=True) if len(own) == len(names)}
+    for place, name in enumerate(names) if factors else ():
+        step = min(factors, key=lambda step: factors[step][place])
+        if factors[step][place] < 1.0:
+            text = f"{name} (down to {factors[step][place]:.2g} of its share, at step {step:,})"
+            yield Finding(streams=[name], text=text)
 
 
 def getting_worse(run: Run) -> list[Finding]:
     """Finds evaluation sets with a rising loss, but no falling training loss."""
-    return [Finding([name], text) for name, (text, falls) in _risen(run).items() if not falls]
+    return [Finding(streams=[name], text=text) for name, (text, falls) in _risen(run).items() if not falls]
 
 
 def no_longer_learning(run: Run) -> Iterator[Finding]:
@@ -51,7 +58,7 @@ def no_longer_learning(run: Run) -> Iterator[Finding]:
             continue
         text = _validation_stalls(evaluations) if evaluations is not None else _training_stalls(run.streams[name])
         if text:
-            yield Finding([name], f"{name}, {text}")
+            yield Finding(streams=[name], text=f"{name}, {text}")
 
 
 def _is_judged(run: Run) -> bool:

@@ -6,8 +6,8 @@ from statistics import NormalDist
 import numpy as np
 import pandas as pd
 
+from mixer.tools.records.run import Run
 from mixer.tools.report.findings.finding import Finding
-from mixer.tools.report.run import Run
 from mixer.utils.text import listed
 
 # Up to four passes repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv:2305.16264).
@@ -38,8 +38,8 @@ def not_finite(run: Run) -> list[Finding]:
             if bad.any() and name not in counts:
                 counts[name] = int(bad.sum()), int(rows["step"][bad].iloc[0]), unit
     return [
-        Finding([name], f"{name} in {count:,} {unit}{'s' if count > 1 else ''}, first at step {step:,}")
-        for name, (count, step, unit) in sorted(counts.items(), key=lambda one: -one[1][0])
+        Finding(streams=[name], text=f"{name} in {count:,} {unit}{'s' if count > 1 else ''}, first at step {step:,}")
+        for name, (count, step, unit) in sorted(counts.items(), key=lambda item: -item[1][0])
     ]
 
 
@@ -47,9 +47,9 @@ def skipped(run: Run) -> Iterator[Finding]:
     """Finds streams with samples that could not be loaded."""
     last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
     shares = {name: row["skipped"] / row["seen"] for name, row in last.items() if row["skipped"] > 0}
-    for name, share in sorted(shares.items(), key=lambda one: -one[1]):
+    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
         lost, drawn = int(last[name]["skipped"]), int(last[name]["seen"])
-        yield Finding([name], f"{lost:,} of the {drawn:,} samples drawn from {name} ({share:.2%})")
+        yield Finding(streams=[name], text=f"{lost:,} of the {drawn:,} samples drawn from {name} ({share:.2%})")
 
 
 def over_repeated(run: Run) -> Iterator[Finding]:
@@ -59,12 +59,13 @@ def over_repeated(run: Run) -> Iterator[Finding]:
     """
     epochs = float(run.clock["epoch"].iloc[-1])
     passes = {name: float(rows["passes"].iloc[-1]) for name, rows in run.streams.items() if name not in run.buffers}
-    for name, number in sorted(passes.items(), key=lambda one: -one[1]):
+    for name, number in sorted(passes.items(), key=lambda item: -item[1]):
         cap = run.caps.get(name)
         if cap is not None and number > cap + _ROUNDING:
-            yield Finding([name], f"{name} {number:.1f} times, beyond its cap of {cap:g}")
+            yield Finding(streams=[name], text=f"{name} {number:.1f} times, beyond its cap of {cap:g}")
         elif cap is None and number > max(_LEAST_PASSES, _LEAST_MULTIPLE * epochs):
-            yield Finding([name], f"{name} {number:.1f} times without a cap, in {epochs:.1f} epochs of the mixture")
+            text = f"{name} {number:.1f} times without a cap, in {epochs:.1f} epochs of the mixture"
+            yield Finding(streams=[name], text=text)
 
 
 def starved(run: Run) -> Iterator[Finding]:
@@ -78,7 +79,7 @@ def starved(run: Run) -> Iterator[Finding]:
             is_judged = bool(rows["active"].iloc[-1]) and run.is_wanted(name)
             text = _gave_too_little(run, rows) or (is_judged and (_weight_fell(run, rows) or _lags(run, name, rows)))
             if text:
-                yield Finding([name], f"{name} {text}")
+                yield Finding(streams=[name], text=f"{name} {text}")
 
 
 def _gave_too_little(run: Run, rows: pd.DataFrame) -> str:
@@ -121,4 +122,4 @@ def in_conflict(run: Run) -> Iterator[Finding]:
     for first, second in sorted(np.argwhere(bad).tolist(), key=lambda at: cosines.mean[tuple(at)]):
         pair = cosines.names[first], cosines.names[second]
         mean, count = cosines.mean[first, second], cosines.counts[first, second]
-        yield Finding(pair, f"{listed(pair)}, mean cosine {mean:.2f} over {count:,} measurements")
+        yield Finding(streams=pair, text=f"{listed(pair)}, mean cosine {mean:.2f} over {count:,} measurements")

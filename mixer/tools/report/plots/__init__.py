@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
+from mixer.tools.records.run import Run
 from mixer.tools.report.plot import Plot
 from mixer.tools.report.plots.gradients import gradient_cosines, gradient_norms, whole_gradient
 from mixer.tools.report.plots.losses import losses, metrics
 from mixer.tools.report.plots.mixture import coverage, memory, mixture
 from mixer.tools.report.plots.steps import schedules
-from mixer.tools.report.run import Run
 
 # Each takes the runs and the greatest number of points of a line. A plot without panels is left out.
 PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from mixer.tools.report.gradient_tables import Cosines
+from mixer.tools.records.gradient_tables import Cosines
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import last_epoch, stream_names
 from mixer.tools.report.measurements import Course, course_panels, log_axis, smoothed
 from mixer.tools.report.plot import Panel, Plot, colours_of, heat_map, label, panel
-from mixer.tools.report.run import Run, last_epoch, stream_names
 
 # More rows of a heat map are not readable; of more pairs the least and the greatest are what matters.
 _MOST_PAIRS = 24

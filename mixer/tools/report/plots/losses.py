@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.tools.report.clocked import thin
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import declared, last_epoch, stream_names
 from mixer.tools.report.judging import course_of
 from mixer.tools.report.measurements import pale_and_smooth
-from mixer.tools.report.plot import Plot, colours_of, line, panel
-from mixer.tools.report.run import Run, declared, last_epoch, stream_names
+from mixer.tools.report.plot import Plot, colours_of, line, panel, thin
 
 # The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05
@@ -40,7 +40,9 @@ def losses(runs: Sequence[Run], most_points: int) -> Plot:
     names = dict.fromkeys([*targets, *stream_names(runs), *(name for run in runs for name in run.evaluations)])
     panels = [
         panel(
-            name, [one for run in runs for one in _lines(run, name, colours[run.name], most_points)], last_epoch(runs)
+            name,
+            [trace for run in runs for trace in _lines(run, name, colours[run.name], most_points)],
+            last_epoch(runs),
         )
         for name in names
     ]

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from mixer.tools.report.clocked import buckets, thin
-from mixer.tools.report.plot import Plot, colours_of, line, panel
-from mixer.tools.report.run import Run, last_epoch, stream_names
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import last_epoch, stream_names
+from mixer.tools.report.plot import Plot, buckets, colours_of, line, panel, thin
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
 _MOST_STRETCHES = 150
@@ -57,8 +57,8 @@ def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
         # A stream that came or went has no rows in some stretches: it gave nothing there.
         sums[name] = rows[[weight, amount]].groupby(place).sum().reindex(ends.index, fill_value=0)
     total = sum(sums.values())
-    parts = {name: (one / total).rename(columns={weight: "weight", amount: "share"}) for name, one in sums.items()}
-    return {name: ends.join(one) for name, one in parts.items()}
+    parts = {name: (own / total).rename(columns={weight: "weight", amount: "share"}) for name, own in sums.items()}
+    return {name: ends.join(own) for name, own in parts.items()}
 
 
 def coverage(runs: Sequence[Run], most_points: int) -> Plot:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mixer.tools.report.clocked import thin
-from mixer.tools.report.plot import Plot, colours_of, line, panel
-from mixer.tools.report.run import Run, last_epoch
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import last_epoch
+from mixer.tools.report.plot import Plot, colours_of, line, panel, thin
 
 
 def schedules(runs: Sequence[Run], most_points: int) -> Plot:

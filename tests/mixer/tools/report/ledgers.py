@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from mixer.ledger.ledger import Ledger
-from mixer.tools.report.run import Run, read_runs
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import read_runs
 from tests.mixer.made_measurements import measured
 
 EPOCH_SIZE = 1000

@@ -1,16 +1,14 @@
 """Losses that end with what is no number, wherever a report tells the last ones."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from mixer.policies.objective import Objective
 from mixer.tools.records.comparison import comparison
-from mixer.tools.records.summary import summarise
-from mixer.tools.report.clocked import not_finite_since
+from mixer.tools.records.run import Run
+from mixer.tools.report.tables import not_finite_since
 from tests.mixer.tools.report.ledgers import write_run
 
 
@@ -18,23 +16,11 @@ def test_the_worst_is_what_is_no_number(tmp_path: Path) -> None:
     ledger = write_run(tmp_path, eval_every=9)  # losses of 9 and 10 before the first step
     ledger.record_evaluation(6, {"math": 1.0, "code": np.nan})
     ledger.finish()
-    summary = summarise(tmp_path)
-    assert np.isnan(summary.streams.loc["code", "last_loss"])
+    summary = Run(tmp_path)
+    assert np.isnan(summary.figures.loc["code", "last_loss"])
     table = comparison([summary])
     course = dict(zip(table.columns[0].cells, table.columns[1].cells, strict=True))
     assert (course["worst"], course["average"], course["code"][-5:]) == ("10.000 → nan", "9.500 → nan", "→ nan")
-
-
-def test_the_objective_comes_first_and_metrics_last(tmp_path: Path) -> None:
-    summaries = []
-    for name, last in (("plain", 4.0), ("auto", 3.0)):
-        ledger = write_run(tmp_path / name)
-        ledger.record_evaluation(6, {"math": last, "code": 7.0}, {"math": {"f1": 1 / last}})
-        ledger.finish()
-        summaries.append(replace(summarise(tmp_path / name), objective=Objective(["math"])))
-    names, plain, samples, _, auto, *_ = ([*column.cells] for column in comparison(summaries).columns)
-    assert names == ["objective", "math", "code", "average", "worst", "math, f1"]
-    assert (plain[0], auto[0], plain[-1], samples[1]) == ("9.000 → 4.000", "9.000 → 3.000", "0.250 → 0.250", "42")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mixer.policies.objective import Objective
+from mixer.tools.records.run import Run
 from mixer.tools.report.findings import Finding, findings_of
-from mixer.tools.report.run import Run
 from tests.mixer.tools.report.runs import BATCH_SIZE, NUM_STEPS, calm_run, cosines
 
 RISING = [5.0, 3.0, 2.5, 2.4, 2.5, 2.6, 2.8]
@@ -125,27 +124,27 @@ def test_what_was_meant_or_chance_explains_is_not(run: Run, case: str) -> None:
 
 
 def test_a_negative_cosine_beyond_its_noise_is_a_conflict(run: Run) -> None:
-    found = only(replace(run, cosines=cosines(-0.3, 0.02)))
+    found = only(run.but(cosines=cosines(-0.3, 0.02)))
     assert (found.kind, found.streams) == ("in conflict", ["stream 0", "stream 1"])
     assert "stream 0 and stream 1, mean cosine -0.30 over 50 measurements" in found.text
     for mean, error, count in ((-0.3, 0.2, 50), (-0.04, 1e-3, 50), (-0.3, 0.02, 7), (0.3, 0.02, 50)):
-        assert findings_of([replace(run, cosines=cosines(mean, error, count))]) == []
+        assert findings_of([run.but(cosines=cosines(mean, error, count))]) == []
     # More pairs take more to convince.
-    assert findings_of([replace(run, cosines=cosines(-0.35, 0.1))])
-    assert findings_of([replace(run, cosines=cosines(-0.35, 0.1, num_streams=30))]) == []
-    many = only(replace(run, cosines=cosines(-0.5, 0.02, num_streams=4)))
+    assert findings_of([run.but(cosines=cosines(-0.35, 0.1))])
+    assert findings_of([run.but(cosines=cosines(-0.35, 0.1, num_streams=30))]) == []
+    many = only(run.but(cosines=cosines(-0.5, 0.02, num_streams=4)))
     assert (many.text.count("mean cosine"), many.text[-9:], len(many.streams)) == (3, "; 3 more.", 4)
 
 
 def test_a_run_of_one_step_has_no_problems(run: Run) -> None:
     first = {name: rows.iloc[:1] for name, rows in run.streams.items()}
-    assert findings_of([replace(run, clock=run.clock.iloc[:1], streams=first, timings=run.timings.iloc[:1])]) == []
+    assert findings_of([run.but(clock=run.clock.iloc[:1], streams=first, timings=run.timings.iloc[:1])]) == []
 
 
 def test_with_an_objective_only_what_it_names_is_missed(run: Run) -> None:
     put("math", "weight", np.where(np.arange(NUM_STEPS) < 24, 1 / 3, 0.001))(run)
     put("eval math", "loss", RISING)(run)
     put("eval code", "loss", RISING)(run)
-    found = {one.kind: one.streams for one in findings_of([replace(run, objective=Objective(["code"]))])}
+    found = {one.kind: one.streams for one in findings_of([run.but(objective=Objective(["code"]))])}
     assert found == {"overfitting": ["code"]}
     assert set(findings_of([run])[0].streams) == {"math"}

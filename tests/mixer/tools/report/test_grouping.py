@@ -3,10 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import OTHERS
 from mixer.tools.report.contents import points_per_line, read_report
 from mixer.tools.report.grouping import MOST_STREAMS, grouped, main_streams
 from mixer.tools.report.plots import PLOTS
-from mixer.tools.report.run import OTHERS, Run
 from tests.mixer.tools.report.ledgers import made_run
 
 NAMES = tuple(f"stream-{number}" for number in range(30))

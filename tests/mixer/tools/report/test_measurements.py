@@ -5,10 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import read_runs
 from mixer.tools.report.measurements import log_axis
 from mixer.tools.report.plot import Plot
 from mixer.tools.report.plots import gradient_cosines, gradient_norms, whole_gradient
-from mixer.tools.report.run import Run, read_runs
 from tests.mixer.made_measurements import measured
 from tests.mixer.tools.report.ledgers import made_run, write_run
 

@@ -4,9 +4,9 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+from mixer.tools.records.runs import read_runs
 from mixer.tools.report import write_report
 from mixer.tools.report.plots import PLOTS
-from mixer.tools.report.run import read_runs
 from tests.mixer.tools.report.ledgers import write_run
 
 

@@ -3,10 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mixer.tools.records.run import Run
+from mixer.tools.records.runs import read_runs
 from mixer.tools.report.plot import Plot
 from mixer.tools.report.plots import PLOTS, coverage, losses, memory, mixture, schedules
 from mixer.tools.report.plots.mixture import shares
-from mixer.tools.report.run import Run, read_runs
 from tests.mixer.tools.report.ledgers import made_run, write_run
 
 EPOCHS = [0.004, 0.012, 0.024, 0.04, 0.06, 0.084]

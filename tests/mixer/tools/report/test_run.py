@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from mixer.tools.report.run import read_runs, stream_names
+from mixer.tools.records.runs import read_runs, stream_names
 from mixer.tools.report.tables import differing_streams, summary_rows
 from tests.mixer.tools.report.ledgers import made_run, write_run
 
@@ -53,17 +53,13 @@ def test_the_main_figures(tmp_path: Path) -> None:
         assert summary(tmp_path)["Ended"] == [told]
 
 
-def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
-    folders = [tmp_path / name / "out" for name in ("first", "second")]
-    for folder in folders:
-        write_run(folder)
-    assert [run.name for run in read_runs(folders)] == [str(folder) for folder in folders]
-
-
-def test_streams_that_only_some_runs_have(tmp_path: Path) -> None:
+def test_runs_are_told_apart_and_streams_that_only_some_have_are_named(tmp_path: Path) -> None:
     runs = [made_run(tmp_path / "first", ("math", "code"))]
     runs += [made_run(tmp_path / name, ("code", "chat")) for name in ("second", "third")]
     assert stream_names(runs) == ["math", "code", "chat"]
+    write_run(tmp_path / "elsewhere" / "first")
+    folders = [tmp_path / "first", tmp_path / "elsewhere" / "first"]
+    assert [run.name for run in read_runs(folders)] == [str(folder) for folder in folders]
     expected = "Not every run has every stream: math only in first; chat only in second and third."
     assert (differing_streams(runs), differing_streams(runs[1:])) == (expected, "")
     many = made_run(tmp_path / "many", ("math", *(f"language {number}" for number in range(40))))

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
 
-from mixer.tools.report.clocked import buckets, thin
+from mixer.tools.report.plot import buckets, thin
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(4, 50))

@@ -55,7 +55,7 @@ def test_a_matrix_is_there_in_numbers_and_in_words_and_needs_nothing_else(tmp_pa
         write_scores({"fine-tune": FINE_TUNE}, tmp_path)
 
 
-def test_methods_stand_side_by_side_in_the_same_colours(tmp_path: Path) -> None:
+def test_methods_stand_side_by_side_in_the_same_colours_and_bright_is_better(tmp_path: Path) -> None:
     path = write_scores({"fine-tune": FINE_TUNE, "replay": REPLAY}, tmp_path / "scores.html")
     traces = [figure["data"][0] for figure in figures(path)[:2]]
     assert [(trace["zmin"], trace["zmax"]) for trace in traces] == [(0.06, 0.98)] * 2
@@ -63,6 +63,14 @@ def test_methods_stand_side_by_side_in_the_same_colours(tmp_path: Path) -> None:
     path = write_scores({"run": filled((0.1, 0.1), (0.98, 0.1))}, tmp_path / "scores.html")  # goes on
     assert (cells(path, "Tasks done"), cells(path, "Average accuracy")) == (["1 of 2"], ["0.980"])
     assert figures(path)[0]["data"][0]["text"][2] == [""] * 2
+    losses = filled((12.5, 12.5), (2.0, 123.456), higher_is_better=False, metric="loss")
+    trace = heat_map(losses, 2.0, 123.456).data[0]
+    assert trace.reversescale
+    assert not heat_map(REPLAY, 0.0, 1.0).data[0].reversescale
+    assert trace.text[1] == ["2", "123"]
+    path = write_scores({"run": losses}, tmp_path / "scores.html")
+    assert "lower is better" in caption(path)
+    assert cells(path, "Average loss") == ["2.000"]
 
 
 def test_names_and_reasons_cannot_break_it(tmp_path: Path) -> None:
@@ -79,17 +87,6 @@ def test_a_failure_is_a_cross_with_its_reason() -> None:
     (cross,) = heat_map(matrix, 0.0, 1.0).layout.annotations
     assert (cross.x, cross.y, cross.hovertext) == (0, 2, "OutOfMemoryError")
     assert heat_map(matrix, 0.0, 1.0).data[0].text[2] == ["", "0.90"]
-
-
-def test_bright_is_better_for_losses_too(tmp_path: Path) -> None:
-    losses = filled((12.5, 12.5), (2.0, 123.456), higher_is_better=False, metric="loss")
-    trace = heat_map(losses, 2.0, 123.456).data[0]
-    assert trace.reversescale
-    assert not heat_map(REPLAY, 0.0, 1.0).data[0].reversescale
-    assert trace.text[1] == ["2", "123"]
-    path = write_scores({"run": losses}, tmp_path / "scores.html")
-    assert "lower is better" in caption(path)
-    assert cells(path, "Average loss") == ["2.000"]
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from mixer.ledger.ledger import Ledger
 from mixer.measurements.gradients import GradientStatistics
-from mixer.tools.report.clocked import by_stream, on_clock
+from mixer.tools.records.clock import by_stream, on_clock
 from mixer.utils.arrays import FloatArray, Int64Array
 
 # Cosines are averaged over so many stretches of the data clock at most: more are narrower than can be seen.
 _MOST_STRETCHES = 60
-_COLUMNS = ["step", "stream", "count", "share", "squared_norm", "variance", "gram"]
+COLUMNS = ["step", "stream", "count", "share", "squared_norm", "variance", "gram"]
 
 
 @dataclass(frozen=True)
@@ -38,26 +37,27 @@ class Cosines:
     counts: Int64Array
 
 
-def read_gradients(ledger: Ledger, clock: pd.DataFrame) -> tuple[dict[str, pd.DataFrame], pd.DataFrame, Cosines | None]:
+Measured = tuple[dict[str, pd.DataFrame], pd.DataFrame, Cosines | None]  # by stream; noise; cosines
+
+
+def read_gradients(table: pa.Table, clock: pd.DataFrame) -> Measured:
     """Reads the measurements of gradients.
 
     Args:
-        ledger: The ledger.
+        table: `COLUMNS` of the ledger's table `gradients`.
         clock: See `on_clock`.
 
     Returns:
         `gradients`, `noise` and `cosines` of a `Run`; without rows if nothing was measured.
     """
-    table = ledger.read("gradients", _COLUMNS)
-    names = table.column("stream").to_pylist()
     places = on_clock(pd.DataFrame({"step": np.unique(table.column("step").to_numpy())}), clock)
     epochs = dict(zip(places["step"], places["epoch"], strict=True))
-    indices = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    indices = {name: index for index, name in enumerate(dict.fromkeys(table.column("stream").to_pylist()))}
     sums, noise = _Sums(len(indices), _edges(places["epoch"])), []
-    for step, rows, statistics in _measurements(table):
+    for step, names, statistics in measurements(table):
         if step in epochs:
             noise.append((step, *statistics.noise))
-            sums.add(epochs[step], [indices[name] for name in names[rows]], statistics.cosines)
+            sums.add(epochs[step], [indices[name] for name in names], statistics.cosines)
     return (
         by_stream(table.select(["step", "stream", "squared_norm", "variance"]), clock),
         on_clock(pd.DataFrame(noise, columns=["step", "signal", "noise"], dtype=np.float64), clock),
@@ -70,8 +70,14 @@ def _edges(epochs: pd.Series) -> FloatArray:
     return np.linspace(0.0, end, min(_MOST_STRETCHES, max(1, len(epochs))) + 1)
 
 
-def _measurements(table: Any) -> Iterator[tuple[int, slice, GradientStatistics]]:
+def measurements(table: pa.Table) -> Iterator[tuple[int, list[str], GradientStatistics]]:
+    """Gives the measurements one by one: the step, names of the streams and the statistics, without errors.
+
+    Args:
+        table: `COLUMNS` of the ledger's table `gradients`.
+    """
     steps = table.column("step").to_numpy()
+    names = table.column("stream").to_pylist()
     columns = [table.column(name).to_numpy() for name in ("variance", "squared_norm", "count", "share")]
     ends = np.flatnonzero(np.diff(steps, append=-1)) + 1
     for start, end in zip([0, *ends], ends, strict=False):
@@ -79,7 +85,7 @@ def _measurements(table: Any) -> Iterator[tuple[int, slice, GradientStatistics]]
         gram = products.reshape(end - start, end - start)
         variance, squared_norm, counts, shares = (column[start:end] for column in columns)
         statistics = GradientStatistics(gram, variance, squared_norm, counts, shares, np.zeros_like(gram))
-        yield int(steps[start]), slice(start, end), statistics
+        yield int(steps[start]), names[start:end], statistics
 
 
 class _Sums:
