@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from mixer.tools.recipe.model import ModelRecipe, Task
+from mixer.tools.recipe.places import placed
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import weightless
 from mixer.utils.errors import InvalidValueError
@@ -34,10 +35,8 @@ class TrainerKind(NamedTuple):
         Raises:
             ValueError: If TRL is not installed.
         """
-        try:
+        with placed("trainer"):
             return getattr(importlib.import_module(self.module), name)
-        except ImportError as error:
-            raise InvalidValueError(f"trainer: {error}", option="trainer") from None
 
 
 KINDS: Mapping[str, TrainerKind] = {

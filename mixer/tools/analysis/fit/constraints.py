@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.ranges import check_range
 
 _TOLERANCE = 1e-9
@@ -57,13 +57,13 @@ class Constraints:
         for name, group in self.groups.items():
             _check_numbers(f"groups: {name}", group, 0.0, math.inf, "it is a weight")
             if not any(group.values()):
-                raise InvalidValueError.about(f"groups: {name}", f"A weight must be above 0, got {dict(group)}.")
+                raise wrong_value(f"groups: {name}", f"A weight must be above 0, got {dict(group)}.")
         for name in ("budget", "passes", "divergence"):
             value = getattr(self, name)
             if value is not None:
                 check_range(name, value, 0.0, math.inf, "leave it out for no bound")
                 if not value and name != "divergence":
-                    raise InvalidValueError.about(name, f"must be above 0, got {value:g}; leave it out for no bound.")
+                    raise wrong_value(name, f"must be above 0, got {value:g}; leave it out for no bound.")
         given = (bool(self.sizes), self.budget is not None, self.passes is not None)
         if any(given) and not all(given):
             raise ValueError("sizes, budget and passes bound how often a stream is repeated: give all three or none.")
@@ -79,7 +79,7 @@ class Constraints:
         for option, names in named.items():
             unknown = [name for name in names if name not in streams]
             if unknown:
-                raise InvalidValueError.about(option, f"There are no streams {unknown}; there are {list(streams)}.")
+                raise wrong_value(option, f"There are no streams {unknown}; there are {list(streams)}.")
         missing = [] if self.prior is None else [name for name in streams if name not in self.prior]
         if missing:
             raise InvalidValueError(option="prior", expected=f"a weight of each of {list(streams)}", found=self.prior)
@@ -112,7 +112,7 @@ class Constraints:
         members = [name for group in self.groups.values() for name in group]
         twice = sorted({name for name in members if members.count(name) > 1})
         if twice:
-            raise InvalidValueError.about("groups", f"{twice} are in several groups; a stream is in one at most.")
+            raise wrong_value("groups", f"{twice} are in several groups; a stream is in one at most.")
         groups = [*self.groups.values(), *({name: 1.0} for name in streams if name not in members)]
         parts = np.array([[group.get(name, 0.0) for name in streams] for group in groups])
         return np.asarray(parts / parts.sum(axis=1, keepdims=True))
@@ -120,7 +120,7 @@ class Constraints:
 
 def _check_numbers(option: str, numbers: Any, least: float, most: float, hint: str) -> None:
     if not isinstance(numbers, Mapping):
-        raise InvalidValueError.about(option, f"must be numbers by name, got {numbers!r}.")
+        raise wrong_value(option, f"must be numbers by name, got {numbers!r}.")
     for name, number in numbers.items():
         check_range(f"{option}: {name}", number, least, most, hint)
 

@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.contract import weights_array
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ def target_of(
         return FitTarget(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
     given = parse_numbers("objective", objective) if isinstance(objective, str) else dict(objective)
     if not given:
-        raise InvalidValueError.about("objective", "Name at least one loss.")
+        raise wrong_value("objective", "Name at least one loss.")
     by_name = dict(zip(given, weights_array([*given.values()], [*given], "objective").tolist(), strict=True))
     unknown = [name for name in by_name if name not in names]
     if unknown:
-        raise InvalidValueError.about("objective", f"There is no loss of {unknown}; there are losses of {list(names)}.")
+        raise wrong_value("objective", f"There is no loss of {unknown}; there are losses of {list(names)}.")
     total = sum(by_name.values())
     text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
     return FitTarget(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})
@@ -75,6 +75,6 @@ def parse_numbers(option: str, text: str) -> dict[str, float]:
             also = "'average', 'worst' or " if option == "objective" else ""
             raise InvalidValueError(option=option, expected=f"{also}'NAME=number,...'", found=text)
         if name in numbers:
-            raise InvalidValueError.about(option, f"{name!r} is given twice in {text!r}; give each name one number.")
+            raise wrong_value(option, f"{name!r} is given twice in {text!r}; give each name one number.")
         numbers[name] = value
     return numbers

@@ -26,7 +26,7 @@ from mixer.tools.recipe.data.formats.base import Format
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingMixin
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.text import in_words, shortened
 
 
@@ -181,9 +181,7 @@ def inspect_recipe(recipe: Recipe, num_samples: int, seed: int, model: str | Non
         ValueError: If the recipe cannot be trained; the message names the field.
     """
     if model is not None and recipe.trainer in ("dpo", "reward"):
-        raise InvalidValueError.about(
-            "--losses", f"Rows of trainer {recipe.trainer} are pairs, without a loss of labels."
-        )
+        raise wrong_value("--losses", f"Rows of trainer {recipe.trainer} are pairs, without a loss of labels.")
     if model:
         recipe.model = replace(recipe.model, name_or_path=model, config={})
     built = recipe.build_parts(has_weights=model is not None)

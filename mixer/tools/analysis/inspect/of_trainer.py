@@ -14,7 +14,7 @@ from mixer.tools.analysis.inspect.inspection import Inspection
 from mixer.tools.console import console
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingMixin
-from mixer.utils.errors import InvalidTypeError, InvalidValueError
+from mixer.utils.errors import InvalidTypeError, wrong_value
 
 # The classes of each task, by their names in transformers; a class of several is of the first.
 _CLASSES = {
@@ -46,7 +46,7 @@ def inspect_trainer(trainer: MixingMixin, num_samples: int = 50_000, seed: int =
         raise ValueError("inspect_trainer needs a trainer with a train_dataset.")
     for option, value, least in (("num_samples", num_samples, 1), ("seed", seed, 0)):
         if value < least:
-            raise InvalidValueError.about(option, f"must be at least {least}, got {value}.")
+            raise wrong_value(option, f"must be at least {least}, got {value}.")
     if trainer.args.world_size > 1:
         raise ValueError("inspect_trainer runs in one process: start the script without torchrun or accelerate launch.")
     inspection = Inspection(trainer, _streams(trainer), task_of(trainer.model), num_samples, seed)

@@ -19,7 +19,7 @@ from mixer.run.config import options_in
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.stream_checks import check_evaluation, check_streams
 from mixer.trainer.checks.requirements import check_needs
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.random_state import seeded
 
 
@@ -116,5 +116,5 @@ def of_ranks(args: TrainingArguments, num_ranks: int) -> TrainingArguments:
         ValueError: If the number of processes is below 1.
     """
     if num_ranks < 1:
-        raise InvalidValueError.about("num_ranks", f"must be at least 1, got {num_ranks}.")
+        raise wrong_value("num_ranks", f"must be at least 1, got {num_ranks}.")
     return cast(TrainingArguments, _Launched(args, num_ranks))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from transformers.utils import logging
 
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.files import read_json, write_json
 from mixer.utils.text import first_of, listed, printable, short_number
 
@@ -34,7 +34,7 @@ class Patterns:
     include: Sequence[str] | None = None
     exclude: Sequence[str] = ()
 
-    def chosen(self, files: Sequence[_File], called: str) -> list[_File]:
+    def chosen(self, files: Sequence[_File]) -> list[_File]:
         """Returns the files that are read.
 
         Raises:
@@ -44,20 +44,14 @@ class Patterns:
             idle = [pattern for pattern in patterns if not any(_matches(file, [pattern]) for file in files)]
             if idle and files:
                 names = first_of([PurePath(file).name for file in files])
-                raise InvalidValueError(
-                    f"{called}: {option}: {idle[0]!r} matches none of the files, {listed(names)}.",
-                    option=f"data.{option}",
-                    found=idle[0],
-                )
-        kept = [file for file in files if self.include is None or _matches(file, self.include)]
-        kept = [file for file in kept if not _matches(file, self.exclude)]
-        if files and not kept:
-            raise InvalidValueError(
-                f"{called}: include and exclude leave none of {len(files)} files.",
-                option="data.include",
-                found=list(self.include or ()),
+                raise wrong_value(option, f"{idle[0]!r} matches none of the files, {listed(names)}.", found=idle[0])
+        included = [file for file in files if self.include is None or _matches(file, self.include)]
+        chosen = [file for file in included if not _matches(file, self.exclude)]
+        if files and not chosen:
+            raise wrong_value(
+                "include", f"and exclude leave none of {len(files)} files.", found=list(self.include or ())
             )
-        return kept
+        return chosen
 
 
 def _matches(file: Path | str, patterns: Collection[str]) -> bool:

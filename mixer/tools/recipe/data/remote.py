@@ -15,7 +15,7 @@ from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 from mixer.tools.recipe.data.local import is_pattern, load_files, load_local
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.suffixes import is_url
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.nested import flat
 from mixer.utils.storage_options import HIDDEN, STORAGE_OPTIONS, without_values
 
@@ -42,26 +42,26 @@ def check_urls(paths: Sequence[str], options: _Options | None) -> None:
         ValueError: If there are some; shows no credentials.
     """
     if not paths:
-        raise InvalidValueError(option="data.path", expected="a path, or a list of one or more", found=paths)
+        raise InvalidValueError(option="path", expected="a path, or a list of one or more", found=paths)
     urls = [path for path in paths if is_url(path)]
     for parts in map(urlsplit, urls):
         is_web = parts.scheme in ("http", "https")
         if ("@" in parts.netloc and (is_web or parts.password)) or (is_web and parts.query):
             shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-            raise InvalidValueError.about(
-                "data.path",
+            raise wrong_value(
+                "path",
                 f"The URL {shown} has a password or a query (?...), and paths are written to the run's folder: leave "
                 "them out, or move them to storage_options, as headers or params.",
                 found=shown,
             )
     if urls and len(urls) < len(paths):
-        raise InvalidValueError(option="data.path", expected="URLs or paths on this machine, not both", found=paths)
+        raise InvalidValueError(option="path", expected="URLs or paths on this machine, not both", found=paths)
     if options is not None and not urls:
         text = f"They are for URLs, such as s3://bucket/rows.jsonl, and path is {paths}."
-        raise InvalidValueError.about("data.storage_options", text)
+        raise wrong_value("storage_options", text)
     if HIDDEN in flat(options).values():
-        raise InvalidValueError.about(
-            "data.storage_options",
+        raise wrong_value(
+            "storage_options",
             f"The copy of a recipe has no values of its storage_options ({_keys(options)}): give them anew, such "
             "as by the option --streams.NAME.data.storage_options.",
         )
@@ -85,8 +85,8 @@ def load_remote(urls: Sequence[str], splits: Sequence[str], reading: Reading) ->
         found = [_find(url, reading.storage_options) for url in urls]
     folders = [url for url, one in zip(urls, found, strict=True) if one.is_folder]
     if folders and (reading.streaming or len(urls) > 1):
-        given = f"{folders[0]!r} is a folder: give its files{' while streaming' if reading.streaming else ''}"
-        raise reading.error("path", f"{given}, such as '{folders[0].rstrip('/')}/*.parquet'.", found=folders[0])
+        given = f": {folders[0]!r} is a folder: give its files{' while streaming' if reading.streaming else ''}"
+        raise wrong_value("path", f"{given}, such as '{folders[0].rstrip('/')}/*.parquet'.", found=folders[0])
     if reading.streaming:
         files = [str(one.system.unstrip_protocol(name)) for one in found for name in one.files]
         return load_files(files, splits, reading)
@@ -109,7 +109,7 @@ def _telling(reading: Reading) -> Iterator[None]:
     except Exception as error:  # each file system has errors of its own
         cause = without_values(f"{type(error).__name__}: {error}", {STORAGE_OPTIONS: options})
         keys = f"storage_options {_keys(options)}" if options else "no storage_options"
-        raise reading.error("path", f"{reading.path} cannot be read with {keys}: {cause}") from None
+        raise wrong_value("path", f": {reading.path} cannot be read with {keys}: {cause}") from None
 
 
 def _keys(options: _Options | None) -> str:

@@ -22,9 +22,9 @@ from transformers.utils import logging
 from mixer.tools.recipe.data.file_list import FileRead, count_files, is_first_rank, kept_files, tell_of_files
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.rows import VERSION, Rows, known, opened, other_columns
-from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, naming, suffix_of
-from mixer.tools.recipe.retold import retold
-from mixer.utils.errors import InvalidValueError
+from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
+from mixer.tools.recipe.places import retold
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.text import printable, shortened
 
 logger = logging.get_logger(__name__)
@@ -77,7 +77,7 @@ def read_files(files: Sequence[Path | str], reading: Reading) -> Any:
         reading.refuse("rows")
     packed = [place.name for place in places if place.suffix.lower() == ".zst"]
     if packed and BUILDERS[suffix] is not None and importlib.util.find_spec("zstandard") is None:
-        raise reading.error("path", f"{packed[0]!r} is read by the package zstandard: pip install zstandard.")
+        raise wrong_value("path", f": {packed[0]!r} is read by the package zstandard: pip install zstandard.")
     with telling(reading.called):
         if suffix == ".parquet":
             _check_schemas(files, reading)
@@ -105,13 +105,14 @@ def _tell(reading: Reading, files: Sequence[Path | str], builder: Any, found: An
 
 @contextmanager
 def telling(called: str) -> Iterator[None]:
-    """Raises the failures of reading rows as a `ValueError` that names the data."""
+    """Raises the failures of reading rows as a `ValueError`; one about a file names the data, too."""
     try:
         yield
     except _FAILURES as error:
-        cause = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ else error
+        cause: Any = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ else error
         text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
-        raise retold(cause, f"{called}: {text}", stream=called) from error
+        whose = {"stream": called} if isinstance(cause, UnreadableError) else {}
+        raise retold(cause, text, **whose) from error
 
 
 def rows_of(builder: Any, split: str, streaming: bool) -> Any:
@@ -174,7 +175,7 @@ def _check_schemas(files: Sequence[Path | str], reading: Reading) -> None:
     for file in files:
         with naming(str(file)), opened(str(file), reading.storage_options) as content:
             own: dict[str, Any] = dict(datasets.Features.from_arrow_schema(parquet.read_schema(content)))
-            own = {name: own[name] for name in (own if columns is None else known(columns, list(own)))}
+        own = {name: own[name] for name in (own if columns is None else known(columns, list(own)))}
         first = first or own
         differing = [name for name, kind in own.items() if not _fit(kind, first.get(name))]
         if differing:
@@ -232,14 +233,12 @@ def _common_suffix(files: Sequence[PurePath], reading: Reading) -> str:
     by_suffix = {suffix_of(file): file for file in reversed(files)}
     if None in by_suffix:
         name = by_suffix[None].name
-        raise reading.error("path", f"{name!r} is of no known format: it must end in {KNOWN}.", found=name)
+        raise wrong_value("path", f": {name!r} is of no known format: it must end in {KNOWN}.", found=name)
     suffixes = sorted(suffix for suffix in by_suffix if suffix is not None)
     if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:
         named = ", ".join(f"{suffix} ({by_suffix[suffix].name})" for suffix in suffixes)
-        text = (
-            f"{reading.path!r} mixes the formats {named}. Leave out those that are no data (data.exclude), or give a "
-        )
-        raise reading.error("path", f"{text}pattern such as '*{suffixes[0]}'.", found=suffixes)
+        way = f"Leave out those that are no data (data.exclude), or give a pattern such as '*{suffixes[0]}'."
+        raise wrong_value("path", f": {reading.path!r} mixes the formats {named}. {way}", found=suffixes)
     return suffixes[0]
 
 

@@ -34,6 +34,7 @@ def built(folder: Path, **fields: Any) -> Any:
     [
         ({"evaluation": ["a"]}, "evaluation"),
         ({"targets": ["a"]}, "targets"),
+        ({"evaluation": {"b": {"data": {"path": "rows", "separator": ";"}}}}, "evaluation.b.data.path"),
         ({"chat_template": CHATML}, "chat_template"),
         ({"trainer": "sft"}, "tokenizer"),
     ],

@@ -17,7 +17,7 @@ from mixer.tools.recipe.data.formats.conversation import (
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, check_max_length, length_limit, within
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 # Roles of chat templates.
 _KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")
@@ -83,7 +83,7 @@ class Chat(Format):
         template = None if self.chat_template is None else chat_template_of(self.chat_template)
         if template is None and not tokenizer.chat_template:
             text = f"is needed, and {type(tokenizer).__name__} has none: take that of the model's chat variant,"
-            raise InvalidValueError.about("chat_template", f"{text} or give one, Chat(chat_template=...).")
+            raise wrong_value("chat_template", f"{text} or give one, Chat(chat_template=...).")
         return replace(self, chat_template=template)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
@@ -123,7 +123,7 @@ class Chat(Format):
             return None
         if not rendering.is_mapped:
             text = "must be 'all', without weights of 0, as the tokenizer maps no tokens to characters: take a fast"
-            raise InvalidValueError.about("train_on", f"{text} tokenizer, or learn all turns.")
+            raise wrong_value("train_on", f"{text} tokenizer, or learn all turns.")
         if self.train_on == "all":
             return [not excluded for excluded in rendering.tokens_of(unlearned)]
         roles = [message["role"] for message in rendering.messages]

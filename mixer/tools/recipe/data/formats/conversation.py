@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mixer.tools.recipe.data.formats.base import Row
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.turns import is_nothing, unread_columns
 
 Message = dict[str, Any]  # with a role, mostly with content
@@ -118,7 +118,7 @@ def _only(values: Mapping[str, Any]) -> Any:
     for name, other in others:
         if other != value:
             text = f"and {first} differ, and both mean the same: drop one of the columns."
-            raise InvalidValueError.about(name, text, found=other)
+            raise wrong_value(name, text, found=other)
     return value
 
 
@@ -129,7 +129,7 @@ def _parsed(value: Any, column: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise InvalidValueError.about(column, f"must be JSON, got {value[:80]!r} ({error}).") from None
+        raise wrong_value(column, f"must be JSON, got {value[:80]!r} ({error}).") from None
 
 
 def _schemas(row: Row, column: str) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ def _variables(row: Row) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidValueError(option="chat_template_kwargs", expected="arguments by name", found=value)
     if own := value.keys() & {"messages", "tools", "documents"}:
-        raise InvalidValueError.about("chat_template_kwargs", f"has {min(own)!r}: put it in a column of its own.")
+        raise wrong_value("chat_template_kwargs", f"has {min(own)!r}: put it in a column of its own.")
     return dict(value)
 
 
@@ -173,7 +173,7 @@ def _has_no_system(messages: list[Message], system: Any) -> bool:
         raise InvalidValueError(option="system", expected="a text", found=system)
     said = [text_of(message.get("content")) for message in messages if message["role"] in ("system", "developer")]
     if said and said[0] != system:
-        raise InvalidValueError.about(
+        raise wrong_value(
             "system",
             f"is {system[:80]!r}, but the conversation has a system message of its own, {said[0]!r}: drop one of them "
             "in the data, or leave the column unread, Chat(ignored_columns=['system']).",
@@ -227,7 +227,7 @@ def _check_content(content: Any, role: str, column: str, ignored_keys: Sequence[
             raise InvalidValueError(option=column, expected="of parts of the type text", found=others, hint=hint)
         if unread:
             text = "of a part of a content is not read: move it to its turn, or leave it unread by ignored_keys."
-            raise InvalidValueError.about(unread[0], text)
+            raise wrong_value(unread[0], text)
     elif type(content) not in (str, int) and not (role == "tool" and isinstance(content, (float, list, Mapping))):
         expected = 'contents that are a text, or parts {"type": "text", "text": ...}'
         raise InvalidValueError(option=column, expected=expected, found=content)

@@ -18,7 +18,7 @@ from mixer.tools.recipe.data.formats.conversation import (
 )
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 # The columns of each shape, the learned one last. A pair of answers has the prompt of one, or begins with it.
 _SHAPES = {
@@ -101,7 +101,7 @@ class Dialogue(Format):
         as_turns = self.as_turns or not is_text or "instruction" in shape or any(name in row for name in COLUMNS)
         if as_turns and not tokenizer.chat_template:
             text = f"is needed to render turns, and {type(tokenizer).__name__} has none: take that of the model's"
-            raise InvalidValueError.about("chat_template", f"{text} chat variant, or give the recipe chat_template.")
+            raise wrong_value("chat_template", f"{text} chat variant, or give the recipe chat_template.")
         return replace(self, shape=shape, as_turns=as_turns)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
@@ -168,7 +168,7 @@ class Dialogue(Format):
         read = conversation_of({column: [value] if isinstance(value, Mapping) else value}, column, self.ignored_keys)
         if read.unlearned:
             text = "has turns with a weight of 0, which TRL would learn: give the stream the format Chat."
-            raise InvalidValueError.about(column, text)
+            raise wrong_value(column, text)
         return read.messages
 
 
@@ -190,7 +190,7 @@ def _shape_in(row: Row) -> list[str]:
     has = f"the data have the columns {list(row)}"
     if found:
         text = f"{has}, which are {' and '.join(found)}: choose one here, {list(found.popitem()[1])}."
-        raise InvalidValueError.about("data.columns", text, found=list(row))
+        raise wrong_value("data.columns", text, found=list(row))
     offered = "".join(
         f" The column {name!r} has one: rename: {{{name}: messages}}." for name in conversations_in(row)[:1]
     )

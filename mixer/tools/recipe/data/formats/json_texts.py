@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mixer.tools.recipe.data.formats.conversation import Conversation
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.turns import try_to_render
 
 _OBJECTS = ("arguments", "parameters")
@@ -72,7 +72,7 @@ def _object(text: str, is_refused: bool) -> Any:
         return value
     if is_refused:
         return text
-    raise InvalidValueError.about(
+    raise wrong_value(
         "arguments",
         f"of a call, or parameters of a tool, are {text!r:.200}, no object in JSON, and the chat template "
         "would put them into quotes: write an object in the data.",
