@@ -20,8 +20,10 @@ from tests.refusals import refused
 
 def built(folder: Path, **fields: Any) -> Any:
     (folder / "rows.jsonl").write_text((json.dumps({"input_ids": [1, 2, 3], "labels": [1, 2, 3]}) + "\n") * 8)
-    stream = {"data": {"path": str(folder / "rows.jsonl")}}
-    sets = {name: dict.fromkeys(fields.pop(name, ()), stream) for name in ("evaluation", "targets")}
+    data = {"path": str(folder / "rows.jsonl")}
+    stream, sets = {"data": data}, dict[str, Any]()
+    for field in ("evaluation", "targets"):
+        sets[field] = {name: {"data": {**data, **changes}} for name, changes in fields.pop(field, {}).items()}
     model = {"factory": "tests.helpers.build_model", "arguments": {"name": "llama"}}
     content = {"model": model, "streams": {"a": {**stream, "validation": 2}}, "training": plain_options(folder)}
     kind, parser = Recipe.for_trainer(fields.get("trainer")), ArgumentParser(exit_on_error=False)
@@ -32,9 +34,9 @@ def built(folder: Path, **fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("fields", "option"),
     [
-        ({"evaluation": ["a"]}, "evaluation"),
-        ({"targets": ["a"]}, "targets"),
-        ({"evaluation": {"b": {"data": {"path": "rows", "separator": ";"}}}}, "evaluation.b.data.path"),
+        ({"evaluation": {"a": {}}}, "evaluation"),
+        ({"targets": {"a": {}}}, "targets"),
+        ({"evaluation": {"b": {"split": "test"}}}, "evaluation.b.data.split"),
         ({"chat_template": CHATML}, "chat_template"),
         ({"trainer": "sft"}, "tokenizer"),
     ],
@@ -45,7 +47,7 @@ def test_fields_that_need_or_exclude_another_are_refused(fields: dict[str, Any],
 
 
 def test_rows_of_targets_become_development_rows(tmp_path: Path) -> None:
-    trainer = built(tmp_path, targets=["a"], objective=["a"], mixing="MarginalValue")
+    trainer = built(tmp_path, targets={"a": {}}, objective=["a"], mixing="MarginalValue")
     (rows,) = trainer._parts.plan.target_splits.rows.values()
     assert len(rows) == 8
 
