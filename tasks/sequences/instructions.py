@@ -168,7 +168,7 @@ def _plain(name: str) -> str:
 
 def _rows(name: str, place: Path, split: str, seed: int) -> tuple[datasets.Dataset, datasets.Dataset]:
     """Reads the rows of a task, for training and for evaluation."""
-    reading = Reading(f"instructions: {name}", str(place))
+    reading = Reading(name, str(place))
     if place.is_file():
         rows = read_files([place], reading)
         train, evaluation = hold_out(len(rows), max(1, len(rows) // 5), seed)

@@ -4,15 +4,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidTypeError, InvalidValueError
 
 _FACTS = ("option", "stream", "expected", "found", "hint")
 
 
-def retold(error: Exception, message: str, **facts: Any) -> InvalidValueError:
+def retold(error: Exception, message: str, **facts: Any) -> InvalidValueError | InvalidTypeError:
     """Makes an error with another message, and the facts of the first that are not given anew."""
+    kind = InvalidTypeError if isinstance(error, InvalidTypeError) else InvalidValueError
     own = {name: getattr(error, name, None) for name in _FACTS}
-    return InvalidValueError(message, **{**own, **facts})
+    return kind(message, **{**own, **facts})
 
 
 @contextlib.contextmanager

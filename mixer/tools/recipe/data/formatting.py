@@ -72,12 +72,9 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     path.parent.mkdir(parents=True, exist_ok=True)
     samples = encode_all(new_fingerprint=fingerprint, cache_file_name=str(path), desc=f"{called}: {_name(chosen)}")
     if not len(samples):
-        raise InvalidValueError(
-            f"{_name(chosen)} leaves nothing of {len(dataset)} rows: "
-            f"{chosen.why_nothing(dataset.select(range(min(ROWS_AT_ONCE, len(dataset)))).to_list())}.",
-            option="format",
-            stream=called,
-        )
+        why = "they have no text, or no label to learn within max_length tokens"
+        text = f"{_name(chosen)} leaves nothing of {len(dataset)} rows: {why}."
+        raise InvalidValueError(text, option="format", stream=called)
     if encode.cut["rows"]:  # else they come from the cache
         write_json(path.with_suffix(".json"), encode.cut)
     elif path.with_suffix(".json").is_file():
@@ -169,26 +166,16 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
         TypeError: If the data set is of another kind.
     """
     if not isinstance(dataset, (datasets.Dataset, datasets.IterableDataset)):
-        raise InvalidTypeError(
-            f"{_name(chosen)} reads a datasets.Dataset or datasets.IterableDataset, got a "
-            f"{type(dataset).__name__}. Dataset.from_list or Dataset.from_generator make one.",
-            option="data",
-            stream=called,
-        )
+        expected = f"a datasets.Dataset or IterableDataset (Dataset.from_list makes one), which {_name(chosen)} reads"
+        raise InvalidTypeError(option="data", stream=called, expected=expected, found=type(dataset).__name__)
     if task not in chosen.tasks:
         text = f"{_name(chosen)} makes samples for the task {' or '.join(chosen.tasks)}, not {task}."
         raise InvalidValueError(text, option="task", stream=called, found=task)
     columns = column_names(dataset)
     missing = [name for name in chosen.columns if name not in columns]
     if missing:
-        hint = chosen.instead_of(next(iter(dataset), {}))
-        raise InvalidValueError(
-            f"{_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have {columns}.{hint}",
-            option=missing[0],
-            stream=called,
-            expected=f"one of {columns}",
-            hint=hint.strip() or None,
-        )
+        text = f"{_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have {columns}."
+        raise InvalidValueError(text, option=missing[0], stream=called, expected=f"one of {columns}")
     _warn_of_lost_characters(dataset, chosen, called)
     ignored = getattr(chosen, "ignored_columns", ())
     unread = [name for name in columns if name in chosen.telling_columns and name not in (*chosen.columns, *ignored)]
@@ -209,13 +196,9 @@ def _warn_of_lost_characters(dataset: Any, chosen: Format, called: str) -> None:
     texts = set(chosen.columns).intersection(features).difference(chosen.numbers)
     lost = sorted(name for name in texts if getattr(features[name], "dtype", "string") not in ("string", "null"))
     if lost:
-        logger.warning(
-            "%s: datasets has read the column %r of CSV as %s, so that 061 is learned as 61. Read the file by data: "
-            "{path: FILE}, or load it with features that say Value('string').",
-            called,
-            lost[0],
-            features[lost[0]].dtype,
-        )
+        text = "%s: datasets has read the column %r of CSV as %s, so that 061 is learned as 61. Read the file by data: "
+        way = "{path: FILE}, or load it with features that say Value('string')."
+        logger.warning(text + way, called, lost[0], features[lost[0]].dtype)
 
 
 def fingerprint_of(dataset: Any, chosen: Format, tokenizer: Any, task: str) -> str:

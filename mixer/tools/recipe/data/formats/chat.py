@@ -12,7 +12,6 @@ from mixer.tools.recipe.data.formats.conversation import (
     Conversation,
     check_columns,
     conversation_of,
-    conversations_in,
 )
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.template import chat_template_of
@@ -74,10 +73,6 @@ class Chat(Format):
         """See `Format.columns`."""
         return (self.column,)
 
-    def instead_of(self, row: Row) -> str:
-        """Offers the column that has conversations; see `Format.instead_of`."""
-        return "".join(f" Chat(column={name!r}) reads its conversations." for name in conversations_in(row)[:1])
-
     def fitted(self, dataset: Any, tokenizer: Any) -> "Chat":
         """Reads the template, and refuses a tokenizer without one; see `Format.fitted`."""
         template = None if self.chat_template is None else chat_template_of(self.chat_template)
@@ -90,13 +85,6 @@ class Chat(Format):
         """See `Format.encode`."""
         length, template = length_limit(self.max_length, tokenizer), Template(tokenizer, self.chat_template)
         return [self._sample(self._read(row), template, length) for row in rows]
-
-    def why_nothing(self, rows: Sequence[Row]) -> str:
-        """See `Format.why_nothing`."""
-        roles = {message["role"] for row in rows for message in self._read(row).messages}
-        if not roles or "assistant" in roles or self.train_on == "all":
-            return super().why_nothing(rows)
-        return f"the assistant says nothing in them, their roles are {sorted(roles)}"
 
     def _read(self, row: Row) -> Conversation:
         own = {name: value for name, value in row.items() if name not in self.ignored_columns}

@@ -63,17 +63,6 @@ def check_columns(row: Row, read: Sequence[str], called: str) -> None:
         )
 
 
-def conversations_in(row: Row) -> list[str]:
-    """Lists the columns of a row that look like conversations: lists of messages."""
-    return [
-        name
-        for name, value in row.items()
-        if isinstance(value, list)
-        and value
-        and all(isinstance(one, Mapping) and {"role", "from"} & one.keys() for one in value)
-    ]
-
-
 def conversation_of(row: Row, column: str, ignored_keys: Sequence[str] = ()) -> Conversation:
     """Reads the conversation of a row.
 

@@ -14,7 +14,6 @@ from mixer.tools.recipe.data.formats.conversation import (
     Message,
     check_columns,
     conversation_of,
-    conversations_in,
 )
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED
@@ -191,25 +190,22 @@ def _shape_in(row: Row) -> list[str]:
     if found:
         text = f"{has}, which are {' and '.join(found)}: choose one here, {list(found.popitem()[1])}."
         raise wrong_value("data.columns", text, found=list(row))
-    offered = "".join(
-        f" The column {name!r} has one: rename: {{{name}: messages}}." for name in conversations_in(row)[:1]
-    )
     raise InvalidValueError(
         f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and "
         "output, prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: "
-        f"{{question: prompt, answer: completion}}}}}}, or choose another format, such as Prompt.{offered}",
+        "{question: prompt, answer: completion}}}, or choose another format, such as Prompt.",
         option="rename",
         found=list(row),
-        hint=offered.strip() or None,
     )
 
 
 def _pair_in(row: Row) -> list[str]:
     prompt = next((name for name in _PROMPTS if name in row), None)
     if not {*_PAIR} <= row.keys():
-        text = (
+        raise InvalidValueError(
             f"the data have the columns {list(row)}, and preferences are chosen and rejected with a prompt: name them "
+            "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}.",
+            option="rename",
+            found=list(row),
         )
-        way = "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}."
-        raise InvalidValueError(text + way, option="rename", found=list(row))
     return [*([prompt] if prompt else []), *_PAIR, *(["margin"] if "margin" in row else [])]
