@@ -33,7 +33,7 @@ from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import stay_on_meta
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.text import safe_names
 
 # Fields that are built or loaded; all others are passed on to the trainer.
@@ -134,8 +134,7 @@ class Recipe:
         """
         if trainer is None:
             return Recipe
-        if trainer not in KINDS:
-            raise InvalidValueError(option="trainer", expected=f"one of {', '.join(KINDS)}", found=trainer)
+        require(trainer in KINDS, "trainer", f"one of {', '.join(KINDS)}", trainer)
         arguments = KINDS[trainer].load(KINDS[trainer].config)
         # HfArgumentParser, if something used it before, has left classes made later with fields of fewer types.
         hints = get_type_hints(arguments)

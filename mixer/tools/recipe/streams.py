@@ -18,7 +18,7 @@ from mixer.tools.recipe.data.formatting import column_names, content_of, fitted,
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.validation import Validation
 from mixer.tools.recipe.places import placed
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.hidden_names import hidden
 from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_range
@@ -225,10 +225,9 @@ class StreamRecipe:
         return _part_of(train, self.rows_share), evaluation
 
     def _load(self, called: str) -> tuple[Any, Any]:
-        if (self.factory is None) == (self.data is None):
-            has = "neither" if self.data is None else "both"
-            expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
-            raise InvalidValueError(option="data", expected=expected, found=has)
+        expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
+        has = "neither" if self.data is None else "both"
+        require((self.factory is None) != (self.data is None), "data", expected, has)
         if self.data is not None:
             if self.arguments or (self.train_split, self.validation_split) != ("train", "validation"):
                 text = "belongs to factory, as validation_split and arguments: write data.split, data.validation_split."
@@ -238,9 +237,8 @@ class StreamRecipe:
         splits = call_by_name("factory", str(self.factory), self.arguments)
         if not isinstance(splits, Mapping):
             return splits, None
-        if self.train_split not in splits:
-            expected = f"one of {list(splits)}, which {self.factory} gives"
-            raise InvalidValueError(option="train_split", expected=expected, found=self.train_split)
+        expected = f"one of {list(splits)}, which {self.factory} gives"
+        require(self.train_split in splits, "train_split", expected, self.train_split)
         return splits[self.train_split], splits.get(self.validation_split)
 
 
@@ -260,9 +258,8 @@ def _is_ready(training: Any, columns: Sequence[str]) -> bool:
         has = f"{text!r} has texts and others are {' and '.join(shapes)}"
         raise wrong_value("data.columns", f"Of {columns}, {has}: choose here which to read.", found=columns)
     is_ready = "input_ids" in columns or text in columns
-    if is_ready and training.assistant_only_loss and "labels" not in columns:
-        expected = "made of conversations for training.assistant_only_loss"
-        raise InvalidValueError(option="data", expected=expected, found=columns)
+    learns_whole = not (is_ready and training.assistant_only_loss and "labels" not in columns)
+    require(learns_whole, "data", "made of conversations for training.assistant_only_loss", columns)
     return is_ready
 
 

@@ -9,7 +9,7 @@ from mixer.tools.recipe.model import ModelRecipe, Task
 from mixer.tools.recipe.places import placed
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import weightless
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require
 
 TrainerName = Literal["sft", "dpo", "reward"]
 
@@ -66,8 +66,7 @@ def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
         ValueError: If it has another task.
     """
     task = KINDS[name].task
-    if model.task not in ("causal-lm", task):
-        raise InvalidValueError(option="model.task", expected=f"{task} for trainer {name}", found=model.task)
+    require(model.task in ("causal-lm", task), "model.task", f"{task} for trainer {name}", model.task)
     if name != "reward":
         return model
     return replace(model, task=task, config={"num_labels": 1, **model.config})

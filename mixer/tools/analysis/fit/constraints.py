@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.ranges import check_range
 
 _TOLERANCE = 1e-9
@@ -52,8 +52,7 @@ class Constraints:
         _check_numbers("prior", self.prior or {}, 0.0, math.inf, "it is a weight")
         _check_numbers("sizes", self.sizes, 0.0, math.inf, "it is a number of samples")
         _check_numbers("bounds", self.bounds, -math.inf, math.inf, "it is a loss")
-        if not isinstance(self.groups, Mapping):
-            raise InvalidValueError(option="groups", expected="streams with weights, by group", found=self.groups)
+        require(isinstance(self.groups, Mapping), "groups", "streams with weights, by group", self.groups)
         for name, group in self.groups.items():
             _check_numbers(f"groups: {name}", group, 0.0, math.inf, "it is a weight")
             if not any(group.values()):
@@ -81,14 +80,12 @@ class Constraints:
             if unknown:
                 raise wrong_value(option, f"There are no streams {unknown}; there are {list(streams)}.")
         missing = [] if self.prior is None else [name for name in streams if name not in self.prior]
-        if missing:
-            raise InvalidValueError(option="prior", expected=f"a weight of each of {list(streams)}", found=self.prior)
+        require(not missing, "prior", f"a weight of each of {list(streams)}", self.prior)
         parts = self._parts(streams)
         least = np.array([self.least.get(name, 0.0) for name in streams])
         most = np.array([self._most(name) for name in streams])
         prior = np.array([1.0 if self.prior is None else self.prior[name] for name in streams])
-        if not prior.any():
-            raise InvalidValueError(option="prior", expected="above 0 for a stream", found=self.prior)
+        require(prior.any(), "prior", "above 0 for a stream", self.prior)
         is_member = parts > 0.0
         shares = np.where(is_member, parts, 1.0)
         low = np.where(is_member, least / shares, 0.0).max(axis=1)

@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.contract import weights_array
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import require, wrong_value
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,8 @@ def parse_numbers(option: str, text: str) -> dict[str, float]:
             value = float(number)
         except ValueError:
             name = ""
-        if not name:
-            also = "'average', 'worst' or " if option == "objective" else ""
-            raise InvalidValueError(option=option, expected=f"{also}'NAME=number,...'", found=text)
+        also = "'average', 'worst' or " if option == "objective" else ""
+        require(bool(name), option, f"{also}'NAME=number,...'", text)
         if name in numbers:
             raise wrong_value(option, f"{name!r} is given twice in {text!r}; give each name one number.")
         numbers[name] = value

@@ -15,7 +15,7 @@ from mixer.tools.analysis.fit.fit_target import FitTarget, target_of
 from mixer.tools.analysis.fit.fitted import FittedMixture
 from mixer.tools.analysis.fit.prediction import Prediction, predict_objective
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 
 _LEAST_MIXTURES = 3
 _SAME_MIXTURE = 1e-3
@@ -191,12 +191,9 @@ def group_runs(*mixtures: FloatArray) -> Groups:
 
 def _tables(mixtures: ArrayLike, losses: ArrayLike) -> tuple[FloatArray, FloatArray]:
     shares, values = np.array(mixtures, dtype=np.float64), np.asarray(losses, dtype=np.float64)
-    if shares.ndim != 2 or values.ndim != 2 or len(shares) != len(values) or not shares.size:
-        raise InvalidValueError(
-            option="mixtures",
-            expected="[num_runs, num_streams], and losses [num_runs, num_losses]",
-            found=(shares.shape, values.shape),
-        )
+    is_table = shares.ndim == values.ndim == 2 and len(shares) == len(values) and shares.size > 0
+    expected = "[num_runs, num_streams], and losses [num_runs, num_losses]"
+    require(is_table, "mixtures", expected, (shares.shape, values.shape))
     return shares, np.where(np.isfinite(values), values, np.nan)
 
 
@@ -204,20 +201,18 @@ def _names(option: str, names: Sequence[str] | None, count: int) -> list[str]:
     """Gives the names, or `run 1`, `run 2`, ... where there are none."""
     if names is None:
         return [f"{option.removesuffix('s')} {number}" for number in range(1, count + 1)]
-    if len(names) != count or len(set(names)) != count:
-        raise InvalidValueError(option=option, expected=f"{count} different names", found=list(names))
+    require(len(names) == len(set(names)) == count, option, f"{count} different names", list(names))
     return list(names)
 
 
 def _sizes(sizes: ArrayLike, count: int) -> FloatArray:
     levels = np.asarray(sizes, dtype=np.float64)
-    if levels.shape != (count,) or not np.isfinite(levels).all():
-        raise InvalidValueError(option="sizes", expected=f"{count} numbers, one for each run", found=sizes)
+    is_whole = levels.shape == (count,) and bool(np.isfinite(levels).all())
+    require(is_whole, "sizes", f"{count} numbers, one for each run", sizes)
     return levels
 
 
 def _numbers(groups: ArrayLike | None, shares: FloatArray) -> Groups:
     numbers = group_runs(shares) if groups is None else pd.factorize(np.asarray(groups))[0]
-    if len(numbers) != len(shares):
-        raise InvalidValueError(option="groups", expected=f"{len(shares)} labels, one for each run", found=groups)
+    require(len(numbers) == len(shares), "groups", f"{len(shares)} labels, one for each run", groups)
     return numbers

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mixer.tools.console import Result
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.text import first_of
 
 _ROUNDING, _MOST_OFF = 1e-3, 0.05
@@ -142,7 +142,6 @@ def _columns(table: pd.DataFrame, option: str, pattern: str) -> dict[str, str]:
     names = [str(column) for column in table.columns]
     written = re.compile(re.escape(pattern).replace(r"\*", "(.+)", 1))
     found = {match[match.re.groups]: match[0] for name in names if (match := written.fullmatch(name))}
-    if not found:
-        known = ", ".join(first_of(names))
-        raise InvalidValueError(option=option, expected=f"of columns among {known}, * for any name", found=pattern)
+    known = ", ".join(first_of(names))
+    require(bool(found), option, f"of columns among {known}, * for any name", pattern)
     return found

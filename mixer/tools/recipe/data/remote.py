@@ -15,7 +15,7 @@ from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 from mixer.tools.recipe.data.local import is_pattern, load_files, load_local
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.suffixes import is_url
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.nested import flat
 from mixer.utils.storage_options import HIDDEN, STORAGE_OPTIONS, without_values
 
@@ -41,8 +41,7 @@ def check_urls(paths: Sequence[str], options: _Options | None) -> None:
     Raises:
         ValueError: If there are some; shows no credentials.
     """
-    if not paths:
-        raise InvalidValueError(option="path", expected="a path, or a list of one or more", found=paths)
+    require(bool(paths), "path", "a path, or a list of one or more", paths)
     urls = [path for path in paths if is_url(path)]
     for parts in map(urlsplit, urls):
         is_web = parts.scheme in ("http", "https")
@@ -54,8 +53,7 @@ def check_urls(paths: Sequence[str], options: _Options | None) -> None:
                 "them out, or move them to storage_options, as headers or params.",
                 found=shown,
             )
-    if urls and len(urls) < len(paths):
-        raise InvalidValueError(option="path", expected="URLs or paths on this machine, not both", found=paths)
+    require(len(urls) in (0, len(paths)), "path", "URLs or paths on this machine, not both", paths)
     if options is not None and not urls:
         text = f"They are for URLs, such as s3://bucket/rows.jsonl, and path is {paths}."
         raise wrong_value("storage_options", text)

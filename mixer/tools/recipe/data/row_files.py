@@ -24,7 +24,7 @@ from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.rows import VERSION, Rows, known, opened, other_columns
 from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
 from mixer.tools.recipe.places import retold
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.text import printable, shortened
 
 logger = logging.get_logger(__name__)
@@ -214,8 +214,8 @@ def _with_number(row: dict[str, Any], name: str, kind: str) -> dict[str, Any]:
     cell = row[name]
     if cell is None:
         return row
-    if _number_kind([cell], is_exact=False) not in ("int64", kind):
-        raise InvalidValueError(option=name, expected=f"a number ({kind}), as in the first rows", found=cell)
+    is_number = _number_kind([cell], is_exact=False) in ("int64", kind)
+    require(is_number, name, f"a number ({kind}), as in the first rows", cell)
     return {**row, name: int(cell) if kind == "int64" else float(cell)}
 
 

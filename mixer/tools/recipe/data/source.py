@@ -18,7 +18,7 @@ from mixer.tools.recipe.data.remote import check_urls, load_remote
 from mixer.tools.recipe.data.row_files import chosen
 from mixer.tools.recipe.data.splits import check_slices
 from mixer.tools.recipe.data.suffixes import is_url, suffix_of
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import require, wrong_value
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -63,11 +63,8 @@ class DataSource:
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.rows not in get_args(TextRows):
-            expected = f"one of {', '.join(get_args(TextRows))}"
-            raise InvalidValueError(option="rows", expected=expected, found=self.rows)
-        if self.separator is not None and len(self.separator) != 1:
-            raise InvalidValueError(option="separator", expected="one character", found=self.separator)
+        require(self.rows in get_args(TextRows), "rows", f"one of {', '.join(get_args(TextRows))}", self.rows)
+        require(self.separator is None or len(self.separator) == 1, "separator", "one character", self.separator)
         check_urls(self._paths, self.storage_options)
 
     @property

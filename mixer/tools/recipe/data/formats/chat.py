@@ -16,7 +16,7 @@ from mixer.tools.recipe.data.formats.conversation import (
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, check_max_length, length_limit, within
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import require, wrong_value
 
 # Roles of chat templates.
 _KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")
@@ -65,8 +65,7 @@ class Chat(Format):
 
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Chat")
-        if self.train_on not in ("assistant", "all"):
-            raise InvalidValueError(option="train_on", expected="'assistant' or 'all'", found=self.train_on)
+        require(self.train_on in ("assistant", "all"), "train_on", "'assistant' or 'all'", self.train_on)
 
     @property
     def columns(self) -> Sequence[str]:
@@ -115,10 +114,9 @@ class Chat(Format):
         if self.train_on == "all":
             return [not excluded for excluded in rendering.tokens_of(unlearned)]
         roles = [message["role"] for message in rendering.messages]
-        unknown = [role for role in roles if role not in _KNOWN]
-        if unknown:
-            hint = "Rename it in the data, or learn all turns, Chat(train_on='all')."
-            raise InvalidValueError(option="role", expected=f"one of {', '.join(_KNOWN)}", found=unknown[0], hint=hint)
+        unknown = next((role for role in roles if role not in _KNOWN), None)
+        hint = "Rename it in the data, or learn all turns, Chat(train_on='all')."
+        require(unknown is None, "role", f"one of {', '.join(_KNOWN)}", unknown, hint)
         turns = [number for number, role in enumerate(roles) if role == "assistant"]
         learned = [number for number in turns if number not in unlearned]
         generated = rendering.generated() if learned else None

@@ -17,7 +17,7 @@ from mixer.tools.recipe.data.formats.conversation import (
 )
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 
 # The columns of each shape, the learned one last. A pair of answers has the prompt of one, or begins with it.
 _SHAPES = {
@@ -119,9 +119,8 @@ class Dialogue(Format):
         margin = {"margin": row["margin"]} if "margin" in self.shape else {}
         if not self.as_turns:
             texts = {**answers, **({"prompt": row["prompt"]} if "prompt" in self.shape else {})}
-            wrong = next((name for name, value in texts.items() if not isinstance(value, str)), None)
-            if wrong is not None:
-                raise InvalidValueError(option=wrong, expected="a text, as in the first row", found=texts[wrong])
+            for name, value in texts.items():
+                require(isinstance(value, str), name, "a text, as in the first row", value)
             return {**texts, **margin}
         prompt, sample, is_parsed = self._prompt(row), dict[str, Any](), False
         arguments: dict[str, Any] = {}
