@@ -19,7 +19,7 @@ from datasets.streaming import extend_dataset_builder_for_streaming
 from pyarrow import parquet
 from transformers.utils import logging
 
-from mixer.tools.recipe.data.file_list import FileRead, count_files, is_first_rank, kept_files, tell_of_files
+from mixer.tools.recipe.data.file_list import Counts, is_first_rank, kept_files, tell_of_files
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.rows import VERSION, Rows, known, opened, other_columns
 from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
@@ -82,25 +82,17 @@ def read_files(files: Sequence[Path | str], reading: Reading) -> Any:
         if suffix == ".parquet":
             _check_schemas(files, reading)
         builder = _builder(files, suffix, reading)
-        found = count_files(builder)
+        counts: Counts = {}
+        builder._generate_tables = partial(_by_file, builder, counts)  # noqa: SLF001 what all builders of tables have
         table = rows_of(builder, "train", reading.streaming)
-        _tell(reading, files, None if reading.streaming else builder, found)
+        here = [file for file in files if isinstance(file, Path)]
+        if len(here) == len(files):
+            read = kept_files(here, Path(builder.cache_dir), counts)
+            if len(here) > 1 or here[0].name != PurePath(reading.path).name:  # else the user has named the only one
+                tell_of_files(reading.called, read)
         if suffix in (".txt", ".arrow"):
             table = chosen(table, reading.columns)
         return _with_numbers(table, reading.numbers, reading.has_types) if suffix in SEPARATORS else table
-
-
-def _tell(reading: Reading, files: Sequence[Path | str], builder: Any, found: Any) -> None:
-    """Tells which files are read, unless the user has named the only one."""
-    here = [file for file in files if isinstance(file, Path)]
-    if len(here) < len(files):
-        return
-    if builder is None:
-        read = [FileRead(file.name, file.stat().st_size, None, ()) for file in here]
-    else:
-        read = kept_files(here, Path(builder.cache_dir), found)
-    if len(here) > 1 or here[0].name != PurePath(reading.path).name:
-        tell_of_files(reading.called, read)
 
 
 @contextmanager
@@ -135,15 +127,17 @@ def chosen(table: Any, columns: Sequence[str] | None) -> Any:
     return table if columns is None else table.select_columns(known(columns, table.column_names or columns))
 
 
-def _by_file(builder: Any, **lists: Any) -> Iterator[tuple[Key, pyarrow.Table]]:
-    """Reads one file after another, to name it in errors, for a builder whose files stand in parallel lists."""
-    names = lists.get("base_files", lists.get("files"))
-    for place, name in enumerate(names or ()):
-        one = {argument: values[place : place + 1] for argument, values in lists.items()}
+def _by_file(builder: Any, counts: Counts, **lists: Any) -> Iterator[tuple[Key, pyarrow.Table]]:
+    """Reads one file after another, to name it in errors and to count its rows, for a builder with files in lists."""
+    for place, name in enumerate(lists.get("base_files") or lists["files"]):
+        own = {argument: values[place : place + 1] for argument, values in lists.items()}
         with naming(str(name)):
             if builder.storage_options:  # `datasets` opens files of all streams by the options of the last one
                 extend_dataset_builder_for_streaming(builder)
-            for number, (_, table) in enumerate(type(builder)._generate_tables(builder, **one)):  # noqa: SLF001
+            for number, (_, table) in enumerate(type(builder)._generate_tables(builder, **own)):  # noqa: SLF001
+                num_rows, columns = counts.get(place, (0, set()))
+                found = {column for column in table.column_names if table.column(column).null_count < table.num_rows}
+                counts[place] = num_rows + table.num_rows, columns | found
                 yield Key(place, number), table
 
 
@@ -156,9 +150,7 @@ def _builder(files: Sequence[Path | str], suffix: str, reading: Reading) -> Any:
         features = datasets.Features({"text": datasets.Value("string")})
         text = {"sample_by": reading.rows, "encoding": "utf-8-sig", "features": features}
         options: dict[str, dict[str, Any]] = {"text": text, "parquet": {"columns": reading.columns}}
-        builder = datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
-        builder._generate_tables = partial(_by_file, builder)  # noqa: SLF001 what all builders of tables have
-        return builder
+        return datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
     states = [None if isinstance(file, str) else file.stat() for file in files]  # URLs are streamed, not cached
     ages = ["" if state is None else f"{state.st_size} {state.st_mtime_ns}" for state in states]
     identity = list(zip(names, ages, strict=True))

@@ -80,9 +80,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
             for number, chunk in enumerate(self._chunks(file)):
                 if self._is_streaming and self.config.separator is None:
                     self._check(file, chunk)
-                with naming(file):
-                    table = self._table([row for _, row, _ in chunk])
-                yield Key(place, number), table
+                yield Key(place, number), self._table([row for _, row, _ in chunk])
 
     def _kinds_of_cells(self, files: Sequence[str]) -> dict[str, Kind]:
         chosen: list[str] = []
