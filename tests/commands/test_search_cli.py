@@ -150,7 +150,7 @@ BOUNDED = {"class_path": "Objective", "init_args": {"targets": ["cpp"], "bounds"
         ("headroom", BOUNDED, ["--share", "0.1"], "--bounds python=LOSS"),
         ("search", ["cpp"], [*SWARM, "0"], "--propose must be 1 or more"),
         ("search", ["cpp"], ["--runs", "2"], "--runs must be 4 or more"),
-        ("search", ["cpp"], [*SWARM, "2", "--most", "2"], "most: python must be in [0.0, 1.0]"),
+        ("search", ["cpp"], [*SWARM, "2", "--most", "2"], "most.python must be in [0.0, 1.0]"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_run(command, objective, words, said, tmp_path, refused) -> None:

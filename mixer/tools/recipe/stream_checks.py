@@ -19,7 +19,7 @@ from mixer.tools.recipe.data.splits import check_disjoint
 from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.streams import BuiltStream, StreamRecipe
 from mixer.trainer.checks.shared_rows import tell_shared_rows
-from mixer.utils.errors import ErrorFacts, wrong_value
+from mixer.utils.errors import ErrorFacts, require, wrong_value
 from mixer.utils.random_state import drawn_places
 
 logger = logging.get_logger(__name__)
@@ -95,8 +95,7 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
     Raises:
         ValueError: Names the field and the way out.
     """
-    if not streams:
-        raise wrong_value("streams", "must be one or more, such as {text: {data: {path: PATH}}}, got none.")
+    require(bool(streams), "streams", "one or more, such as {text: {data: {path: PATH}}}", {})
     for name, stream in streams.items():
         split = stream.train_split if stream.data is None else stream.data.split
         held_out = [part for part in (own.partition("[")[0].strip() for own in split.split("+")) if is_held_out(part)]
@@ -107,8 +106,7 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
             with placed(f"streams.{name}.data"):
                 check_disjoint(stream.data.split, stream.data.validation_split)
     without = [name for name, stream in streams.items() if stream.weight is None]
-    if without and len(without) < len(streams):
-        raise wrong_value("streams", f"must all have a weight, or none: {without} have none.", found=without)
+    require(len(without) in (0, len(streams)), "streams", "all with a weight, or none; these have none", without)
     if isinstance(mixing, Mapping):
         weights_array(mixing, list(streams), "mixing")
 

@@ -54,15 +54,13 @@ class Constraints:
         _check_numbers("bounds", self.bounds, -math.inf, math.inf, "it is a loss")
         require(isinstance(self.groups, Mapping), "groups", "streams with weights, by group", self.groups)
         for name, group in self.groups.items():
-            _check_numbers(f"groups: {name}", group, 0.0, math.inf, "it is a weight")
-            if not any(group.values()):
-                raise wrong_value(f"groups: {name}", f"A weight must be above 0, got {dict(group)}.")
+            _check_numbers(f"groups.{name}", group, 0.0, math.inf, "it is a weight")
+            require(any(group.values()), f"groups.{name}", "weights of which one is above 0", dict(group))
         for name in ("budget", "passes", "divergence"):
             value = getattr(self, name)
             if value is not None:
                 check_range(name, value, 0.0, math.inf, "leave it out for no bound")
-                if not value and name != "divergence":
-                    raise wrong_value(name, f"must be above 0, got {value:g}; leave it out for no bound.")
+                require(value > 0 or name == "divergence", name, "above 0", value, "Leave it out for no bound.")
         given = (bool(self.sizes), self.budget is not None, self.passes is not None)
         if any(given) and not all(given):
             raise ValueError("sizes, budget and passes bound how often a stream is repeated: give all three or none.")
@@ -74,11 +72,10 @@ class Constraints:
             ValueError: If there is no such stream, or no mixture keeps all bounds.
         """
         named = {"prior": self.prior or {}, "least": self.least, "most": self.most, "sizes": self.sizes}
-        named |= {f"groups: {name}": group for name, group in self.groups.items()}
+        named |= {f"groups.{name}": group for name, group in self.groups.items()}
         for option, names in named.items():
             unknown = [name for name in names if name not in streams]
-            if unknown:
-                raise wrong_value(option, f"There are no streams {unknown}; there are {list(streams)}.")
+            require(not unknown, option, f"of streams among {list(streams)}", unknown)
         missing = [] if self.prior is None else [name for name in streams if name not in self.prior]
         require(not missing, "prior", f"a weight of each of {list(streams)}", self.prior)
         parts = self._parts(streams)
@@ -116,10 +113,9 @@ class Constraints:
 
 
 def _check_numbers(option: str, numbers: Any, least: float, most: float, hint: str) -> None:
-    if not isinstance(numbers, Mapping):
-        raise wrong_value(option, f"must be numbers by name, got {numbers!r}.")
+    require(isinstance(numbers, Mapping), option, "numbers by name", numbers)
     for name, number in numbers.items():
-        check_range(f"{option}: {name}", number, least, most, hint)
+        check_range(f"{option}.{name}", number, least, most, hint)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.contract import weights_array
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import require, wrong_value
+from mixer.utils.errors import require
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,10 @@ def target_of(
         members = [name for name in names if name in streams] or names
         return FitTarget(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
     given = parse_numbers("objective", objective) if isinstance(objective, str) else dict(objective)
-    if not given:
-        raise wrong_value("objective", "Name at least one loss.")
+    require(bool(given), "objective", "at least one loss", given)
     by_name = dict(zip(given, weights_array([*given.values()], [*given], "objective").tolist(), strict=True))
     unknown = [name for name in by_name if name not in names]
-    if unknown:
-        raise wrong_value("objective", f"There is no loss of {unknown}; there are losses of {list(names)}.")
+    require(not unknown, "objective", f"of losses among {list(names)}", unknown)
     total = sum(by_name.values())
     text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
     return FitTarget(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})
@@ -73,7 +71,6 @@ def parse_numbers(option: str, text: str) -> dict[str, float]:
             name = ""
         also = "'average', 'worst' or " if option == "objective" else ""
         require(bool(name), option, f"{also}'NAME=number,...'", text)
-        if name in numbers:
-            raise wrong_value(option, f"{name!r} is given twice in {text!r}; give each name one number.")
+        require(name not in numbers, option, f"one number for {name!r}", text)
         numbers[name] = value
     return numbers

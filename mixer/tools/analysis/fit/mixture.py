@@ -15,7 +15,7 @@ from mixer.tools.analysis.fit.fit_target import FitTarget, target_of
 from mixer.tools.analysis.fit.fitted import FittedMixture
 from mixer.tools.analysis.fit.prediction import Prediction, predict_objective
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.errors import InvalidValueError, require, wrong_value
+from mixer.utils.errors import InvalidValueError, require
 
 _LEAST_MIXTURES = 3
 _SAME_MIXTURE = 1e-3
@@ -87,8 +87,7 @@ def fit_mixture(
     table.losses[diverged] = np.nan
     table.check(target, streams, [run for run, is_out in zip(runs, diverged, strict=True) if is_out])
     unknown = [name for name in constraints.bounds if name not in loss_names]
-    if unknown:
-        raise wrong_value("bounds", f"There is no loss of {unknown}; there are losses of {loss_names}.")
+    require(not unknown, "bounds", f"of losses among {loss_names}", unknown)
     prediction = table.predict(target)
     bounds = [
         (table.predict(target_of({name: 1.0}, loss_names, streams)), sign * bound)

@@ -7,8 +7,7 @@ from mixer.loading.learning_rate import new_learning_rate
 from mixer.measurements import Kind, LearningRate, Rates
 from mixer.mixture.counted_units import check_counted, option_counting
 from mixer.mixture.step_plan import StepPlan
-from mixer.tools.analysis.simulate.held_rules import hold_rules
-from mixer.tools.analysis.simulate.planned_parts import Parts
+from mixer.tools.analysis.simulate.planned_parts import Parts, hold_rules
 from mixer.tools.analysis.simulate.simulated import Row, Simulated
 from mixer.tools.analysis.simulate.tokens import PlannedLabels, PlannedTokens
 from mixer.tools.recipe.recipe import Recipe

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mixer.tools.analysis.simulate.planned_parts import Parts
 from mixer.tools.console import Result
 from mixer.utils.arrays import FloatArray, Int64Array
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import require
 from mixer.utils.text import first_of, listed
 
 _MOST_PASSES = 4.0
@@ -181,8 +181,7 @@ class Simulated(Result):
 
 def check_every(every: float) -> None:
     """Refuses a share of the run outside (0, 1]."""
-    if not 0.0 < every <= 1.0:
-        raise wrong_value("every", f"must be a share of the run above 0 and at most 1, got {every}.")
+    require(0.0 < every <= 1.0, "every", "a share of the run above 0 and at most 1", every)
 
 
 def _ends(values: NDArray[Any]) -> dict[str, float | int]:

@@ -19,7 +19,7 @@ from mixer.tools.recipe.data.formats.tokens import (
     without_end,
 )
 from mixer.tools.recipe.places import retold
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import require, wrong_value
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,7 @@ class Prompt(Format):
     def _samples(self, prompts: list[str], completions: list[str], tokenizer: Any, task: str) -> list[Sample]:
         length = length_limit(self.max_length, tokenizer)
         if task == "seq2seq-lm":
-            if self.train_on_prompt:
-                raise wrong_value("train_on_prompt", "must be false for a model with an encoder, got true.")
+            require(not self.train_on_prompt, "train_on_prompt", "false for a model with an encoder", True)
             cut = {"truncation": length is not None, "max_length": length}
             inputs = tokenizer(prompts, **cut)["input_ids"]
             labels = tokenizer(text_target=completions, verbose=False)["input_ids"]
