@@ -169,7 +169,7 @@ def _table(losses: list[dict[str, "pd.Series[float]"]], amounts: pd.DataFrame) -
     for source in list(losses[0])[1:]:
         for target in losses[0][""].index:
             samples, tokens = (float(amounts[column][source]) for column in ("count", "tokens"))
-            changes = [float(one[""][target] - one[source][target]) for one in losses]
+            changes = [float(repeat[""][target] - repeat[source][target]) for repeat in losses]
             change, half = over_seeds(changes).mean, paired_bound(changes)
             row: dict[str, Any] = {"source": source, "target": target, "samples": samples, "tokens": tokens}
             row |= {"change": change, "low": change - half, "high": change + half}

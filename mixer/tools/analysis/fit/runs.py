@@ -116,7 +116,7 @@ class RecordedRuns(Result):
         requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in UNITS]
         self.groups = group_runs(*map(np.array, requested))
         declared = [recorded_objective(folder, read_note(folder)) for folder in folders]
-        self.objective = declared[0] if all(one == declared[0] for one in declared) else None
+        self.objective = declared[0] if all(objective == declared[0] for objective in declared) else None
         self.notes = [*_notes(runs, self.streams, self.loss_names), *recipe_notes]
 
 

@@ -81,7 +81,7 @@ def _data(recipe: Recipe) -> tuple[list[Stream], dict[str, Any]]:
         trainer = recipe.build_parts(has_weights=False).trainer
         return trainer.streams, cast(dict[str, Any], trainer.eval_dataset or {})
     data = recipe.build_data()
-    return [one.stream for one in data.streams.values()], data.evaluation
+    return [own.stream for own in data.streams.values()], data.evaluation
 
 
 def _stand_ins(streams: list[Stream]) -> tuple[list[Stream], tuple[str, ...]]:

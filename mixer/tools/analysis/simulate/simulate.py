@@ -43,7 +43,7 @@ class PlannedRun:
         self._parts, self._source = parts, source
         mixing = self._mixing = parts.mixing
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
-        is_needed |= mixing.schedule.unit == "tokens" or any(one.max_tokens is not None for one in parts.streams)
+        is_needed |= mixing.schedule.unit == "tokens" or any(stream.max_tokens is not None for stream in parts.streams)
         self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed)
         user = option_counting(mixing, "labels")
         self._labels = None if user is None else PlannedLabels(recipe, parts.streams, user)

@@ -107,7 +107,13 @@ def _known(source: Source, folder: Path) -> tuple[Any, Path]:
 
 
 def _add(
-    source: Source, keys: Table, streams: dict[str, Any], key: str, known: Any, place: Path, taken: Collection[str] = ()
+    source: Source,
+    keys: Table,
+    streams: dict[str, Any],
+    key: str,
+    known: Any,
+    place: Path,
+    others: Collection[str] = (),
 ) -> list[list[str]]:
     """Adds the streams of data sets, and returns their names."""
     streaming = {"streaming": True} if source.content.get("streaming") else {}
@@ -132,7 +138,7 @@ def _add(
         tags.close(keys["messages"])
         entry.close(keys["reasons"], harmless=keys["harmless"])
         names.append(
-            common.add_streams(streams, [str(path)], stream, f"eval_{name}" if safe_name(name) in taken else name)
+            common.add_streams(streams, [str(path)], stream, f"eval_{name}" if safe_name(name) in others else name)
         )
     return names
 

@@ -284,9 +284,9 @@ class _Encoding:
             place, cause = self._first_wrong(rows, numbers, error)
             text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
             raise retold(cause, f"{_name(self.chosen)}: {text}{place}", stream=self.called) from error
-        kept = [sample for sample in samples if self._is_learned(sample)]
-        names = kept[0] if kept else ("input_ids", "labels")
-        return {name: [sample[name] for sample in kept] for name in names}
+        learned = [sample for sample in samples if self._is_learned(sample)]
+        names = learned[0] if learned else ("input_ids", "labels")
+        return {name: [sample[name] for sample in learned] for name in names}
 
     def _first_wrong(self, rows: Sequence[Row], numbers: Sequence[int], error: Exception) -> tuple[str, Exception]:
         for row, number in zip(rows, numbers, strict=True):

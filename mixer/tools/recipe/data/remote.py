@@ -81,19 +81,19 @@ def load_remote(urls: Sequence[str], splits: Sequence[str], reading: Reading) ->
     """
     with _telling(reading):
         found = [_find(url, reading.storage_options) for url in urls]
-    folders = [url for url, one in zip(urls, found, strict=True) if one.is_folder]
+    folders = [url for url, place in zip(urls, found, strict=True) if place.is_folder]
     if folders and (reading.streaming or len(urls) > 1):
         given = f": {folders[0]!r} is a folder: give its files{' while streaming' if reading.streaming else ''}"
         raise wrong_value("path", f"{given}, such as '{folders[0].rstrip('/')}/*.parquet'.", found=folders[0])
     if reading.streaming:
-        files = [str(one.system.unstrip_protocol(name)) for one in found for name in one.files]
+        files = [str(place.system.unstrip_protocol(name)) for place in found for name in place.files]
         return load_files(files, splits, reading)
     with _telling(reading):
         folder = _copied(found)
     try:
         if folders:
             return load_local(str(folder / _below(found[0].root)), splits, reading)
-        return load_files([folder / _below(name) for one in found for name in one.files], splits, reading)
+        return load_files([folder / _below(name) for place in found for name in place.files], splits, reading)
     except (ValueError, OSError) as error:  # in the words of the user, who knows no copy
         error.args = (str(error).replace(f"{folder}/", f"{urls[0].partition('://')[0]}://"),)
         raise
@@ -131,7 +131,7 @@ def _find(url: str, options: _Options | None) -> _Found:
 
 def _copied(found: Sequence[_Found]) -> Path:
     """Copies files into a folder of the cache, unless it has them, as they are now."""
-    identity = [(one.system.unstrip_protocol(one.root), sorted(one.files.items())) for one in found]
+    identity = [(place.system.unstrip_protocol(place.root), sorted(place.files.items())) for place in found]
     digest = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
     folder = Path(datasets.config.HF_DATASETS_CACHE) / "adaptive_mixer" / "remote" / digest
     if folder.is_dir():
@@ -139,8 +139,8 @@ def _copied(found: Sequence[_Found]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         copies = Path(made) / digest
-        for one in found:
-            one.system.get(list(one.files), [str(copies / _below(name)) for name in one.files])
+        for place in found:
+            place.system.get(list(place.files), [str(copies / _below(name)) for name in place.files])
         try:
             copies.rename(folder)
         except OSError:

@@ -37,8 +37,8 @@ def take_split(split: str, known: Collection[str], load: Callable[[str], Any], r
         slices = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
     except (ValueError, AssertionError) as error:
         raise wrong_value("split", f"{split!r} is no split and no slice ({error}).", found=split) from None
-    taken = [parts[piece.splitname].select(range(piece.from_, piece.to)) for piece in slices]
-    return taken[0] if len(taken) == 1 else datasets.concatenate_datasets(taken)
+    rows = [parts[piece.splitname].select(range(piece.from_, piece.to)) for piece in slices]
+    return rows[0] if len(rows) == 1 else datasets.concatenate_datasets(rows)
 
 
 def check_disjoint(split: str, validation_split: str) -> None:
@@ -75,8 +75,8 @@ def _share_rows(split: str, other: str, length: int) -> bool | None:
     if any(piece.from_ >= piece.to for piece in (*first, *second)):
         return None
     return any(
-        one.splitname == two.splitname and max(one.from_, two.from_) < min(one.to, two.to)
-        for one in first
+        piece.splitname == two.splitname and max(piece.from_, two.from_) < min(piece.to, two.to)
+        for piece in first
         for two in second
     )
 

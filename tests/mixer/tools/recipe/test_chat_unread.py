@@ -82,13 +82,6 @@ def test_a_column_of_a_stream_of_rows() -> None:
     assert caught.value.found == ["persona"]
 
 
-@pytest.mark.parametrize(("kind", "offered"), [(Chat(), "Chat(column='dialog')"), (Dialogue(), "dialog: messages")])
-def test_conversations_of_another_name_are_offered(kind: Any, offered: str) -> None:
-    error = refused([{"topics": ["a"], "dialog": TALK}], CHATML, kind)
-    assert error.hint is not None
-    assert offered in error.hint
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_column_that_validation_is_stratified_by_is_named_already(kind: Any, tmp_path: Path) -> None:
     rows = [{"messages": TALK, "topic": topic} for topic in "abab"]

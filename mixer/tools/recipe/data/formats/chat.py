@@ -123,4 +123,4 @@ class Chat(Format):
         if generated is None or len(learned) == len(turns):
             return generated or rendering.tokens_of(learned)
         chosen = rendering.tokens_of(learned)
-        return [one and other for one, other in zip(generated, chosen, strict=True)]
+        return [marked and turned for marked, turned in zip(generated, chosen, strict=True)]

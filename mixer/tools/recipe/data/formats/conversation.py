@@ -78,7 +78,7 @@ def conversation_of(row: Row, column: str, ignored_keys: Sequence[str] = ()) -> 
     unlearned = [number for number, message in enumerate(messages) if not _is_learned(message)]
     system = _only({name: row.get(name) for name in ("system", "system_prompt")})
     if system is not None and messages and _has_no_system(messages, system):
-        messages, unlearned = [{"role": "system", "content": system}, *messages], [one + 1 for one in unlearned]
+        messages, unlearned = [{"role": "system", "content": system}, *messages], [number + 1 for number in unlearned]
     functions = [
         tool if "function" in tool else _with_function(tool, "functions") for tool in _schemas(row, "functions")
     ]
@@ -189,7 +189,7 @@ def _message(value: Mapping[str, Any], column: str, ignored_keys: Sequence[str])
     if type(message.get("content")) is int:
         message["content"] = str(message["content"])
     given = [message.pop(name, None) for name in ("tool_calls", "function_call")]
-    calls = [call for one in given if not is_nothing(one) for call in _tool_calls(one, column)]
+    calls = [call for value in given if not is_nothing(value) for call in _tool_calls(value, column)]
     if role in _CALLS:
         message["role"] = "assistant"
         calls += _tool_calls(message.pop("content", None), column)

@@ -53,10 +53,10 @@ def _changed(conversation: Conversation, change: Callable[[str], Any]) -> Conver
         inner = {"function": changed(schema["function"])} if "function" in schema else {}
         return {**schema, **own, **inner}
 
-    messages = [
-        {**one, "tool_calls": [changed(call) for call in one["tool_calls"]]} if "tool_calls" in one else one
-        for one in conversation.messages
-    ]
+    messages = []
+    for message in conversation.messages:
+        calls = {"tool_calls": [changed(call) for call in message["tool_calls"]]} if "tool_calls" in message else {}
+        messages.append({**message, **calls})
     tools = conversation.arguments.get("tools")
     own = {} if tools is None else {"tools": [changed(tool) for tool in tools]}
     return replace(conversation, messages=messages, arguments={**conversation.arguments, **own})
