@@ -106,8 +106,8 @@ def _of_format(stream: InspectedStream) -> Iterator[tuple[str, float, str]]:
     num_left_out = 0 if stream.packs else (stream.num_rows or 0) - (training.size or 0)
     if stream.num_rows and training.size is not None and num_left_out > _MOST_LEFT_OUT * stream.num_rows:
         sentence = (
-            f"{num_left_out:,} of {stream.num_rows:,} rows of {stream.name!r} ({num_left_out / stream.num_rows:.1%}) are "
-            f"left out: {stream.format['name']} has nothing to learn from them within max_length."
+            f"{num_left_out:,} of {stream.num_rows:,} rows of {stream.name!r} ({num_left_out / stream.num_rows:.1%}) "
+            f"are left out: {stream.format['name']} has nothing to learn from them within max_length."
         )
         yield "rows_left_out", num_left_out / stream.num_rows, sentence
     if cut is not None and cut.share_cut > _MOST_CUT:

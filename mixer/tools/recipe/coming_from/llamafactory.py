@@ -30,12 +30,12 @@ def recipe_of(source: Source, keys: Table, folder: Path) -> dict[str, Any]:
     require(stage in keys["stages"], "stage", f"one of {', '.join(keys['stages'])}", stage)
     trainer, streams, evaluation = keys["stages"][stage], dict[str, Any](), dict[str, Any]()
     model = _model(source, keys)
-    known, place = _known(source, folder)
-    names = _add(source, keys, streams, "dataset", known, place)
+    sets = _known(source, folder)
+    names = _add(source, keys, streams, "dataset", sets)
     mixing = _mixing(source, names)
     validates = common.hold_out(source, "val_size", streams)
     if "eval_dataset" in source.content:
-        _add(source, keys, evaluation, "eval_dataset", known, place, streams)
+        _add(source, keys, evaluation, "eval_dataset", sets, streams)
     if not source.take("streaming"):
         reason = "it is a slice, train[:N], which data of fewer rows do not have: take it out there"
         source.leave("max_samples", reason, is_harmless=True)
@@ -107,15 +107,10 @@ def _known(source: Source, folder: Path) -> tuple[Any, Path]:
 
 
 def _add(
-    source: Source,
-    keys: Table,
-    streams: dict[str, Any],
-    key: str,
-    known: Any,
-    place: Path,
-    others: Collection[str] = (),
+    source: Source, keys: Table, streams: dict[str, Any], key: str, sets: tuple[Any, Path], others: Collection[str] = ()
 ) -> list[list[str]]:
     """Adds the streams of data sets, and returns their names."""
+    known, place = sets
     streaming = {"streaming": True} if source.content.get("streaming") else {}
     most = source.content.get("max_samples")
     stage, whole, names = source.content.get("stage", "sft"), source.content.get("train_on_prompt", False), []
