@@ -62,8 +62,8 @@ class Constraints:
                 check_range(name, value, 0.0, math.inf, "leave it out for no bound")
                 require(value > 0 or name == "divergence", name, "above 0", value, "Leave it out for no bound.")
         given = (bool(self.sizes), self.budget is not None, self.passes is not None)
-        if any(given) and not all(given):
-            raise ValueError("sizes, budget and passes bound how often a stream is repeated: give all three or none.")
+        expected = "given with sizes and budget, which bound how often a stream is repeated, or none of the three"
+        require(all(given) or not any(given), "passes", expected, self.passes)
 
     def of(self, streams: Sequence[str]) -> "Region":
         """Applies the bounds to streams.
@@ -89,9 +89,10 @@ class Constraints:
         high = np.minimum(np.where(is_member, most / shares, np.inf).min(axis=1), 1.0)
         if (low > high + _TOLERANCE).any() or low.sum() > 1.0 + _TOLERANCE or high.sum() < 1.0 - _TOLERANCE:
             bounds = {name: f"{a:.3f} to {b:.3f}" for name, a, b in zip(streams, least, most, strict=True)}
-            raise ValueError(
+            raise wrong_value(
+                "most" if high.sum() < 1.0 else "least",
                 f"No mixture keeps all bounds of shares ({bounds}): least shares sum to {low.sum():.3f}, largest to "
-                f"{high.sum():.3f}. Lower least, or raise most or passes."
+                f"{high.sum():.3f}. Lower least, or raise most or passes.",
             )
         return Region(parts, low, high, prior @ is_member.T / prior.sum(), self.divergence)
 
