@@ -82,7 +82,7 @@ class Constraints:
         least = np.array([self.least.get(name, 0.0) for name in streams])
         most = np.array([self._most(name) for name in streams])
         prior = np.array([1.0 if self.prior is None else self.prior[name] for name in streams])
-        require(prior.any(), "prior", "above 0 for a stream", self.prior)
+        require(bool(prior.any()), "prior", "above 0 for a stream", self.prior)
         is_member = parts > 0.0
         shares = np.where(is_member, parts, 1.0)
         low = np.where(is_member, least / shares, 0.0).max(axis=1)

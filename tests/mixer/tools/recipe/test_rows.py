@@ -359,16 +359,6 @@ def test_another_separator_is_named_and_can_be_said(name: str, other: str, strea
     assert read(path, streaming=streaming, separator=own) == [{f"a{other}b": f"x. y{other}1"}]
 
 
-def test_a_separator_is_one_character_of_cells(tmp_path: Path) -> None:
-    with refused("separator", found="; "):
-        DataSource("a.csv", separator="; ")
-    with refused("separator", found=";"):
-        read(put(tmp_path / "a.jsonl", '{"a": 1}'), separator=";")
-    datasets.Dataset.from_dict({"a": [1]}).save_to_disk(tmp_path / "saved")
-    with refused("separator", found=";"):
-        read(tmp_path / "saved", separator=";")
-
-
 def test_a_column_without_a_value_in_the_first_file_of_a_stream_is_named(tmp_path: Path) -> None:
     put(tmp_path / "a.jsonl", '{"x": 1, "y": null}\n')
     put(tmp_path / "b.jsonl", '{"x": 2, "y": null}\n{"x": 3, "y": 7}\n')

@@ -67,13 +67,14 @@ def test_a_text_is_read_by_lines_paragraphs_or_as_a_whole(streaming: bool, tmp_p
         assert [row["text"] for row in read] == texts
 
 
-def test_only_texts_are_read_by_other_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "value"), [("rows", "document"), ("separator", ";")])
+def test_options_of_texts_and_of_tables_are_for_these_alone(option: str, value: str, tmp_path: Path) -> None:
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
-    for path in (str(tmp_path / "saved"), "org/maths"):
-        with refused("rows", found="document"):
-            DataSource(path, rows="document").load("s")
-    with refused("rows", found="page"):
-        DataSource("org/maths", rows="page")  # type: ignore[arg-type]
+    for path in (tmp_path / "saved", write(tmp_path / "rows.jsonl"), "org/maths"):
+        with refused(option, found=value):
+            DataSource(str(path), **{option: value}).load()  # type: ignore[arg-type]
+    with refused(option, found="page"):
+        DataSource("org/maths", **{option: "page"})  # type: ignore[arg-type]
 
 
 def test_a_pattern_takes_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -144,7 +145,6 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monke
         ({"split": "train[:5]", "streaming": True}, "split", "train[:5]"),
         ({"name": "main"}, "name", "main"),
         ({"revision": "v2"}, "revision", "v2"),
-        ({"rows": "document"}, "rows", "document"),
     ],
 )
 def test_what_a_file_does_not_have_is_refused(options: dict[str, Any], option: str, found: str, tmp_path: Path) -> None:
