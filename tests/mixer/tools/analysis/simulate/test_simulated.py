@@ -69,10 +69,11 @@ def test_a_budget_that_is_not_reached_and_a_stream_without_a_sample(tmp_path: Pa
 
 
 def test_numbers_of_training_arguments_are_finite(tmp_path: Path) -> None:
-    planned = recipe(tmp_path, three())
-    planned.training.weight_decay = math.inf
-    with pytest.raises(ValueError, match="weight_decay"):
-        simulate(planned)
+    for name, value in (("weight_decay", math.inf), ("lr_scheduler_kwargs", {"min_lr": math.nan})):
+        planned = recipe(tmp_path, three())
+        setattr(planned.training, name, value)
+        with pytest.raises(ValueError, match=name):
+            simulate(planned)
 
 
 @pytest.mark.parametrize("every", [0.1, 0.25, 0.3, 1.0])
