@@ -36,10 +36,10 @@ def placed(place: str) -> Iterator[None]:
     except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
         text, option = str(error), getattr(error, "option", None)
         is_of_rows = getattr(error, "stream", None) is not None
-        is_joined = option is not None and not is_of_rows and text.startswith(option)
-        message = f"{place}.{text}" if is_joined else f"{place}: {text}"
-        for kind in (FileNotFoundError, ConnectionError):
-            if isinstance(error, kind):
-                raise kind(message) from error
+        begin = getattr(error, "place", None) or (None if is_of_rows else option)
+        message = f"{place}.{text}" if begin and text.startswith(begin) else f"{place}: {text}"
+        kind = next((kind for kind in (FileNotFoundError, ConnectionError) if isinstance(error, kind)), None)
         own = place if option is None else option if is_of_rows else f"{place}.{option}"
-        raise retold(error, message, option=own) from error
+        raised: Any = retold(error, message, option=own) if kind is None else kind(message)
+        raised.option, raised.place = own, place  # for the place before
+        raise raised from error
