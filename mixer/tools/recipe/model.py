@@ -97,7 +97,7 @@ class ModelRecipe:
         with placed("lora"):
             if getattr(model, "is_quantized", False):
                 model = peft.prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
-            return peft.get_peft_model(model, config)  # type: ignore[return-value]
+            return peft.get_peft_model(model, config)  # type: ignore[no-any-return]
 
     def adapters(self, **defaults: Any) -> Any:
         """Returns the configuration of the adapters, a `peft.LoraConfig`, with the type of the task.

@@ -184,13 +184,6 @@ class TestColumns:
         with refused(name):
             made([{"messages": TALK, name: value}], TOOLS)
 
-    @pytest.mark.parametrize("name", ["weight", "sample_weight", "images"])
-    def test_a_column_that_changes_what_is_learned_is_refused(self, name: str) -> None:
-        row = {"messages": TALK, name: 0.5}
-        with refused("ignored_columns", stream="s", found=[name]):
-            made([row], CHATML)
-        assert made([row], CHATML, ignored_columns=[name]) == made([{"messages": TALK}], CHATML)
-
 
 class TestTurns:
     @pytest.mark.parametrize("template", [CHATML, LLAMA3, QWEN3, MARKED])

@@ -58,9 +58,9 @@ def test_a_part_of_a_content() -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("column", ["tool_defs", "persona", "score"])
+@pytest.mark.parametrize("column", ["tool_defs", "persona", "score", "weight"])
 def test_a_column_that_nothing_reads(kind: Any, column: str) -> None:
-    said = {"tool_defs": [WEATHER], "persona": "a pirate", "score": 0.0}[column]
+    said = {"tool_defs": [WEATHER], "persona": "a pirate", "score": 0.0, "weight": 0.5}[column]
     rows = [{"messages": CALLED, "tools": None, "id": 3, "prompt_id": "a", "source": "b", column: said}]
     with refused("ignored_columns", found=[column]):
         made(rows, TOOLS, kind())

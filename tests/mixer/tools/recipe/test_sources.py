@@ -224,9 +224,6 @@ def test_configuration_split_and_revision_are_those_that_were_named(hub: Hub) ->
     assert other.to_list() == ROWS[1:3]
     older, _ = DataSource("org/maths", revision="v1").load("s")
     assert older.to_list() == ROWS[:3]
-
-
-def test_rows_can_be_streamed(hub: Hub) -> None:
     streamed, test = DataSource("org/maths", name="main", validation_split="test", streaming=True).load("s")
     assert isinstance(streamed, datasets.IterableDataset)
     assert (list(streamed), list(test)) == (ROWS, ROWS[:2])
