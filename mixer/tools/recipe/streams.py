@@ -258,8 +258,8 @@ def _is_ready(training: Any, columns: Sequence[str]) -> bool:
         has = f"{text!r} has texts and others are {' and '.join(shapes)}"
         raise wrong_value("data.columns", f"Of {columns}, {has}: choose here which to read.", found=columns)
     is_ready = "input_ids" in columns or text in columns
-    learns_whole = not (is_ready and training.assistant_only_loss and "labels" not in columns)
-    require(learns_whole, "data", "made of conversations for training.assistant_only_loss", columns)
+    has_no_turns = is_ready and training.assistant_only_loss and "labels" not in columns
+    require(not has_no_turns, "data", "made of conversations for training.assistant_only_loss", columns)
     return is_ready
 
 

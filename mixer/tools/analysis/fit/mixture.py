@@ -77,7 +77,7 @@ def fit_mixture(
     runs = _names("runs", runs, len(shares))
     loss_names = _names("loss_names", streams if loss_names is None else loss_names, values.shape[1])
     for run, mixture in zip(runs, shares, strict=True):
-        check_weights(mixture, streams, f"mixtures: {run}")
+        check_weights(mixture, streams, f"mixtures.{run}")
     shares /= shares.sum(axis=1, keepdims=True)
     target, constraints = target_of(objective, loss_names, streams), constraints or Constraints()
     region, sign = constraints.of(streams), -1.0 if greater_is_better else 1.0
