@@ -38,6 +38,7 @@ def placed(place: str) -> Iterator[None]:
         is_of_rows = getattr(error, "stream", None) is not None
         begin = getattr(error, "place", None) or (None if is_of_rows else option)
         message = f"{place}.{text}" if begin and text.startswith(begin) else f"{place}: {text}"
+        message = text if text.startswith(place) else message
         kind = next((kind for kind in (FileNotFoundError, ConnectionError) if isinstance(error, kind)), None)
         own = place if option is None else option if is_of_rows else f"{place}.{option}"
         raised: Any = retold(error, message, option=own) if kind is None else kind(message)

@@ -283,7 +283,8 @@ class _Encoding:
         except _ROW_ERRORS as error:
             place, cause = self._first_wrong(rows, numbers, error)
             text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
-            raise retold(cause, f"{_name(self.chosen)}: {text}{place}", stream=self.called) from error
+            message = f"{self.called}: {_name(self.chosen)}: {text}{place}"  # of a stream it is raised in the run
+            raise retold(cause, message, stream=self.called) from error
         learned = [sample for sample in samples if self._is_learned(sample)]
         names = learned[0] if learned else ("input_ids", "labels")
         return {name: [sample[name] for sample in learned] for name in names}
