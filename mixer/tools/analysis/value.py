@@ -181,4 +181,6 @@ def _table(losses: list[dict[str, "pd.Series[float]"]], amounts: pd.DataFrame) -
 
 def verdict(low: float, high: float) -> str:
     """Says in words what an interval of a change of a loss shows."""
-    return "helps" if high < 0.0 else "harms" if low > 0.0 else "cannot tell"
+    if high < 0.0:
+        return "helps"
+    return "harms" if low > 0.0 else "cannot tell"

@@ -40,7 +40,8 @@ def placed(place: str) -> Iterator[None]:
         message = f"{place}.{text}" if begin and text.startswith(begin) else f"{place}: {text}"
         message = text if text.startswith(place) else message
         kind = next((kind for kind in (FileNotFoundError, ConnectionError) if isinstance(error, kind)), None)
-        own = place if option is None else option if is_of_rows else f"{place}.{option}"
+        own = place if option is None else f"{place}.{option}"
+        own = option if is_of_rows and option else own
         raised: Any = retold(error, message, option=own) if kind is None else kind(message)
         raised.option, raised.place = own, place  # for the place before
         raise raised from error

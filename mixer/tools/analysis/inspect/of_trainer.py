@@ -72,5 +72,6 @@ def _streams(trainer: MixingMixin) -> dict[str, BuiltStream]:
 
 def _evaluation(stream: Stream, sets: Any, num_streams: int) -> Any:
     """Returns the evaluation set of a stream: that of its name, or the only one of a single stream."""
-    own = sets.get(stream.name) if isinstance(sets, Mapping) else sets if num_streams == 1 else None
+    only = sets if num_streams == 1 else None
+    own = sets.get(stream.name) if isinstance(sets, Mapping) else only
     return None if own is None else preprocessed(own, stream.preprocess)

@@ -25,7 +25,8 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
     """
     kind, is_reward = source.take("rl", False), source.take("reward_model", False)
     require(kind in (False, "dpo", "ipo"), "rl", "dpo or ipo, the trainers here, or reward_model: true", kind)
-    trainer = "dpo" if kind else "reward" if is_reward else "sft"
+    trainer = "reward" if is_reward else "sft"
+    trainer = "dpo" if kind else trainer
     streams, evaluation, whole = dict[str, Any](), dict[str, Any](), source.take("train_on_inputs", False)
     recipe = {"trainer": trainer, "model": _model(source, keys), **source.named({"tokenizer_config": "tokenizer"})}
     recipe |= _template(source, keys, trainer)
@@ -37,7 +38,8 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
                 part.left[f"{part.field}type"] = "instructions become turns of the chat template, not Alpaca's words"
     require(bool(streams), "datasets", "data that there is a format for", f"{source.left!r:.500}")
     validates = common.hold_out(source, "val_set_size", streams)
-    own = {"loss_type": ["ipo"]} if kind == "ipo" else {"completion_only_loss": False} if whole and not kind else {}
+    own: dict[str, Any] = {"loss_type": ["ipo"]} if kind == "ipo" else {}
+    own |= {"completion_only_loss": False} if whole and not kind else {}
     training = _training(source, keys, trainer, validates or bool(evaluation)) | own
     source.close(keys["reasons"], harmless=keys["harmless"])
     sets = {"evaluation": {f"eval_{name}": stream for name, stream in evaluation.items()}} if evaluation else {}
@@ -46,14 +48,14 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
 
 def _model(source: Source, keys: Table) -> dict[str, Any]:
     in_bf16, in_fp16 = source.content.get("bf16", "auto"), source.content.get("fp16")
-    dtype = "float16" if in_fp16 else "bfloat16" if in_bf16 else "float32"
+    dtype = "bfloat16" if in_bf16 else "float32"
+    dtype = "float16" if in_fp16 else dtype
     model, adapter = common.model_of(source, "base_model", {"dtype": dtype}), source.take("adapter")
     require(adapter in (None, "lora", "qlora"), "adapter", "lora or qlora", adapter)
     model |= common.adapters(source, keys, "there is no adapter", adapter is not None, {})
     if adapter is not None and source.take("lora_target_linear", False):
         model["lora"]["target_modules"] = "all-linear"
-    in_four, in_eight = (source.take(f"load_in_{bits}bit", False) for bits in (4, 8))
-    return model | common.quantized(4 if in_four else 8 if in_eight else None)
+    return model | common.quantized(common.bits_of(source))
 
 
 def _template(source: Source, keys: Table, trainer: str) -> dict[str, Any]:

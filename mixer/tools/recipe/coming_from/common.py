@@ -65,6 +65,12 @@ def adapters(source: Source, keys: Table, condition: str, is_met: bool, defaults
     return {}
 
 
+def bits_of(source: Source) -> int | None:
+    """Takes the number of bits that weights are loaded in; `None` for all of them."""
+    found = [bits for bits in (4, 8) if source.take(f"load_in_{bits}bit", False)]
+    return found[0] if found else None
+
+
 def quantized(bits: Any, kind: Any = "nf4", nested: Any = True, computed: str = "bfloat16") -> dict[str, Any]:
     """Returns the field `quantization` of a model of 4 or 8 bits, and nothing for others."""
     if bits == 4:

@@ -31,9 +31,8 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
     model = common.model_of(source, "model_name_or_path", {"dtype": source.take("dtype", "float32")})
     model["config"] |= source.part("model_init_kwargs").content
     model |= common.adapters(source, keys, "use_peft is not true", source.take("use_peft", False), _LORA)
-    in_four, in_eight = (source.take(f"load_in_{bits}bit", False) for bits in (4, 8))
     kind, nested = source.take("bnb_4bit_quant_type", "nf4"), source.take("use_bnb_nested_quant", False)
-    model |= common.quantized(4 if in_four else 8 if in_eight else None, kind, nested, model["config"]["dtype"])
+    model |= common.quantized(common.bits_of(source), kind, nested, model["config"]["dtype"])
     recipe = {"trainer": trainer, "model": model}
     recipe |= source.named({"chat_template_path": "chat_template"})
     recipe |= _mixture(source) if "datasets" in source.content else _single(source)

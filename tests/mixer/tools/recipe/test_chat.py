@@ -286,9 +286,3 @@ class TestOlderRoles:
     def test_calls_written_in_json_are_calls(self) -> None:
         older = [ASK, {**CALLED[1], "tool_calls": json.dumps(CALLED[1]["tool_calls"])}, *CALLED[2:]]
         assert made([{"messages": older}], TOOLS) == made([{"messages": CALLED}], TOOLS)
-
-    @pytest.mark.parametrize("call", ["weather(a)", "[3]", "3"])
-    def test_calls_that_are_no_calls_are_refused(self, call: str) -> None:
-        rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": call}]
-        with refused("conversations"):
-            made([{"conversations": rows}], TOOLS, column="conversations")

@@ -89,10 +89,10 @@ def test_arguments_that_are_no_object_are_refused_where_they_are_quoted(argument
     assert learned(made([row], PRINTED)[0]) == [f"<call>weather {arguments}</call><|im_end|>\n"]
 
 
-@pytest.mark.parametrize("value", ["", "{}", "null", "[1]", '{"name": ""}', '{"function": 3}'])
+@pytest.mark.parametrize("value", ["", "{}", "null", "[1]", '{"name": ""}', '{"function": 3}', "weather(a)"])
 def test_a_call_without_a_name_is_refused(value: str) -> None:
     rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": value}]
-    with refused("conversations", expected="an object with name and arguments"):
+    with refused("conversations"):
         made([{"conversations": rows}], TOOLS, column="conversations")
 
 

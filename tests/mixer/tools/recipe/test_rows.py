@@ -101,8 +101,9 @@ def test_labels_are_numbers_if_all_are_written_so(labels, expected, streaming, t
     assert {row["text"] for row in rows} == {"07"}
 
 
-def test_labels_of_a_stream_are_numbers_as_its_first_rows_are(tmp_path: Path) -> None:
-    first = "text,label\n" + "07,1\n" * 10_000  # as many as decide
+def test_labels_of_a_stream_are_numbers_as_its_first_rows_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mixer.tools.recipe.data.row_files._NUM_FIRST", 20)
+    first = "text,label\n" + "07,1\n" * 20  # as many as decide
     assert {row["label"] for row in read(put(tmp_path / "a.csv", first + "07,2\n"), True, ("label",))} == {1, 2}
     with refused("label", found="two"):
         read(put(tmp_path / "b.csv", first + "07,two\n"), True, ("label",))
