@@ -75,7 +75,7 @@ class Constraints:
         named |= {f"groups.{name}": group for name, group in self.groups.items()}
         for option, names in named.items():
             unknown = [name for name in names if name not in streams]
-            require(not unknown, option, f"of streams among {list(streams)}", unknown)
+            require(not unknown, option, f"of some of the streams {list(streams)}", unknown)
         missing = [] if self.prior is None else [name for name in streams if name not in self.prior]
         require(not missing, "prior", f"a weight of each of {list(streams)}", self.prior)
         parts = self._parts(streams)

@@ -50,7 +50,7 @@ def target_of(
     require(bool(given), "objective", "at least one loss", given)
     by_name = dict(zip(given, weights_array([*given.values()], [*given], "objective").tolist(), strict=True))
     unknown = [name for name in by_name if name not in names]
-    require(not unknown, "objective", f"of losses among {list(names)}", unknown)
+    require(not unknown, "objective", f"one or more of the losses {list(names)}", unknown)
     total = sum(by_name.values())
     text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
     return FitTarget(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})

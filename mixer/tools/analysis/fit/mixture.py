@@ -87,7 +87,7 @@ def fit_mixture(
     table.losses[diverged] = np.nan
     table.check(target, streams, [run for run, is_out in zip(runs, diverged, strict=True) if is_out])
     unknown = [name for name in constraints.bounds if name not in loss_names]
-    require(not unknown, "bounds", f"of losses among {loss_names}", unknown)
+    require(not unknown, "bounds", f"of some of the losses {loss_names}", unknown)
     prediction = table.predict(target)
     bounds = [
         (table.predict(target_of({name: 1.0}, loss_names, streams)), sign * bound)
