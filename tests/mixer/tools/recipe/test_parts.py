@@ -11,8 +11,10 @@ from mixer.tools.cli.command import build_recipe
 from mixer.tools.recipe.data import DataSource
 from mixer.tools.recipe.data.formats.dialogue import Dialogue
 from mixer.tools.recipe.data.formats.template import chat_template_of
+from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import StreamRecipe
+from mixer.utils.errors import InvalidValueError, wrong_value
 from tests.helpers import plain_options
 from tests.mixer.tools.recipe.small_tokenizers import CHATML, byte_level
 from tests.refusals import refused
@@ -79,3 +81,17 @@ def test_a_template_is_written_out_in_a_file_or_a_tokenizers(tmp_path: Path) -> 
     for given in (str(tmp_path / "bare"), "lama3"):
         with refused("chat_template", found=given):
             chat_template_of(given)
+
+
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (FileNotFoundError("there is no file"), "streams.web.data"),
+        (wrong_value("split", "is none."), "streams.web.data.split"),
+        (InvalidValueError("a file is torn", option="a.csv", stream="web"), "a.csv"),
+    ],
+)
+def test_an_error_names_its_place_once(error: Exception, option: str) -> None:
+    with refused(option, type(error)) as caught, placed("streams.web"), placed("data"):
+        raise error
+    assert str(caught.value).partition(" ")[0] in ("streams.web.data:", "streams.web.data.split")
