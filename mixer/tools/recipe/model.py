@@ -135,8 +135,8 @@ class ModelRecipe:
         if self.heads:
             return MultiTaskModel.from_encoder(model, self.heads)
         if self.task == "encoder" and not takes_task(model):
-            text = f"must be given: {type(model).__name__} is an encoder, which has no loss. Or set another task."
-            raise wrong_value("heads", text, expected='heads, such as {"topic": {"num_labels": 6}}')
+            text = f"must be given, as {type(model).__name__} has no loss of its own, or another task"
+            raise wrong_value("heads", f'{text}: {{"topic": {{"num_labels": 6}}}} is a head for the stream topic.')
         return model
 
     def _build(self, has_weights: bool) -> PreTrainedModel:
