@@ -12,6 +12,7 @@ from mixer.tools.recipe.data import Prompt, formatted
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.row_files import read_files
 from mixer.tools.recipe.data.suffixes import suffix_of
+from mixer.tools.recipe.places import placed
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.held_out import hold_out
 from mixer.utils.ranges import check_count
@@ -94,7 +95,8 @@ def instructions(
     def samples(rows: Any, most: int | None, key: tuple[int, int], called: str) -> Any:
         if most is not None and most < len(rows):
             rows = rows.select(np.sort(np.random.default_rng((seed, *key)).choice(len(rows), most, replace=False)))
-        return formatted(rows, chosen, tokenizer, task, called)
+        with placed(called):
+            return formatted(rows, chosen, tokenizer, task, called)
 
     def make(number: int, name: str, place: Path) -> Task:
         train, evaluation = _rows(name, place, evaluation_split, seed)
@@ -168,11 +170,12 @@ def _plain(name: str) -> str:
 
 def _rows(name: str, place: Path, split: str, seed: int) -> tuple[datasets.Dataset, datasets.Dataset]:
     """Reads the rows of a task, for training and for evaluation."""
-    reading = Reading(f"instructions: {name}", str(place))
-    if place.is_file():
-        rows = read_files([place], reading)
-        train, evaluation = hold_out(len(rows), max(1, len(rows) // 5), seed)
-        return rows.select(train), rows.select(evaluation)
-    files = [_split_file(place, part) for part in ("train", split)]
-    train, evaluation = (read_files([file], reading) for file in files if file is not None)
-    return train, evaluation
+    reading = Reading(name, str(place))
+    with placed(f"instructions: {name}"):
+        if place.is_file():
+            rows = read_files([place], reading)
+            train, evaluation = hold_out(len(rows), max(1, len(rows) // 5), seed)
+            return rows.select(train), rows.select(evaluation)
+        files = [_split_file(place, part) for part in ("train", split)]
+        train, evaluation = (read_files([file], reading) for file in files if file is not None)
+        return train, evaluation

@@ -17,6 +17,7 @@ from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.row_files import files_in, read_files
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.suffixes import KNOWN
+from mixer.tools.recipe.places import placed
 from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.held_out import hold_out as draw_held_out
@@ -185,7 +186,8 @@ def hub(
         ValueError: If there is no such configuration, split or column.
     """
     source = DataSource(name, config, train_split, evaluation_split, revision)
-    train, evaluation = source.load("hub", numbers=[label_column or "label"])
+    with placed("hub"):
+        train, evaluation = source.load("hub", numbers=[label_column or "label"])
     return _with_numbered_labels(Splits(train, evaluation), label_column)
 
 
@@ -231,12 +233,11 @@ def local_files(
 
 def _load(path: Path, label_column: str | None, patterns: Patterns) -> Any:
     files = files_in(path, "local_files") if path.is_dir() else [*filter(Path.is_file, [path])]
-    files = patterns.chosen(files, "local_files")
-    if not files:
-        raise FileNotFoundError(
-            f"local_files: there is no file at {str(path)!r}. Give a file or a folder of files {KNOWN}."
-        )
-    return read_files(files, Reading("local_files", str(path), numbers=[label_column or "label"], has_types=True))
+    with placed("local_files"):
+        files = patterns.chosen(files)
+        if not files:
+            raise FileNotFoundError(f"there is no file at {str(path)!r}. Give a file or a folder of files {KNOWN}.")
+        return read_files(files, Reading("local_files", str(path), numbers=[label_column or "label"], has_types=True))
 
 
 def _hold_out(num_samples: int, share: float, seed: int) -> tuple[Int64Array, Int64Array]:

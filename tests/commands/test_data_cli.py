@@ -117,7 +117,7 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
         ),
         (["--streams.text.validation", "0.1"], "streams.text.validation cannot be held out of streamed data"),
         (["--tokenizer", "null"], "streams.chat.format: Chat needs a tokenizer: give the recipe one"),
-        (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model: lora: "),
+        (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model.lora: "),
     ],
 )
 def test_wrong_input_names_the_field(folder: Path, changes: list[str], message: str, refused: Runs) -> None:

@@ -88,7 +88,7 @@ def test_runs_that_do_not_belong_together_are_refused_by_name_unless_allowed(run
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--objective", "java=1"], "objective: There is no loss of ['java']; there are losses of"),
+        (["--objective", "java=1"], "objective must be one or more of the losses"),
         (["--least", "0.6"], "least"),
         (["--output", "/proc/nowhere/weights.json"], "/proc/nowhere"),
     ],

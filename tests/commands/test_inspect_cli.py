@@ -127,7 +127,7 @@ def test_a_recipe_with_a_memory(as_json: Callable[..., Any]) -> None:
     [
         (["--num_samples", "0"], "mixer inspect: --num_samples must be at least 1, got 0."),
         (["--streams.one.data.path", "none.jsonl"], "there is no file or folder"),
-        (["--model.config", '{"hidden_size": 8}'], "model: name_or_path is needed"),
+        (["--model.config", '{"hidden_size": 8}'], "model.name_or_path is needed"),
     ],
 )
 def test_wrong_input_is_refused(written: Path, options: list[str], message: str, refused: Runs) -> None:

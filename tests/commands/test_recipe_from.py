@@ -142,13 +142,17 @@ logging_dir: logs
 THEIRS = "model_name_or_path: a\n"  # LLaMA-Factory's and TRL's
 ONLINE = THEIRS + "stage: sft\ndataset: d\ndataset_dir: ONLINE\n"
 ROWS_OF = "base_model: a\ndatasets:\n  - {path: d}\n"
-HELD = {"validation": 0.25}
 REST = {"ignored_columns": ["*"]}
-CHATS = {"class_path": "Chat", "init_args": {"column": "messages", "train_on": "assistant", **REST}}
-SHARED_CHATS = {"class_path": "Chat", "init_args": {"column": "conversations", "train_on": "assistant", **REST}}
-ALPACAS = {"class_path": "Dialogue", "init_args": REST}
-FORMED = {"prompt": "Q {question} A", "completion": "{answer}", "train_on_prompt": False}
-RENAMED = {"class_path": "Dialogue", "init_args": {"rename": {"question": "instruction", "answer": "output"}, **REST}}
+
+
+def form(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"class_path": name, "init_args": arguments}
+
+
+def held(name: str, written: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """A stream of a file, a quarter of which is held out."""
+    data = {"path": f"DATA/{name}.jsonl", **fields.pop("data", {})}
+    return {"data": data, **({} if written is None else {"format": written}), **fields, "validation": 0.25}
 
 
 def sft(streams: dict[str, Any], lora: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -157,99 +161,72 @@ def sft(streams: dict[str, Any], lora: dict[str, Any], **fields: Any) -> dict[st
     return {"trainer": "sft", "model": model, "streams": streams, **fields}
 
 
-# The configuration, the recipe but for its training, some of its training, and the names of the keys that are left.
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
+SHARED_CHATS = form("Chat", column="conversations", train_on="assistant", **REST)
+FORMED = {"prompt": "Q {question} A", "completion": "{answer}", "train_on_prompt": False}
+RENAMED = form("Dialogue", rename={"question": "instruction", "answer": "output"}, **REST)
+PADDED = {"pretrained_model_name_or_path": "BASE", "pad_token": "<pad>"}
+OF_AXOLOTL = {
+    "chat": held("chat", form("Chat", column="messages", train_on="assistant", **REST)),
+    "shared": held("shared", SHARED_CHATS),
+    "alpaca": held("alpaca", form("Dialogue", **REST), rows_share=0.5),
+    "asked": held("asked", form("Prompt", **FORMED)),
+    "body": held("body", form("Text", column="body", pack=False)),
+}
+OF_FACTORY = {
+    "alpaca": held("alpaca", form("Dialogue", **REST)),
+    "asked": held("asked", RENAMED),
+    "shared": held("shared", SHARED_CHATS),
+}
+OF_TRL = {
+    "chat": held("chat"),
+    "alpaca": held("alpaca", data={"split": "train", "columns": ["instruction", "output"]}),
+}
+# The configuration, the recipe but for its training, some of its training, and the names of the keys that are left:
+# those without which something else may be learned, and others.
+CASES: dict[str, tuple[str, dict[str, Any], str, set[str], set[str]]] = {
     "axolotl": (
         AXOLOTL,
         sft(
-            {
-                "chat": {"data": {"path": "DATA/chat.jsonl"}, "format": CHATS, **HELD},
-                "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
-                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, "format": ALPACAS, "rows_share": 0.5, **HELD},
-                "asked": {
-                    "data": {"path": "DATA/asked.jsonl"},
-                    "format": {"class_path": "Prompt", "init_args": FORMED},
-                    **HELD,
-                },
-                "body": {
-                    "data": {"path": "DATA/body.jsonl"},
-                    "format": {"class_path": "Text", "init_args": {"column": "body", "pack": False}},
-                    **HELD,
-                },
-            },
+            OF_AXOLOTL,
             {"target_modules": "all-linear"},
-            tokenizer={
-                "factory": "transformers.AutoTokenizer.from_pretrained",
-                "arguments": {"pretrained_model_name_or_path": "BASE", "pad_token": "<pad>"},
-            },
+            tokenizer={"factory": "transformers.AutoTokenizer.from_pretrained", "arguments": PADDED},
         ),
+        "{per_device_train_batch_size: 3, gradient_accumulation_steps: 2, num_train_epochs: 2, max_length: 256, "
+        "packing: true, learning_rate: 2.0e-4, warmup_steps: 0.1, bf16: false, eval_strategy: steps, eval_steps: 0.125,"
+        "save_strategy: steps, save_steps: 0.5, optim: adamw_torch, lr_scheduler_type: cosine, output_dir: OUT, "
+        "pad_token: null}",
         {
-            "per_device_train_batch_size": 3,
-            "gradient_accumulation_steps": 2,
-            "num_train_epochs": 2,
-            "max_length": 256,
-            "packing": True,
-            "learning_rate": 2e-4,
-            "warmup_steps": 0.1,
-            "bf16": False,
-            "eval_strategy": "steps",
-            "eval_steps": 1 / 8,
-            "save_strategy": "steps",
-            "save_steps": 1 / 2,
-            "optim": "adamw_torch",
-            "lr_scheduler_type": "cosine",
-            "output_dir": "OUT",
-            "pad_token": None,
+            *("lr_scheduler", "loss_watchdog_threshold", "datasets[0].train_on_eos", "datasets[1].conversation"),
+            *("datasets[2].type", "datasets[3].type.no_input_format", "datasets[4].tint", "datasets[5]"),
+            "special_tokens.bos_token",
         },
-        {
-            *("strict", "lora_model_dir", "dataset_prepared_path", "lr_scheduler", "loss_watchdog_threshold"),
-            *("datasets[0].train_on_eos", "datasets[1].conversation", "datasets[3].type.no_input_format"),
-            "datasets[2].type",
-            *("datasets[4].tint", "datasets[5]", "special_tokens.bos_token"),
-        },
+        {"strict", "lora_model_dir", "dataset_prepared_path"},
     ),
     "llamafactory": (
         FACTORY,
         sft(
-            {
-                "alpaca": {"data": {"path": "DATA/alpaca.jsonl"}, "format": ALPACAS, **HELD},
-                "asked": {"data": {"path": "DATA/asked.jsonl"}, "format": RENAMED, **HELD},
-                "shared": {"data": {"path": "DATA/shared.jsonl"}, "format": SHARED_CHATS, **HELD},
-            },
+            OF_FACTORY,
             {"lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
             mixing={"alpaca": 0.5, "asked": 0.3, "shared": 0.2},
         ),
+        "{per_device_train_batch_size: 3, num_train_epochs: 2.0, max_length: 256, learning_rate: 5.0e-5, packing: "
+        "false, eval_strategy: steps, eval_steps: 10, warmup_steps: 0.1, output_dir: OUT}",
         {
-            "per_device_train_batch_size": 3,
-            "num_train_epochs": 2.0,
-            "max_length": 256,
-            "learning_rate": 5e-5,
-            "packing": False,
-            "eval_strategy": "steps",
-            "eval_steps": 10,
-            "warmup_steps": 0.1,
-            "output_dir": "OUT",
+            *("template", "mix_strategy", "dataset_info.shared.columns.images"),
+            "dataset_info.shared.tags.assistant_tag",
         },
-        {
-            *("trust_remote_code", "template", "overwrite_output_dir", "plot_loss", "mix_strategy"),
-            *("dataset_info.shared.columns.images", "dataset_info.shared.tags.assistant_tag"),
-        },
+        {"trust_remote_code", "overwrite_output_dir", "plot_loss"},
     ),
     "trl": (
         SCRIPT,
         sft(
-            {
-                "chat": {"data": {"path": "DATA/chat.jsonl"}, **HELD},
-                "alpaca": {
-                    "data": {"path": "DATA/alpaca.jsonl", "split": "train", "columns": ["instruction", "output"]},
-                    **HELD,
-                },
-            },
+            OF_TRL,
             {"lora_alpha": 32, "lora_dropout": 0.05, "target_modules": ["q_proj"]},
             mixing={"chat": 0.7, "alpaca": 0.3},
         ),
-        {"max_length": 256, "learning_rate": 1e-4, "eval_strategy": "steps", "eval_steps": 10, "output_dir": "OUT"},
-        {"datasets[0].tint", "dataset_name", "logging_dir", "trainer"},
+        "{max_length: 256, learning_rate: 1.0e-4, eval_strategy: steps, eval_steps: 10, output_dir: OUT}",
+        {"datasets[0].tint"},
+        {"dataset_name", "logging_dir", "trainer"},
     ),
 }
 
@@ -291,30 +268,24 @@ def converted(capsys: pytest.CaptureFixture[str]) -> Converts:
     return of
 
 
-HARMLESS = {
-    "axolotl": {"strict", "lora_model_dir", "dataset_prepared_path"},
-    "llamafactory": {"trust_remote_code", "overwrite_output_dir", "plot_loss"},
-    "trl": {"dataset_name", "logging_dir", "trainer"},
-}
-
-
 @pytest.mark.parametrize("kind", CASES)
 def test_a_configuration_becomes_a_recipe_that_builds(
     kind: str, folder: Path, tmp_path: Path, printed: Runs, converted: Converts
 ) -> None:
-    text, expected, training, left = CASES[kind]
+    text, expected, training, changing, harmless = CASES[kind]
     theirs, ours = tmp_path / "theirs.yaml", tmp_path / "ours.yaml"
     theirs.write_text(_placed(text, folder))
     status, shown = converted(theirs, "--output", ours, "--json")
     made = json.loads(shown)
     assert (status, made["kind"]) == (3, kind)
-    assert set(made["not_carried"]) == left
-    assert left.difference(made["changing"]) == HARMLESS[kind]
+    assert set(made["changing"]) == changing
+    assert set(made["not_carried"]) == changing | harmless
     recipe = yaml.safe_load(ours.read_text())
     assert recipe == made["recipe"]
     got = recipe.pop("training")
     assert recipe == json.loads(_placed(json.dumps(expected), folder))
-    assert {name: got.get(name) for name in training} == json.loads(_placed(json.dumps(training), folder))
+    wanted = yaml.safe_load(_placed(training, folder))
+    assert {name: got.get(name) for name in wanted} == wanted
     shown = printed("train", ours, "--dry_run", "--training.use_cpu", "true")
     learned = {"axolotl": ["⟦yo", "⟦so", "⟦a text"], "llamafactory": ["⟦done", "⟦so", "⟦yo"], "trl": ["⟦done"]}
     assert [words for words in learned[kind] if words not in shown] == []
@@ -421,8 +392,8 @@ WRONG: dict[str, tuple[str, list[str]]] = {
     "no tool": ("learning_rate: 1\n", ["theirs.yaml", "learning_rate", "--kind"]),
     "two tools": (AXOLOTL + "stage: sft\n", ["Axolotl's", "base_model", "LLaMA-Factory's stage", "--kind"]),
     "a key twice": ("base_model: a\nbase_model: b\n", ["'base_model'", "twice"]),
-    "no trainer": ("base_model: a\nrl: grpo\n", ["rl:", "'grpo'"]),
-    "no stage": ("stage: [kto]\n", ["stage:", "'kto'"]),
+    "no trainer": ("base_model: a\nrl: grpo\n", ["rl must", "'grpo'"]),
+    "no stage": ("stage: [kto]\n", ["stage must", "'kto'"]),
     "no data": ("base_model: a\n", ["datasets"]),
     "data of no format": ("base_model: a\ndatasets: [{path: b, type: input_output}]\n", ["datasets", "input_output"]),
     "no folder": ("model_name_or_path: a\nstage: sft\ndataset: b\ndataset_dir: nowhere\n", ["dataset_dir", "nowhere"]),
@@ -435,20 +406,20 @@ WRONG: dict[str, tuple[str, list[str]]] = {
         THEIRS + "datasets: [{path: json, data_files: [a, b], fraction: 1}]\n",
         ["datasets.fraction"],
     ),
-    "no list": ("base_model: a\ndatasets: b\n", ["datasets:", "list"]),
-    "an empty list": (THEIRS + "datasets: []\n", ["datasets:"]),
-    "names in a list": ("base_model: a\ndatasets: [b]\n", ["datasets[0]:", "mapping"]),
+    "no list": ("base_model: a\ndatasets: b\n", ["datasets must", "list"]),
+    "an empty list": (THEIRS + "datasets: []\n", ["datasets must"]),
+    "names in a list": ("base_model: a\ndatasets: [b]\n", ["datasets[0] must", "mapping"]),
     "data without a path": ("base_model: a\ndatasets: [{type: alpaca}]\n", ["datasets[0].path"]),
-    "no data set": (THEIRS + "use_peft: true\n", ["dataset_name:"]),
-    "no model": (ROWS_OF.replace("base_model: a", "base_model: 3"), ["base_model:", "3"]),
-    "no adapter": (ROWS_OF + "adapter: relora\n", ["adapter:", "'relora'"]),
-    "more than all rows": (ROWS_OF.replace("d}", "d, weight: 2}"), ["datasets[0].weight:", "2"]),
-    "no share": (ROWS_OF + "val_set_size: many\n", ["val_set_size:", "'many'"]),
+    "no data set": (THEIRS + "use_peft: true\n", ["dataset_name must"]),
+    "no model": (ROWS_OF.replace("base_model: a", "base_model: 3"), ["base_model must", "3"]),
+    "no adapter": (ROWS_OF + "adapter: relora\n", ["adapter must", "'relora'"]),
+    "more than all rows": (ROWS_OF.replace("d}", "d, weight: 2}"), ["datasets[0].weight must", "2"]),
+    "no share": (ROWS_OF + "val_set_size: many\n", ["val_set_size must", "'many'"]),
     "a set without a place": (FACTORY.replace("asked,", "placeless,"), ["dataset_info.placeless.file_name"]),
     "rows of no format": (FACTORY.replace("asked,", "odd,"), ["dataset_info.odd.formatting", "'odd'"]),
     "no loss": (
         THEIRS + "stage: dpo\ndataset: pairs\ndataset_dir: DATA\npref_loss: orpo\n",
-        ["pref_loss:", "'orpo'"],
+        ["pref_loss must", "'orpo'"],
     ),
 }
 

@@ -154,7 +154,7 @@ BY_TOKENS = {"class_path": "Fixed", "init_args": {"weights": [1, 3], "unit": "to
         ("headroom", {"objective": BOUNDED}, ["--share", "0.1"], "--bounds python=LOSS"),
         ("search", {}, [*SWARM, "0"], "--propose must be 1 or more"),
         ("search", {}, ["--runs", "2"], "--runs must be 4 or more"),
-        ("search", {}, [*SWARM, "2", "--most", "2"], "most: python must be in [0.0, 1.0]"),
+        ("search", {}, [*SWARM, "2", "--most", "2"], "most.python must be in [0.0, 1.0]"),
         ("search", {"mixing": {"python": 1, "cpp": 0}}, [*SWARM, "1"], "two or more streams"),
         ("search", {"mixing": BY_TOKENS}, [*SWARM, "1", "--passes", "4"], "--passes"),
     ],

@@ -186,7 +186,8 @@ def _on_weights(run: Run, row: int, weights: pd.DataFrame) -> list[str]:
     is_known = run.has_same_streams and not np.isnan(expected).any()
     if is_known and np.abs(expected - shares).max() > _TOLERANCE:
         groupings = run.description.get("groupings")
-        names = [one.get("name") for one in groupings if isinstance(one, dict)] if isinstance(groupings, list) else []
+        given = groupings if isinstance(groupings, list) else []
+        names = [grouping.get("name") for grouping in given if isinstance(grouping, dict)]
         by = f"the weights and caps of the groupings {names}" if names else "the samples that streams had left"
         notes.append(f"Moved further by {by}.")
     return notes

@@ -6,7 +6,7 @@ from mixer.distributed.collectives import RankSync, RemoteError
 from mixer.ledger.progress.bar import MixturePrinter
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.recipe_files import differences, read_recipe
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.files import write_text
 from mixer.utils.text import first_of
 
@@ -51,8 +51,8 @@ def _begin(folder: Path, text: str) -> bool:
         different = differences(read_recipe(recipe), text) if recipe.exists() else []
     except (OSError, ValueError) as error:
         hint = "If it was the same recipe, delete that file to go on; else set another training.output_dir."
-        raise InvalidValueError.about(_FOLDER, f"{recipe} cannot be read ({error}). {hint}") from None
+        raise wrong_value(_FOLDER, f"{recipe} cannot be read ({error}). {hint}") from None
     if different:
         text = f"{folder} was trained with another recipe, which differs in {', '.join(first_of(different, 4))}."
-        raise InvalidValueError.about(_FOLDER, f"{text} Use that recipe, or set another folder.", found=different)
+        raise wrong_value(_FOLDER, f"{text} Use that recipe, or set another folder.", found=different)
     return True

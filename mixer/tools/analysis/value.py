@@ -18,7 +18,7 @@ from mixer.mixture.cursors import ShuffledOrder
 from mixer.policies import Fixed
 from mixer.tools.report.values import write_values
 from mixer.trainer.trainer import MixingTrainer
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require
 from mixer.utils.quiet import without_warnings
 from mixer.utils.ranges import check_count
 from mixer.utils.statistics import over_seeds, paired_bound
@@ -68,8 +68,7 @@ def source_values(
     weights, unit = mixture_at(path, at)
     sources = [name for name, weight in weights.items() if weight > 0.0]
     without = {"": weights, **{name: {**weights, name: 0.0} for name in sources}}
-    if len(without) < 3:
-        raise InvalidValueError(option="mixing", expected=f"of several sources at step {at}", found=weights)
+    require(len(without) > 2, "mixing", f"of several sources at step {at}", weights)
     losses: list[dict[str, Any]] = [{} for _ in range(repeats)]
     amounts: list[pd.DataFrame] = []
     for repeat, (name, own) in product(range(repeats), without.items()):
@@ -143,8 +142,8 @@ def _forked(
     trainer: MixingTrainer, run: Path, at: int, steps: int, repeat: int
 ) -> tuple["pd.Series[float]", pd.DataFrame]:
     """Trains a fork, and gives its losses by evaluation set, and samples and tokens by stream; on rank 0 alone."""
-    if not (isinstance(trainer.eval_dataset, Mapping) and trainer.eval_dataset):
-        raise InvalidValueError(option="eval_dataset", expected="evaluation sets by name", found=trainer.eval_dataset)
+    has_names = isinstance(trainer.eval_dataset, Mapping) and len(trainer.eval_dataset) > 0
+    require(has_names, "eval_dataset", "evaluation sets by name", trainer.eval_dataset)
     for shown in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(shown)
     trainer.add_callback(_Part(trainer, at + steps, repeat, steps))
@@ -170,7 +169,7 @@ def _table(losses: list[dict[str, "pd.Series[float]"]], amounts: pd.DataFrame) -
     for source in list(losses[0])[1:]:
         for target in losses[0][""].index:
             samples, tokens = (float(amounts[column][source]) for column in ("count", "tokens"))
-            changes = [float(one[""][target] - one[source][target]) for one in losses]
+            changes = [float(repeat[""][target] - repeat[source][target]) for repeat in losses]
             change, half = over_seeds(changes).mean, paired_bound(changes)
             row: dict[str, Any] = {"source": source, "target": target, "samples": samples, "tokens": tokens}
             row |= {"change": change, "low": change - half, "high": change + half}
@@ -182,4 +181,6 @@ def _table(losses: list[dict[str, "pd.Series[float]"]], amounts: pd.DataFrame) -
 
 def verdict(low: float, high: float) -> str:
     """Says in words what an interval of a change of a loss shows."""
-    return "helps" if high < 0.0 else "harms" if low > 0.0 else "cannot tell"
+    if high < 0.0:
+        return "helps"
+    return "harms" if low > 0.0 else "cannot tell"

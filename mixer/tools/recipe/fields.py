@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, NoReturn, Union
 
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.text import did_you_mean
 
 CLASS, ARGUMENTS = "class_path", "init_args"
@@ -47,9 +47,8 @@ def check_fields(kind: Any, content: Any, field: str = "") -> None:
     """
     options = _options(kind)
     classes = [own for own in options if isinstance(own, type) and own.__module__ not in ("builtins", "types")]
-    if field and not any(_takes(option, content) for option in options):
-        expected = " or ".join(dict.fromkeys(map(_in_words, options)))
-        raise InvalidValueError.about(field, f"must be {expected}, got {content!r}.", found=content)
+    is_taken = not field or any(_takes(option, content) for option in options)
+    require(is_taken, field, " or ".join(dict.fromkeys(map(_in_words, options))), content)
     if isinstance(content, str) and len(classes) == 1 and str not in options:
         written = _find_class(classes, content, field) if inspect.isabstract(classes[0]) else None
         if written is not None:
@@ -179,7 +178,7 @@ def unknown_field(field: str, name: str, known: Sequence[str]) -> InvalidValueEr
     if name in _OF_TRL:
         training = "{packing: true}" if name == "pack" else f"{{{name}: ...}}"
         hint = f" It is an argument of TRL's trainers: give the recipe trainer, such as sft, and training: {training}."
-    return InvalidValueError.about(field, f"There is no field {name!r}.{hint}", found=name, hint=hint.strip())
+    return wrong_value(field, f"There is no field {name!r}.{hint}", found=name, hint=hint.strip())
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

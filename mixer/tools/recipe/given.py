@@ -11,7 +11,7 @@ import yaml
 from mixer.tools.recipe.fields import ARGUMENTS, CLASS, CLASS_KEYS, check_fields, unknown_field
 from mixer.tools.recipe.storage_options import STORAGE_OPTIONS, without_values
 from mixer.tools.recipe.yaml_files import TwiceError, load_yaml
-from mixer.utils.errors import ErrorFacts, InvalidValueError
+from mixer.utils.errors import ErrorFacts, wrong_value
 
 
 @dataclass
@@ -48,7 +48,7 @@ def read_recipe_file(path: str) -> dict[str, Any]:
                 getattr(error, mark).buffer = None  # the error would quote the line
         cause = " ".join(str(error).split())
         text = f"The file {path} cannot be read as YAML: {cause}"
-        raise InvalidValueError.about("recipe", text, found=path) from None
+        raise wrong_value("recipe", text, found=path) from None
     return content if isinstance(content, dict) else {}
 
 
@@ -78,7 +78,7 @@ def given_in(recipe_class: type, words: Sequence[str], options: Iterable[str]) -
             continue
         value = value if equals else next(rest, "--")
         if not equals and value.startswith("--"):
-            raise InvalidValueError.about(option, "It needs a value.")
+            raise wrong_value(option, "It needs a value.")
         if is_field:
             _put_option(given.fields, option, names, value, kinds)
             continue
@@ -114,7 +114,7 @@ def _check_name(recipe_class: type, name: str, written: str, known: Sequence[str
     for section, kind in typing.get_type_hints(recipe_class).items():
         if is_dataclass(kind) and name in {own.name for own in fields(kind)}:
             place = written.replace(name, f"{section}.{name}", 1)
-            raise InvalidValueError.about(written, f"Write {place}.", hint=place)
+            raise wrong_value(written, f"Write {place}.", hint=place)
     raise unknown_field(written, name, known)
 
 
@@ -126,7 +126,7 @@ def _put_option(
     try:
         loaded = load_yaml(text)
     except TwiceError as error:
-        raise InvalidValueError.about(option, f"There, {error}.") from None
+        raise wrong_value(option, f"There, {error}.") from None
     except (ValueError, yaml.YAMLError):
         loaded = text
     if isinstance(loaded, dict | list) or text in ("null", "None"):

@@ -17,8 +17,9 @@ from mixer.models.class_names import NamedClasses, check_same_classes
 from mixer.models.heads import Head
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.multi_task import MultiTaskModel
+from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.streams import call_by_name
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.text import did_you_mean
 
 Task = Literal[
@@ -85,20 +86,36 @@ class ModelRecipe:
             ValueError: If neither a model nor the type of a new one is named, or two of them are, the function fails,
                 heads and task do not fit, or the arguments of the adapters are wrong.
         """
-        model = self._with_heads(True) if has_weights else self._weightless()
+        model: Any = self._with_heads(True) if has_weights else self._weightless()
         if self.lora is None or not (has_weights and adapts):
-            return model
+            return cast(PreTrainedModel, model)
         # The heads of several tasks are trained fully, beside the adapters.
         heads = [f"heads.{name}" for name in heads_of(model) or ()]
-        return with_lora(model, {**({"modules_to_save": heads} if heads else {}), **self.lora}, self.task)
+        config = self.adapters(**({"modules_to_save": heads} if heads else {}))
+        import peft
 
-    def adapters(self) -> Any:
-        """Returns the configuration of the adapters, a `peft.LoraConfig`.
+        with placed("lora"):
+            if getattr(model, "is_quantized", False):
+                model = peft.prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
+            return peft.get_peft_model(model, config)  # type: ignore[no-any-return]
+
+    def adapters(self, **defaults: Any) -> Any:
+        """Returns the configuration of the adapters, a `peft.LoraConfig`, with the type of the task.
+
+        Args:
+            **defaults: Its arguments that the recipe does not name.
 
         Raises:
             ValueError: If peft is not installed, or an argument is wrong.
         """
-        return lora_config(self.lora or {}, self.task)
+        try:
+            import peft
+        except ModuleNotFoundError:
+            raise wrong_value("lora", "needs peft: pip install 'adaptive-mixer[peft]'.") from None
+        arguments = {"task_type": _AUTO_CLASSES[self.task][1], **defaults, **(self.lora or {})}
+        _check_known(arguments, [field.name for field in fields(peft.LoraConfig)], "lora", "peft.LoraConfig")
+        with placed("lora"):
+            return peft.LoraConfig(**arguments)
 
     def _weightless(self) -> PreTrainedModel:
         """Creates the model on the meta device, or takes it there where its function reads values of its tensors."""
@@ -113,22 +130,22 @@ class ModelRecipe:
 
     def _with_heads(self, has_weights: bool) -> PreTrainedModel:
         if self.heads and self.task != "encoder":
-            raise InvalidValueError.about("heads", f"are for an encoder, and task is {self.task!r}: set it to encoder.")
+            raise wrong_value("heads", f"are for an encoder, and task is {self.task!r}: set it to encoder.")
         model = self._build(has_weights)
         if self.heads:
             return MultiTaskModel.from_encoder(model, self.heads)
         if self.task == "encoder" and not takes_task(model):
-            text = f"{type(model).__name__} is an encoder, which has no loss: give it heads, such as"
-            raise InvalidValueError(f'{text} {{"topic": {{"num_labels": 6}}}}, or another task.', option="heads")
+            text = f"must be given, as {type(model).__name__} has no loss of its own, or another task"
+            raise wrong_value("heads", f'{text}: {{"topic": {{"num_labels": 6}}}} is a head for the stream topic.')
         return model
 
     def _build(self, has_weights: bool) -> PreTrainedModel:
         if self.factory is not None:
             if self.name_or_path is not None or self.config:
-                raise InvalidValueError.about("factory", "gives the whole model: leave out name_or_path and config.")
+                raise wrong_value("factory", "gives the whole model: leave out name_or_path and config.")
             return call_by_name("factory", self.factory, self.arguments)  # type: ignore[no-any-return]
         if self.arguments:
-            raise InvalidValueError.about("arguments", "are those of factory, which gives the model: name it.")
+            raise wrong_value("arguments", "are those of factory, which gives the model: name it.")
         auto: Any = getattr(transformers, _AUTO_CLASSES[self.task][0])
         quantized = self._quantized()
         if self.name_or_path is not None and has_weights:
@@ -139,7 +156,7 @@ class ModelRecipe:
             config = AutoConfig.for_model(**self.config)
         else:
             text = "is needed, or factory, or for a new model a config with a model_type, such as 'llama'."
-            raise InvalidValueError.about("name_or_path", text)
+            raise wrong_value("name_or_path", text)
         return auto.from_config(config)  # type: ignore[no-any-return]
 
     def _quantized(self) -> dict[str, Any]:
@@ -147,22 +164,19 @@ class ModelRecipe:
         if self.quantization is None:
             return {}
         if self.name_or_path is None:
-            raise InvalidValueError.about("quantization", "is of a trained model: give name_or_path.")
+            raise wrong_value("quantization", "is of a trained model: give name_or_path.")
         known = list(inspect.signature(BitsAndBytesConfig).parameters)
         _check_known(self.quantization, known, "quantization", "transformers.BitsAndBytesConfig")
         if not is_bitsandbytes_available():
-            raise InvalidValueError.about("quantization", "needs bitsandbytes: pip install bitsandbytes.")
-        try:
+            raise wrong_value("quantization", "needs bitsandbytes: pip install bitsandbytes.")
+        with placed("quantization"):
             return {"quantization_config": BitsAndBytesConfig(**self.quantization)}  # type: ignore[no-untyped-call]
-        except (ValueError, TypeError) as error:
-            raise InvalidValueError(f"quantization: {error}", option="quantization") from error
 
 
-def _check_known(arguments: Mapping[str, Any], known: Sequence[str], called: str, kind: str) -> None:
+def _check_known(arguments: Mapping[str, Any], known: Sequence[str], option: str, kind: str) -> None:
     for name in arguments:
         if name not in known:
-            text = f"{name!r} is no argument of {kind}.{did_you_mean(name, known)}"
-            raise InvalidValueError.about(called, text, found=name)
+            raise wrong_value(option, f"{name!r} is no argument of {kind}.{did_you_mean(name, known)}", found=name)
 
 
 def load_pretrained(kind: Any, name: str, **options: Any) -> Any:
@@ -187,50 +201,6 @@ def load_pretrained(kind: Any, name: str, **options: Any) -> Any:
             f"there is no folder {str(Path(name).absolute())!r}, and {name!r} was not found on the hub, where names "
             f"have the form org/name ({why})."
         ) from error
-
-
-def with_lora(model: PreTrainedModel, arguments: Mapping[str, Any], task: Task) -> PreTrainedModel:
-    """Adds LoRA adapters to a model and freezes its own weights.
-
-    Args:
-        model: The model.
-        arguments: Arguments of `peft.LoraConfig`.
-        task: The model's task.
-
-    Raises:
-        ValueError: If peft is not installed, or an argument is wrong.
-    """
-    config = lora_config(arguments, task)
-    import peft
-
-    try:
-        if getattr(model, "is_quantized", False):
-            model = peft.prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
-        adapted: Any = peft.get_peft_model(model, config)
-    except (ValueError, TypeError) as error:
-        raise InvalidValueError(f"lora: {error}", option="lora") from error
-    return adapted  # type: ignore[no-any-return]
-
-
-def lora_config(arguments: Mapping[str, Any], task: Task) -> Any:
-    """Makes a `peft.LoraConfig`, with the type of a task.
-
-    Args:
-        arguments: Its arguments.
-        task: The model's task.
-
-    Raises:
-        ValueError: If peft is not installed, or an argument is wrong.
-    """
-    try:
-        import peft
-    except ModuleNotFoundError:
-        raise InvalidValueError.about("lora", "needs peft: pip install 'adaptive-mixer[peft]'.") from None
-    _check_known(arguments, [field.name for field in fields(peft.LoraConfig)], "lora", "peft.LoraConfig")
-    try:
-        return peft.LoraConfig(**{"task_type": _AUTO_CLASSES[task][1], **arguments})
-    except (ValueError, TypeError) as error:
-        raise InvalidValueError(f"lora: {error}", option="lora") from error
 
 
 def note_class_names(

@@ -1,9 +1,8 @@
 """A recipe: a whole training run as typed data, from which model, streams and trainer are built."""
 
-import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import Any, NamedTuple, get_type_hints
 
@@ -20,7 +19,7 @@ from mixer.schedules.base import Schedule
 from mixer.tools.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.model import ModelRecipe, load_pretrained, note_class_names
-from mixer.tools.recipe.retold import retold
+from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.stream_checks import (
     check_evaluation,
     check_lengths,
@@ -34,7 +33,7 @@ from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.trainer import MixingTrainer
 from mixer.trainer.variants import stay_on_meta
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.text import safe_names
 
 # Fields that are built or loaded; all others are passed on to the trainer.
@@ -61,7 +60,7 @@ class BuiltData(NamedTuple):
     @property
     def evaluation(self) -> dict[str, Any]:
         """Evaluation sets by name: those of streams, and others."""
-        of_streams = {name: one.evaluation for name, one in self.streams.items() if one.evaluation is not None}
+        of_streams = {name: part.evaluation for name, part in self.streams.items() if part.evaluation is not None}
         return of_streams | _rows_of(self.sets)
 
 
@@ -135,8 +134,7 @@ class Recipe:
         """
         if trainer is None:
             return Recipe
-        if trainer not in KINDS:
-            raise InvalidValueError(option="trainer", expected=f"one of {', '.join(KINDS)}", found=trainer)
+        require(trainer in KINDS, "trainer", f"one of {', '.join(KINDS)}", trainer)
         arguments = KINDS[trainer].load(KINDS[trainer].config)
         # HfArgumentParser, if something used it before, has left classes made later with fields of fewer types.
         hints = get_type_hints(arguments)
@@ -168,17 +166,15 @@ class Recipe:
         """
         check_streams(self.streams, self.mixing)
         tokenizer, built, sets = data = self.build_data()
-        pads = tokenizer is None and self.training.per_device_train_batch_size > 1
-        for name, one in built.items() if pads else ():
-            if self.streams[name].data is not None:
-                check_lengths(one.stream.dataset, f"streams.{name}")
+        if tokenizer is None and self.training.per_device_train_batch_size > 1:
+            check_lengths({name: part.stream.dataset for name, part in built.items() if self.streams[name].data})
         targets = self.build_sets("targets", self.targets, tokenizer)
         check_evaluation(self.streams, data.evaluation, self.training)
-        with _naming("model"):
+        with placed("model"):
             model = self.model.build(has_weights, adapts=self.trainer is None)
-        heads = {name: one.stream.head or name for name, one in built.items()}
+        heads = {name: part.stream.head or name for name, part in built.items()}
         parts = {"streams": built, "evaluation": sets, "targets": targets}
-        classes = {(field, name): one.class_names for field, own in parts.items() for name, one in own.items()}
+        classes = {(field, name): part.class_names for field, own in parts.items() for name, part in own.items()}
         note_class_names(model, heads, {at: names for at, names in classes.items() if names is not None})
         training: Any = copy.copy(self.training)
         if not has_weights:
@@ -190,7 +186,7 @@ class Recipe:
             trainer = trainer_class(self.trainer)(
                 model=model,
                 args=training,
-                train_dataset=[one.stream for one in built.values()],
+                train_dataset=[part.stream for part in built.values()],
                 eval_dataset=data.evaluation or None,
                 objective=self._with_development_sets(_rows_of(targets)),
                 processing_class=tokenizer,
@@ -226,7 +222,7 @@ class Recipe:
         objective = as_objective(self.objective or options_in(self.training).objective)
         if objective is None:
             text = f"are development rows of an objective, got {list(rows)} and none: give objective, too."
-            raise InvalidValueError.about("targets", text, found=list(rows))
+            raise wrong_value("targets", text, found=list(rows))
         return replace(objective, development_sets=rows)
 
     def build_data(self) -> BuiltData:
@@ -252,30 +248,30 @@ class Recipe:
         """
 
         def build() -> dict[str, BuiltStream]:
-            return {name: self._build(name, stream, tokenizer) for name, stream in self.streams.items()}
+            return self._built("streams", self.streams, tokenizer)
 
         return _on_first_ranks_first(self.training, build) if self._reads_rows else build()
 
-    def build_sets(self, called: str, sets: Mapping[str, StreamRecipe], tokenizer: Any) -> dict[str, BuiltStream]:
+    def build_sets(self, field: str, sets: Mapping[str, StreamRecipe], tokenizer: Any) -> dict[str, BuiltStream]:
         """Builds data sets that are not trained on.
 
         Args:
-            called: Name of the field in errors: `"evaluation"` or `"targets"`.
+            field: Name of the recipe's field: `"evaluation"` or `"targets"`.
             sets: Its content.
             tokenizer: The tokenizer, for formats.
 
         Raises:
             ValueError: If a set cannot be built, or an evaluation set is named like a stream.
         """
-        twice = [name for name in sets if called == "evaluation" and name in self.streams]
+        twice = [name for name in sets if field == "evaluation" and name in self.streams]
         if twice:
             text = f"{twice} are streams, whose evaluation sets are their own validation rows."
-            raise InvalidValueError.about("evaluation", text, found=twice)
-        with _naming(called):
-            return {name: self._build(name, own, tokenizer) for name, own in sets.items()}
+            raise wrong_value("evaluation", text, found=twice)
+        return self._built(field, sets, tokenizer)
 
-    def _build(self, name: str, stream: StreamRecipe, tokenizer: Any) -> BuiltStream:
-        return stream.build(name, tokenizer, self.model.task, self.trainer, self.training)
+    def _built(self, field: str, sets: Mapping[str, StreamRecipe], tokenizer: Any) -> dict[str, BuiltStream]:
+        own = tokenizer, self.model.task, self.trainer, self.training
+        return {name: stream.build(name, *own, field=field) for name, stream in sets.items()}
 
     def load_tokenizer(self) -> Any:
         """Loads the tokenizer, with a pad token if the recipe reads rows; `None` for a recipe without one.
@@ -285,13 +281,13 @@ class Recipe:
         """
         if self.trainer is not None and self.tokenizer is None:
             text = f"is needed by trainer {self.trainer}: give a folder or a name on the hub."
-            raise InvalidValueError.about("tokenizer", text)
+            raise wrong_value("tokenizer", text)
         # TRL pads by itself.
         tokenizer = load_tokenizer(self.tokenizer, self.model.task, self.trainer is None and self._reads_rows)
         if self.chat_template is not None:
             if tokenizer is None:
-                raise InvalidValueError.about("chat_template", "It is a tokenizer's: give tokenizer, too.")
-            with _naming("chat_template"):
+                raise wrong_value("chat_template", "It is a tokenizer's: give tokenizer, too.")
+            with placed("chat_template"):
                 tokenizer.chat_template = chat_template_of(self.chat_template)
         return tokenizer
 
@@ -317,7 +313,7 @@ def _rows_of(sets: Mapping[str, BuiltStream]) -> dict[str, Any]:
     Args:
         sets: The sets by name.
     """
-    return {name: one.stream.dataset if one.evaluation is None else one.evaluation for name, one in sets.items()}
+    return {name: own.stream.dataset if own.evaluation is None else own.evaluation for name, own in sets.items()}
 
 
 def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> Any:
@@ -333,7 +329,7 @@ def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> An
     """
     if tokenizer is None:
         return None
-    with _naming("tokenizer"):
+    with placed("tokenizer"):
         if isinstance(tokenizer, Factory):
             loaded = call_by_name("factory", tokenizer.factory, tokenizer.arguments)
         else:
@@ -341,18 +337,6 @@ def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> An
         if pads:
             ensure_pad_token(loaded, task)
     return loaded
-
-
-@contextlib.contextmanager
-def _naming(field_name: str) -> Iterator[None]:
-    """Names a field in errors."""
-    try:
-        yield
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        option = getattr(error, "option", None)
-        raise retold(
-            error, f"{field_name}: {error}", option=f"{field_name}.{option}" if option else field_name
-        ) from error
 
 
 def _on_first_ranks_first(

@@ -57,7 +57,7 @@ def filled_in(text: str) -> dict[Field, Any]:
         parser = _parser(content.get("trainer") if isinstance(content, dict) else None)
         config = parser.parse_string(text)
     except (ArgumentError, TypeError, yaml.YAMLError) as error:
-        raise ValueError(str(error)) from error
+        raise InvalidValueError(str(error), option="recipe") from error
     return flat(yaml.safe_load(parser.dump(config, skip_validation=True)))
 
 

@@ -16,9 +16,10 @@ from mixer.mixture.stream import Stream
 from mixer.policies.contract import weights_array
 from mixer.run.config import OF_TRAINER, MixingConfig
 from mixer.tools.recipe.data.splits import check_disjoint
+from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.streams import BuiltStream, StreamRecipe
 from mixer.trainer.checks.shared_rows import tell_shared_rows
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import ErrorFacts, require, wrong_value
 from mixer.utils.random_state import drawn_places
 
 logger = logging.get_logger(__name__)
@@ -33,16 +34,15 @@ _NAMES |= {
 }
 _NAMES["development_sets"] = "targets"
 _PARAMETER = re.compile(rf"(?<![\w.'\"])({'|'.join(_NAMES)})\b(?!['\"])")
-_VALUE = re.compile(r"(?<![\w.'\"])(\w+)=(?:'([\w-]+)'|(None|True|False|\d+)(?![\w(]))")
 # What is written in Python, and how a recipe writes it.
-_WRITTEN = (
-    (re.compile(r"\bObjective\(development_sets=\{(.+?): dataset\}\)"), r"targets: {\1: {data: {path: PATH}}}"),
-    (re.compile(r"Load the model in float32\b"), "Set model.config.dtype: float32"),
-    (re.compile(r"(?<![\w.])bf16=True\b"), "training.bf16: true"),
-    (re.compile(r"\bcall train\(\) without resume_from_checkpoint\b"), "run the command without --resume"),
-    (re.compile(r"\bcall train\(resume_from_checkpoint=True\)"), "give --resume auto"),
-    (re.compile(r"(?<![\w.])args\.(?=\w)"), "training."),
-)
+_WRITTEN = {
+    r"\bObjective\(development_sets=\{(.+?): dataset\}\)": r"targets: {\1: {data: {path: PATH}}}",
+    r"Load the model in float32\b": "Set model.config.dtype: float32",
+    r"(?<![\w.])bf16=True\b": "training.bf16: true",
+    r"\bcall train\(\) without resume_from_checkpoint\b": "run the command without --resume",
+    r"\bcall train\(resume_from_checkpoint=True\)": "give --resume auto",
+    r"(?<![\w.])args\.(?=\w)": "training.",
+}
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def in_words_of_recipes(known: Collection[str] = frozenset({"evaluation", "strea
     """Calls parameters of the trainer in errors and warnings as a recipe does: `evaluation` for `eval_dataset`.
 
     Args:
-        known: Names of the recipe's fields; one that it lacks is told as the parameter.
+        known: Names of the recipe's fields; the parameter of one that it lacks keeps its name.
     """
     known = {*known, "tokenizer", "training"}
     made = logging_of_python.getLogRecordFactory()
@@ -67,25 +67,22 @@ def in_words_of_recipes(known: Collection[str] = frozenset({"evaluation", "strea
     except (ValueError, TypeError) as error:
         if error.args == (str(error),):
             error.args = (_in_words(str(error), known),)
+        if isinstance(error, ErrorFacts) and error.option is not None:
+            error.option = _in_words(error.option, known)
         raise
     finally:
         logging_of_python.setLogRecordFactory(made)
 
 
 def _in_words(text: str, known: Collection[str]) -> str:
-    for written, own in _WRITTEN:
-        text = written.sub(own, text)
+    for written, own in _WRITTEN.items():
+        text = re.sub(written, own, text)
 
     def renamed(found: re.Match[str]) -> str:
         own = _NAMES[found[1]]
         return own if own.partition(".")[0] in known else found[1]
 
-    text = _PARAMETER.sub(renamed, text)
-    return _VALUE.sub(lambda found: _as_yaml(found) if found[1] in known else found[0], text)
-
-
-def _as_yaml(found: re.Match[str]) -> str:
-    return f"{found[1]}: {found[2] or {'None': 'null'}.get(found[3], found[3].lower())}"
+    return _PARAMETER.sub(renamed, text)
 
 
 def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
@@ -98,8 +95,7 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
     Raises:
         ValueError: Names the field and the way out.
     """
-    if not streams:
-        raise InvalidValueError.about("streams", "must be one or more, such as {text: {data: {path: PATH}}}, got none.")
+    require(bool(streams), "streams", "one or more, such as {text: {data: {path: PATH}}}", {})
     for name, stream in streams.items():
         split = stream.train_split if stream.data is None else stream.data.split
         held_out = [part for part in (own.partition("[")[0].strip() for own in split.split("+")) if is_held_out(part)]
@@ -107,12 +103,10 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
             field = "train_split" if stream.data is None else "data.split"
             logger.warning("streams.%s.%s: %r is trained on, which data sets hold out.", name, field, held_out[0])
         if stream.data is not None and stream.data.validation_split is not None:
-            check_disjoint(stream.data.split, stream.data.validation_split, f"streams.{name}.data")
+            with placed(f"streams.{name}.data"):
+                check_disjoint(stream.data.split, stream.data.validation_split)
     without = [name for name, stream in streams.items() if stream.weight is None]
-    if without and len(without) < len(streams):
-        raise InvalidValueError.about(
-            "streams", f"must all have a weight, or none: {without} have none.", found=without
-        )
+    require(len(without) in (0, len(streams)), "streams", "all with a weight, or none; these have none", without)
     if isinstance(mixing, Mapping):
         weights_array(mixing, list(streams), "mixing")
 
@@ -133,7 +127,7 @@ def check_evaluation(
     evaluates = training.eval_strategy != "no"
     if evaluates and not evaluated:
         strategy = IntervalStrategy(training.eval_strategy).value
-        raise InvalidValueError.about(
+        raise wrong_value(
             "training.eval_strategy",
             f"is {strategy!r}, and no stream has data to evaluate on: give "
             "one validation (a share or a number of its rows) or data.validation_split, or set eval_strategy to 'no'.",
@@ -160,36 +154,36 @@ def tell_shared_documents(streams: Mapping[str, BuiltStream], sets: Mapping[str,
         streams: The streams by name.
         sets: Evaluation sets that are no streams.
     """
-    trained = [Stream(name, rows) for name, one in streams.items() if (rows := _packed(one, one.rows)) is not None]
-    evaluated = {name: _packed(one, one.evaluation_rows) for name, one in streams.items()}
-    evaluated |= {name: _packed(one, one.evaluation_rows or one.rows) for name, one in sets.items()}
-    if trained and any(rows is not None for rows in evaluated.values()):
-        tell_shared_rows(trained, False, evaluated)
+    trained = {name: _packed(part, part.rows) for name, part in streams.items()}
+    evaluated = {name: _packed(part, part.evaluation_rows) for name, part in streams.items()}
+    evaluated |= {name: _packed(part, part.evaluation_rows or part.rows) for name, part in sets.items()}
+    packed = [Stream(name, rows) for name, rows in trained.items() if rows is not None]
+    if packed and any(rows is not None for rows in evaluated.values()):
+        tell_shared_rows(packed, False, evaluated)
 
 
-def _packed(one: BuiltStream, rows: Any) -> Any:
-    is_packed = isinstance(rows, datasets.Dataset) and one.format is not None and one.format.packs
-    if not is_packed or one.format is None:
+def _packed(part: BuiltStream, rows: Any) -> Any:
+    """Returns the columns that a format packs, by numbers, as their names differ between streams."""
+    if part.format is None or not (isinstance(rows, datasets.Dataset) and part.format.packs):
         return None
-    return rows.select_columns(list(one.format.columns)).rename_columns(
-        {name: str(place) for place, name in enumerate(one.format.columns)}
-    )
+    columns = list(part.format.columns)
+    return rows.select_columns(columns).rename_columns(dict(zip(columns, map(str, range(len(columns))), strict=True)))
 
 
-def check_lengths(dataset: Any, called: str) -> None:
+def check_lengths(datasets_by_name: Mapping[str, Any]) -> None:
     """Refuses rows of different lengths without a tokenizer, which would pad them; checks some rows.
 
     Args:
-        dataset: Rows of tokens; only a `datasets.Dataset` is checked.
-        called: Name of the data set in errors.
+        datasets_by_name: Rows of tokens, by stream; only a `datasets.Dataset` is checked.
 
     Raises:
-        ValueError: If the lengths differ.
+        ValueError: If the lengths of a stream differ.
     """
-    if not isinstance(dataset, datasets.Dataset):
-        return
-    some = dataset[drawn_places(len(dataset), _NUM_CHECKED_ROWS, 0)]["input_ids"]
-    lengths = sorted({len(tokens) for tokens in some if isinstance(tokens, list)})
-    if len(lengths) > 1:
-        text = f"is needed for its pad token: rows of {called} have from {lengths[0]} to {lengths[-1]} tokens."
-        raise InvalidValueError.about("tokenizer", f"{text} Give the one that made them.")
+    for name, dataset in datasets_by_name.items():
+        if not isinstance(dataset, datasets.Dataset):
+            continue
+        some = dataset[drawn_places(len(dataset), _NUM_CHECKED_ROWS, 0)]["input_ids"]
+        lengths = sorted({len(tokens) for tokens in some if isinstance(tokens, list)})
+        if len(lengths) > 1:
+            text = f"is needed for its pad token: rows of {name} have from {lengths[0]} to {lengths[-1]} tokens."
+            raise wrong_value("tokenizer", f"{text} Give the one that made them.", stream=name)

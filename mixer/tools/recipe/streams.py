@@ -17,8 +17,9 @@ from mixer.tools.recipe.data.formats.dialogue import shapes_in
 from mixer.tools.recipe.data.formatting import column_names, content_of, fitted, formatted
 from mixer.tools.recipe.data.source import DataSource
 from mixer.tools.recipe.data.validation import Validation
+from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.storage_options import hidden_values, without_values
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.hidden_names import hidden
 from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_range
@@ -41,27 +42,11 @@ class Factory:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def _part_of(dataset: Any, share: float, called: str) -> Any:
-    check_range(called, share, 1e-6, 1.0, "1 trains on all rows")
-    if share == 1.0:
-        return dataset
-    if not isinstance(dataset, Sized):
-        raise InvalidValueError(f"{called}={share}: the data have no number of rows; leave it at 1.", option=called)
-    return selected(dataset, drawn_places(len(dataset), max(1, round(share * len(dataset))), _SHARE_SEED))
-
-
-def _without(chosen: Format | None, column: str) -> Format | None:
-    """Has a format of chats leave a column unread that the recipe names for something else."""
-    if not isinstance(chosen, Chat | Dialogue) or column in COLUMNS:
-        return chosen
-    return replace(chosen, ignored_columns=[*chosen.ignored_columns, column])
-
-
-def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any], *positional: Any) -> Any:
+def call_by_name(option: str, dotted_name: str, arguments: Mapping[str, Any], *positional: Any) -> Any:
     """Calls a function by its dotted name.
 
     Args:
-        field_name: The recipe's field, for errors.
+        option: The recipe's field, for errors.
         dotted_name: The function: `package.module.function`.
         arguments: Arguments by name.
         *positional: Positional arguments.
@@ -76,22 +61,13 @@ def call_by_name(field_name: str, dotted_name: str, arguments: Mapping[str, Any]
             function = getattr(pkgutil.resolve_name(package), name)
     except (ImportError, AttributeError, ValueError) as error:
         hint = hidden(dotted_name) or "Is its package installed, or its file beside the recipe?"
-        raise InvalidValueError.about(field_name, f"{dotted_name!r} cannot be found ({error}). {hint}") from None
+        raise wrong_value(option, f": {dotted_name!r} cannot be found ({error}). {hint}") from None
     try:
         return function(*positional, **arguments)
     except (TypeError, ValueError, OSError, ImportError) as error:
         call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
         cause = without_values(str(error), arguments)
-        text = f"{field_name}: {dotted_name}({call}) failed: {cause}"
-        raise InvalidValueError(text, option=field_name) from error
-
-
-def _check_labels(given: Labelled, fitted: Labelled, train: Any, evaluation: Any, called: str) -> None:
-    """Refuses rows for evaluation whose labels are numbered otherwise than those for training."""
-    kind = getattr((evaluation.features or {}).get(given.label), "dtype", None)
-    own = (fitted if kind in ("string", "large_string") else given).fitted(evaluation, None).class_names(evaluation)
-    parts = {called: fitted.class_names(train), f"{called} (validation)": own}
-    check_same_classes(NamedClasses(f"{name}.format", name, names or ()) for name, names in parts.items())
+        raise wrong_value(option, f": {dotted_name}({call}) failed: {cause}") from error
 
 
 class BuiltStream(NamedTuple):
@@ -175,6 +151,7 @@ class StreamRecipe:
         task: str = "causal-lm",
         trainer: str | None = None,
         training: Any = None,
+        field: str = "streams",
     ) -> BuiltStream:
         """Loads the data, holds rows out for evaluation and formats both.
 
@@ -184,42 +161,45 @@ class StreamRecipe:
             task: The model's task.
             trainer: TRL's trainer, by its name in recipes; `None` for `MixingTrainer`.
             training: Its arguments.
+            field: The recipe's field that it stands in.
 
         Raises:
             ValueError: If a part is wrong, or parts do not fit together; names the stream.
             OSError: If the data do not exist, or the hub cannot be reached.
         """
-        called = f"streams.{name}"
+        with placed(f"{field}.{name}"):
+            return self._built(name, tokenizer, task, trainer, training, f"{field}.{name}")
+
+    def _built(
+        self, name: str, tokenizer: Any, task: str, trainer: str | None, training: Any, called: str
+    ) -> BuiltStream:
         train, evaluation = self._split(called)
-        train = _part_of(train, self.rows_share, f"{called}.rows_share")
         rows, names, chosen = (None, None), None, None
-        own_format = self.format if trainer is None else self._format_of(trainer, training, train, called)
+        own_format = self.format if trainer is None else self._format_of(trainer, training, train)
         if isinstance(self.validation, Validation) and (column := self.validation.stratify_by):
             own_format = _without(own_format, column)
         if isinstance(own_format, Dialogue) and trainer is None:
-            text = "Dialogue is for TRL's trainers: give the recipe trainer, such as sft."
-            raise InvalidValueError.about(f"{called}.format", text)
+            raise wrong_value("format", "Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
         if own_format is not None:
             if tokenizer is None:
-                text = f"{type(own_format).__name__} needs a tokenizer: give the recipe one."
-                raise InvalidValueError.about(f"{called}.format", text)
+                raise wrong_value("format", f"{type(own_format).__name__} needs a tokenizer: give the recipe one.")
             rows = train, evaluation
             chosen = fitted(train, own_format, tokenizer, task, called)
             names = chosen.class_names(train)
             if isinstance(own_format, Labelled) and isinstance(chosen, Labelled) and evaluation is not None:
-                _check_labels(own_format, chosen, train, evaluation, called)
+                _check_labels(own_format, chosen, train, evaluation)
             train = formatted(train, chosen, tokenizer, task, called)
             if evaluation is not None:
                 evaluation = formatted(evaluation, chosen, tokenizer, task, f"{called} (validation)")
         elif trainer is None and self.data is not None and "input_ids" not in (columns := column_names(train)):
             text = f"is needed, one of Text, Prompt, Chat and Labelled: of the columns {columns} none is input_ids."
-            raise InvalidValueError.about(f"{called}.format", text, found=columns)
+            raise wrong_value("format", text, found=columns)
         is_own = self.data is not None or self.format is not None or self.validation is not None
         content = content_of(train) if is_own and isinstance(train, datasets.Dataset) and len(train) else None
         options = {option.name: getattr(self, option.name) for option in fields(self) if option.name not in _OF_DATA}
         return BuiltStream(Stream(name, train, content=content, **options), evaluation, names, *rows, chosen)
 
-    def _format_of(self, trainer: str, training: Any, rows: Any, called: str) -> Format | None:
+    def _format_of(self, trainer: str, training: Any, rows: Any) -> Format | None:
         """Returns the format that makes rows as one of TRL's trainers takes them; `None` for rows that it reads itself.
 
         Raises:
@@ -228,49 +208,71 @@ class StreamRecipe:
         is_pair, is_own = trainer != "sft", not isinstance(self.format, Dialogue | None)
         if is_own and is_pair:
             text = f"makes no pairs of answers, which {trainer} learns from: leave out {type(self.format).__name__}."
-            raise InvalidValueError.about(f"{called}.format", text)
-        if is_own or (self.format is None and not is_pair and self._is_ready(training, column_names(rows), called)):
+            raise wrong_value("format", text)
+        if is_own or (self.format is None and not is_pair and _is_ready(training, column_names(rows))):
             return self.format
         as_turns = not is_pair and training.assistant_only_loss
         return replace(self.format or Dialogue(), is_pair=is_pair, as_turns=as_turns)  # type: ignore[type-var]
 
-    def _is_ready(self, training: Any, columns: Sequence[str], called: str) -> bool:
-        """Whether rows are tokens or texts, as SFTTrainer reads them."""
-        text, shapes = training.dataset_text_field, shapes_in(columns)
-        if "input_ids" not in columns and text in columns and shapes:
-            has = f"{text!r} has texts and others are {' and '.join(shapes)}"
-            text = f"Of the columns {columns}, {has}: choose here which to read."
-            raise InvalidValueError.about(f"{called}.data.columns", text, found=columns)
-        is_ready = "input_ids" in columns or text in columns
-        if is_ready and training.assistant_only_loss and "labels" not in columns:
-            text = f"needs conversations, and {called} has the columns {columns}."
-            raise InvalidValueError.about("training.assistant_only_loss", text, found=columns)
-        return is_ready
-
     def _split(self, called: str) -> tuple[Any, Any]:
         """Loads the rows to train on, and those to evaluate on, if there are any: a split, or held out here."""
         train, evaluation = self._load(called)
-        if self.validation is None:
-            return train, evaluation
-        if evaluation is not None:
-            raise InvalidValueError.about(f"{called}.validation", "stands beside a validation split: give one of them.")
-        own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
-        return own.carve(train, f"{called}.validation")
+        if self.validation is not None:
+            if evaluation is not None:
+                raise wrong_value("validation", "stands beside a validation split: give one of them.")
+            own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
+            train, evaluation = own.carve(train)
+        return _part_of(train, self.rows_share), evaluation
 
     def _load(self, called: str) -> tuple[Any, Any]:
-        if (self.factory is None) == (self.data is None):
-            has = "neither" if self.data is None else "both"
-            expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
-            raise InvalidValueError(option=f"{called}.data", expected=expected, found=has)
+        expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
+        has = "neither" if self.data is None else "both"
+        require((self.factory is None) != (self.data is None), "data", expected, has)
         if self.data is not None:
             if self.arguments or (self.train_split, self.validation_split) != ("train", "validation"):
                 text = "belongs to factory, as validation_split and arguments: write data.split, data.validation_split."
-                raise InvalidValueError.about(f"{called}.train_split", text)
-            return self.data.load(f"{called}.data", () if self.format is None else self.format.numbers)
-        splits = call_by_name(f"{called}.factory", str(self.factory), self.arguments)
+                raise wrong_value("train_split", text)
+            with placed("data"):
+                return self.data.load(f"{called}.data", () if self.format is None else self.format.numbers)
+        splits = call_by_name("factory", str(self.factory), self.arguments)
         if not isinstance(splits, Mapping):
             return splits, None
-        if self.train_split not in splits:
-            expected = f"one of {list(splits)}, which {self.factory} gives"
-            raise InvalidValueError(option=f"{called}.train_split", expected=expected, found=self.train_split)
+        expected = f"one of {list(splits)}, which {self.factory} gives"
+        require(self.train_split in splits, "train_split", expected, self.train_split)
         return splits[self.train_split], splits.get(self.validation_split)
+
+
+def _part_of(dataset: Any, share: float) -> Any:
+    check_range("rows_share", share, 1e-6, 1.0, "1 trains on all rows")
+    if share == 1.0:
+        return dataset
+    if not isinstance(dataset, Sized):
+        raise wrong_value("rows_share", f"={share}: the data have no number of rows; leave it at 1.")
+    return selected(dataset, drawn_places(len(dataset), max(1, round(share * len(dataset))), _SHARE_SEED))
+
+
+def _is_ready(training: Any, columns: Sequence[str]) -> bool:
+    """Whether rows are tokens or texts, as SFTTrainer reads them."""
+    text, shapes = training.dataset_text_field, shapes_in(columns)
+    if "input_ids" not in columns and text in columns and shapes:
+        has = f"{text!r} has texts and others are {' and '.join(shapes)}"
+        raise wrong_value("data.columns", f"Of {columns}, {has}: choose here which to read.", found=columns)
+    is_ready = "input_ids" in columns or text in columns
+    has_no_turns = is_ready and training.assistant_only_loss and "labels" not in columns
+    require(not has_no_turns, "data", "made of conversations for training.assistant_only_loss", columns)
+    return is_ready
+
+
+def _without(chosen: Format | None, column: str) -> Format | None:
+    """Has a format of chats leave a column unread that the recipe names for something else."""
+    if not isinstance(chosen, Chat | Dialogue) or column in COLUMNS:
+        return chosen
+    return replace(chosen, ignored_columns=[*chosen.ignored_columns, column])
+
+
+def _check_labels(given: Labelled, fitted: Labelled, train: Any, evaluation: Any) -> None:
+    """Refuses rows for evaluation whose labels are numbered otherwise than those for training."""
+    kind = getattr((evaluation.features or {}).get(given.label), "dtype", None)
+    own = (fitted if kind in ("string", "large_string") else given).fitted(evaluation, None).class_names(evaluation)
+    parts = {"training": fitted.class_names(train), "evaluation": own}
+    check_same_classes(NamedClasses("format", f"the rows for {name}", names or ()) for name, names in parts.items())

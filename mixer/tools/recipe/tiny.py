@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from mixer.tools.recipe.given import read_recipe_file
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.nested import merged
 
 FLAG = "--tiny"
@@ -33,11 +33,11 @@ def tiny(arguments: Sequence[str]) -> Iterator[list[str]]:
         return
     path, *options = arguments
     if path.startswith("-"):
-        raise InvalidValueError.about(FLAG, f"Give the path of the recipe first, as in mixer train RECIPE.yaml {FLAG}.")
+        raise wrong_value(FLAG, f"Give the path of the recipe first, as in mixer train RECIPE.yaml {FLAG}.")
     recipe, small = read_recipe_file(path), Path(path).parent / "tiny" / Path(path).name
     if not small.is_file():
         text = f"needs a miniature, which would be {small}. recipes/models has recipes with one."
-        raise InvalidValueError.about(FLAG, text, found=path)
+        raise wrong_value(FLAG, text, found=path)
     options = [word for word in options if word != FLAG]
     own = {"training": {"output_dir": f"{recipe['training']['output_dir']}-tiny"}}  # not that of the whole run
     named = {word.partition("=")[0] for word in options}

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from mixer.tools.recipe.model import ModelRecipe, Task
+from mixer.tools.recipe.places import placed
 from mixer.trainer.trainer import MixingTrainer
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require
 
 TrainerName = Literal["sft", "dpo", "reward"]
 
@@ -33,10 +34,8 @@ class TrainerKind(NamedTuple):
         Raises:
             ValueError: If TRL is not installed.
         """
-        try:
+        with placed("trainer"):
             return getattr(importlib.import_module(self.module), name)
-        except ImportError as error:
-            raise InvalidValueError(f"trainer: {error}", option="trainer") from None
 
 
 KINDS: Mapping[str, TrainerKind] = {
@@ -60,8 +59,7 @@ def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
         ValueError: If it has another task.
     """
     task = KINDS[name].task
-    if model.task not in ("causal-lm", task):
-        raise InvalidValueError(option="model.task", expected=f"{task} for trainer {name}", found=model.task)
+    require(model.task in ("causal-lm", task), "model.task", f"{task} for trainer {name}", model.task)
     if name != "reward":
         return model
     return replace(model, task=task, config={"num_labels": 1, **model.config})

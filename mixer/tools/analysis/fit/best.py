@@ -7,7 +7,7 @@ import numpy as np
 from mixer.tools.analysis.fit.constraints import Region
 from mixer.tools.analysis.fit.prediction import Prediction
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 
 _NUM_DRAWN, _NUM_KEPT, _NUM_CHILDREN = 1000, 10, 20
 _LEAST_SHARE = 1e-6  # less is none
@@ -50,7 +50,7 @@ def best_mixture(
         starts = _refined(starts, lambda points: excess(points, bounds), inside, random)
     found = _refined(starts, careful, inside, random)[0]
     if not np.isfinite(careful(found[None])).all():
-        raise InvalidValueError.about("bounds", "No mixture is predicted to keep the bounds of losses: raise them.")
+        raise wrong_value("bounds", "No mixture is predicted to keep the bounds of losses: raise them.")
     found = np.where(found < _LEAST_SHARE, 0.0, found)
     return np.asarray(found / found.sum())
 

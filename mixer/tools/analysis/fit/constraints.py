@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.ranges import check_range
 
 _TOLERANCE = 1e-9
@@ -52,21 +52,18 @@ class Constraints:
         _check_numbers("prior", self.prior or {}, 0.0, math.inf, "it is a weight")
         _check_numbers("sizes", self.sizes, 0.0, math.inf, "it is a number of samples")
         _check_numbers("bounds", self.bounds, -math.inf, math.inf, "it is a loss")
-        if not isinstance(self.groups, Mapping):
-            raise InvalidValueError(option="groups", expected="streams with weights, by group", found=self.groups)
+        require(isinstance(self.groups, Mapping), "groups", "streams with weights, by group", self.groups)
         for name, group in self.groups.items():
-            _check_numbers(f"groups: {name}", group, 0.0, math.inf, "it is a weight")
-            if not any(group.values()):
-                raise InvalidValueError.about(f"groups: {name}", f"A weight must be above 0, got {dict(group)}.")
+            _check_numbers(f"groups.{name}", group, 0.0, math.inf, "it is a weight")
+            require(any(group.values()), f"groups.{name}", "weights of which one is above 0", dict(group))
         for name in ("budget", "passes", "divergence"):
             value = getattr(self, name)
             if value is not None:
                 check_range(name, value, 0.0, math.inf, "leave it out for no bound")
-                if not value and name != "divergence":
-                    raise InvalidValueError.about(name, f"must be above 0, got {value:g}; leave it out for no bound.")
+                require(value > 0 or name == "divergence", name, "above 0", value, "Leave it out for no bound.")
         given = (bool(self.sizes), self.budget is not None, self.passes is not None)
-        if any(given) and not all(given):
-            raise ValueError("sizes, budget and passes bound how often a stream is repeated: give all three or none.")
+        expected = "given with sizes and budget, which bound how often a stream is repeated, or none of the three"
+        require(all(given) or not any(given), "passes", expected, self.passes)
 
     def of(self, streams: Sequence[str]) -> "Region":
         """Applies the bounds to streams.
@@ -75,29 +72,27 @@ class Constraints:
             ValueError: If there is no such stream, or no mixture keeps all bounds.
         """
         named = {"prior": self.prior or {}, "least": self.least, "most": self.most, "sizes": self.sizes}
-        named |= {f"groups: {name}": group for name, group in self.groups.items()}
+        named |= {f"groups.{name}": group for name, group in self.groups.items()}
         for option, names in named.items():
             unknown = [name for name in names if name not in streams]
-            if unknown:
-                raise InvalidValueError.about(option, f"There are no streams {unknown}; there are {list(streams)}.")
+            require(not unknown, option, f"of some of the streams {list(streams)}", unknown)
         missing = [] if self.prior is None else [name for name in streams if name not in self.prior]
-        if missing:
-            raise InvalidValueError(option="prior", expected=f"a weight of each of {list(streams)}", found=self.prior)
+        require(not missing, "prior", f"a weight of each of {list(streams)}", self.prior)
         parts = self._parts(streams)
         least = np.array([self.least.get(name, 0.0) for name in streams])
         most = np.array([self._most(name) for name in streams])
         prior = np.array([1.0 if self.prior is None else self.prior[name] for name in streams])
-        if not prior.any():
-            raise InvalidValueError(option="prior", expected="above 0 for a stream", found=self.prior)
+        require(bool(prior.any()), "prior", "above 0 for a stream", self.prior)
         is_member = parts > 0.0
         shares = np.where(is_member, parts, 1.0)
         low = np.where(is_member, least / shares, 0.0).max(axis=1)
         high = np.minimum(np.where(is_member, most / shares, np.inf).min(axis=1), 1.0)
         if (low > high + _TOLERANCE).any() or low.sum() > 1.0 + _TOLERANCE or high.sum() < 1.0 - _TOLERANCE:
             bounds = {name: f"{a:.3f} to {b:.3f}" for name, a, b in zip(streams, least, most, strict=True)}
-            raise ValueError(
+            raise wrong_value(
+                "most" if high.sum() < 1.0 else "least",
                 f"No mixture keeps all bounds of shares ({bounds}): least shares sum to {low.sum():.3f}, largest to "
-                f"{high.sum():.3f}. Lower least, or raise most or passes."
+                f"{high.sum():.3f}. Lower least, or raise most or passes.",
             )
         return Region(parts, low, high, prior @ is_member.T / prior.sum(), self.divergence)
 
@@ -112,17 +107,16 @@ class Constraints:
         members = [name for group in self.groups.values() for name in group]
         twice = sorted({name for name in members if members.count(name) > 1})
         if twice:
-            raise InvalidValueError.about("groups", f"{twice} are in several groups; a stream is in one at most.")
+            raise wrong_value("groups", f"{twice} are in several groups; a stream is in one at most.")
         groups = [*self.groups.values(), *({name: 1.0} for name in streams if name not in members)]
         parts = np.array([[group.get(name, 0.0) for name in streams] for group in groups])
         return np.asarray(parts / parts.sum(axis=1, keepdims=True))
 
 
 def _check_numbers(option: str, numbers: Any, least: float, most: float, hint: str) -> None:
-    if not isinstance(numbers, Mapping):
-        raise InvalidValueError.about(option, f"must be numbers by name, got {numbers!r}.")
+    require(isinstance(numbers, Mapping), option, "numbers by name", numbers)
     for name, number in numbers.items():
-        check_range(f"{option}: {name}", number, least, most, hint)
+        check_range(f"{option}.{name}", number, least, most, hint)
 
 
 @dataclass(frozen=True)

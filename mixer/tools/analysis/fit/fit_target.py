@@ -8,7 +8,7 @@ import numpy as np
 from mixer.policies.contract import weights_array
 from mixer.policies.objective import Objective
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,10 @@ def target_of(
         members = [name for name in names if name in streams] or names
         return FitTarget(objective, dict.fromkeys(members, 1.0 / len(members)), is_worst=objective == "worst")
     given = parse_numbers("objective", objective) if isinstance(objective, str) else dict(objective)
-    if not given:
-        raise InvalidValueError.about("objective", "Name at least one loss.")
+    require(bool(given), "objective", "at least one loss", given)
     by_name = dict(zip(given, weights_array([*given.values()], [*given], "objective").tolist(), strict=True))
     unknown = [name for name in by_name if name not in names]
-    if unknown:
-        raise InvalidValueError.about("objective", f"There is no loss of {unknown}; there are losses of {list(names)}.")
+    require(not unknown, "objective", f"one or more of the losses {list(names)}", unknown)
     total = sum(by_name.values())
     text = ", ".join(f"{name}={weight:g}" for name, weight in by_name.items())
     return FitTarget(text, {name: weight / total for name, weight in by_name.items() if weight > 0.0})
@@ -71,10 +69,8 @@ def parse_numbers(option: str, text: str) -> dict[str, float]:
             value = float(number)
         except ValueError:
             name = ""
-        if not name:
-            also = "'average', 'worst' or " if option == "objective" else ""
-            raise InvalidValueError(option=option, expected=f"{also}'NAME=number,...'", found=text)
-        if name in numbers:
-            raise InvalidValueError.about(option, f"{name!r} is given twice in {text!r}; give each name one number.")
+        also = "'average', 'worst' or " if option == "objective" else ""
+        require(bool(name), option, f"{also}'NAME=number,...'", text)
+        require(name not in numbers, option, f"one number for {name!r}", text)
         numbers[name] = value
     return numbers

@@ -15,7 +15,7 @@ from mixer.tools.analysis.fit.fit_target import FitTarget, target_of
 from mixer.tools.analysis.fit.fitted import FittedMixture
 from mixer.tools.analysis.fit.prediction import Prediction, predict_objective
 from mixer.utils.arrays import BoolArray, FloatArray
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, require
 
 _LEAST_MIXTURES = 3
 _SAME_MIXTURE = 1e-3
@@ -77,7 +77,7 @@ def fit_mixture(
     runs = _names("runs", runs, len(shares))
     loss_names = _names("loss_names", streams if loss_names is None else loss_names, values.shape[1])
     for run, mixture in zip(runs, shares, strict=True):
-        check_weights(mixture, streams, f"mixtures: {run}")
+        check_weights(mixture, streams, f"mixtures.{run}")
     shares /= shares.sum(axis=1, keepdims=True)
     target, constraints = target_of(objective, loss_names, streams), constraints or Constraints()
     region, sign = constraints.of(streams), -1.0 if greater_is_better else 1.0
@@ -87,8 +87,7 @@ def fit_mixture(
     table.losses[diverged] = np.nan
     table.check(target, streams, [run for run, is_out in zip(runs, diverged, strict=True) if is_out])
     unknown = [name for name in constraints.bounds if name not in loss_names]
-    if unknown:
-        raise InvalidValueError.about("bounds", f"There is no loss of {unknown}; there are losses of {loss_names}.")
+    require(not unknown, "bounds", f"of some of the losses {loss_names}", unknown)
     prediction = table.predict(target)
     bounds = [
         (table.predict(target_of({name: 1.0}, loss_names, streams)), sign * bound)
@@ -191,12 +190,9 @@ def group_runs(*mixtures: FloatArray) -> Groups:
 
 def _tables(mixtures: ArrayLike, losses: ArrayLike) -> tuple[FloatArray, FloatArray]:
     shares, values = np.array(mixtures, dtype=np.float64), np.asarray(losses, dtype=np.float64)
-    if shares.ndim != 2 or values.ndim != 2 or len(shares) != len(values) or not shares.size:
-        raise InvalidValueError(
-            option="mixtures",
-            expected="[num_runs, num_streams], and losses [num_runs, num_losses]",
-            found=(shares.shape, values.shape),
-        )
+    is_table = shares.ndim == values.ndim == 2 and len(shares) == len(values) and shares.size > 0
+    expected = "[num_runs, num_streams], and losses [num_runs, num_losses]"
+    require(is_table, "mixtures", expected, (shares.shape, values.shape))
     return shares, np.where(np.isfinite(values), values, np.nan)
 
 
@@ -204,20 +200,18 @@ def _names(option: str, names: Sequence[str] | None, count: int) -> list[str]:
     """Gives the names, or `run 1`, `run 2`, ... where there are none."""
     if names is None:
         return [f"{option.removesuffix('s')} {number}" for number in range(1, count + 1)]
-    if len(names) != count or len(set(names)) != count:
-        raise InvalidValueError(option=option, expected=f"{count} different names", found=list(names))
+    require(len(names) == len(set(names)) == count, option, f"{count} different names", list(names))
     return list(names)
 
 
 def _sizes(sizes: ArrayLike, count: int) -> FloatArray:
     levels = np.asarray(sizes, dtype=np.float64)
-    if levels.shape != (count,) or not np.isfinite(levels).all():
-        raise InvalidValueError(option="sizes", expected=f"{count} numbers, one for each run", found=sizes)
+    is_whole = levels.shape == (count,) and bool(np.isfinite(levels).all())
+    require(is_whole, "sizes", f"{count} numbers, one for each run", sizes)
     return levels
 
 
 def _numbers(groups: ArrayLike | None, shares: FloatArray) -> Groups:
     numbers = group_runs(shares) if groups is None else pd.factorize(np.asarray(groups))[0]
-    if len(numbers) != len(shares):
-        raise InvalidValueError(option="groups", expected=f"{len(shares)} labels, one for each run", found=groups)
+    require(len(numbers) == len(shares), "groups", f"{len(shares)} labels, one for each run", groups)
     return numbers

@@ -15,7 +15,7 @@ from mixer.tools.analysis.fit.recipes import check_recipes
 from mixer.tools.console import Result
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import run_names
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require
 
 _STEADY = 0.02
 _TOLERANCE = 0.05
@@ -53,8 +53,7 @@ class FittedRun:
         run = Run(folder)
         self.folder, self.name = folder, name
         self.amounts = pd.Series(run.arrays["count" if unit == "samples" else unit].sum(axis=0), list(run.streams))
-        if not self.amounts.sum() > 0:
-            raise InvalidValueError(option="unit", expected=f"one that {folder} has counted", found=unit)
+        require(bool(self.amounts.sum() > 0), "unit", f"one that {folder} has counted", unit)
         self.losses, step = _evaluated(run)
         # What the policy requests in its own unit is the same for every seed; the samples that it becomes are not.
         requested = {"samples": np.nan_to_num(run.arrays["weight"])}
@@ -116,7 +115,7 @@ class RecordedRuns(Result):
         requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in UNITS]
         self.groups = group_runs(*map(np.array, requested))
         declared = [run.objective for run in runs]
-        self.objective = declared[0] if all(one == declared[0] for one in declared) else None
+        self.objective = declared[0] if all(objective == declared[0] for objective in declared) else None
         self.notes = [*_notes(runs, self.streams, self.loss_names), *recipe_notes]
 
 
@@ -144,13 +143,9 @@ def objective_of(folder: Path, is_start: bool = False) -> float:
         ValueError: If it is not finite.
     """
     value = Run(folder).objective_value(0 if is_start else -1)
-    if not np.isfinite(value):
-        raise InvalidValueError(
-            option="objective",
-            expected=f"declared, known and finite at the end of {folder}",
-            found=value,
-            hint="Did the run diverge, or does compute_metrics not return its metric?",
-        )
+    hint = "Did the run diverge, or does compute_metrics not return its metric?"
+    expected = f"declared, known and finite at the end of {folder}"
+    require(bool(np.isfinite(value)), "objective", expected, value, hint)
     return value
 
 
@@ -166,8 +161,7 @@ def _common_losses(runs: Sequence[FittedRun], streams: Sequence[str]) -> list[st
     counts = pd.Series([name for run in runs for name in run.losses.index]).value_counts()
     others = [name for name in runs[0].losses.index if name not in streams and counts[name] == len(runs)]
     names = [*(name for name in streams if name in counts.index), *others]
-    if not names:
-        raise InvalidValueError(option="runs", expected="evaluated on a stream", found=[], hint=_EVALUATE)
+    require(bool(names), "runs", "evaluated on a stream", [], _EVALUATE)
     return names
 
 
@@ -189,33 +183,25 @@ def _common_streams(runs: Sequence[FittedRun]) -> tuple[str, ...]:
     """Gives the names of the streams, in the order of the first run."""
     streams = tuple(str(name) for name in runs[0].amounts.index)
     others = [f"{run.name} has {sorted(run.amounts.index)}" for run in runs if set(run.amounts.index) != set(streams)]
-    if others:
-        raise InvalidValueError(option="runs", expected=f"of the streams {sorted(streams)}", found=others, hint=_LEAVE)
+    require(not others, "runs", f"of the streams {sorted(streams)}", others, _LEAVE)
     return streams
 
 
 def _check_budgets(runs: Sequence[FittedRun], unit: Unit) -> None:
     """Refuses runs that stopped before their budget or differ in length."""
     short = [f"{run.name} ({run.progress:.0%})" for run in runs if run.progress < 1.0 - 1e-9]
-    if short:
-        raise InvalidValueError(option="runs", expected="complete", found=short, hint=_HINT)
+    require(not short, "runs", "complete", short, _HINT)
     usual = float(np.median([run.budget for run in runs]))
     others = [f"{run.name} ({run.budget:,.0f})" for run in runs if abs(run.budget - usual) > _TOLERANCE * usual]
-    if others:
-        expected = f"of {usual:,.0f} {unit}, the median, to {_TOLERANCE:.0%}"
-        raise InvalidValueError(option="runs", expected=expected, found=others, hint=_HINT)
+    require(not others, "runs", f"of {usual:,.0f} {unit}, the median, to {_TOLERANCE:.0%}", others, _HINT)
 
 
 def _check_evaluated(runs: Sequence[FittedRun], allow_early: bool) -> None:
     """Refuses runs without an evaluation in the last 5 % of the run, or (`allow_early`) after the first step."""
     evaluated = [run for run in runs if len(run.losses)]
     untrained = [run.name for run in evaluated if run.evaluated_at == 0.0]
-    if untrained:
-        expected = "evaluated after their first step"
-        raise InvalidValueError(option="runs", expected=expected, found=untrained, hint=_EVALUATE)
+    require(not untrained, "runs", "evaluated after their first step", untrained, _EVALUATE)
     parts = {run.name: run.evaluated_at / run.budget for run in evaluated}
     early = [f"{name} ({part:.0%})" for name, part in parts.items() if part < 1.0 - _TOLERANCE]
-    if early and not allow_early:
-        expected = f"evaluated in the last {_TOLERANCE:.0%} of the run"
-        hint = f"{_EVALUATE} Or allow it with --allow-different-budgets."
-        raise InvalidValueError(option="runs", expected=expected, found=early, hint=hint)
+    hint = f"{_EVALUATE} Or allow it with --allow-different-budgets."
+    require(allow_early or not early, "runs", f"evaluated in the last {_TOLERANCE:.0%} of the run", early, hint)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mixer.tools.console import Result
 from mixer.utils.arrays import FloatArray
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.text import first_of
 
 _ROUNDING, _MOST_OFF = 1e-3, 0.05
@@ -47,7 +47,7 @@ class RunTable(Result):
         both = [column for column in mixtures.values() if column in values.values() or column == size]
         if both:
             text = f"The columns {both} are shares and something else: mend the patterns."
-            raise InvalidValueError.about("--shares", text, found=both)
+            raise wrong_value("--shares", text, found=both)
         read = (*mixtures.values(), *values.values(), size)
         named = table.columns[0] not in read
         if unread := [str(name) for name in table.columns[named:] if name not in read]:
@@ -107,7 +107,7 @@ class RunTable(Result):
         elif len(off):
             found = ", ".join(first_of([f"{self.runs[row]} ({totals[row]:.3f})" for row in off]))
             text = f"The shares of a run must sum to 1, to {_MOST_OFF:.0%}: {found}. Is the column of a source missing?"
-            raise InvalidValueError.about("--shares", text, found=found)
+            raise wrong_value("--shares", text, found=found)
         elif (np.abs(totals - 1.0) > _ROUNDING).any():
             self.notes.append(f"Shares sum to {totals.min():.3f} to {totals.max():.3f}: they are scaled to 1.")
         return np.asarray(shares / np.where(totals > 0.0, totals, 1.0)[:, None])
@@ -119,12 +119,12 @@ def _read(path: Path) -> pd.DataFrame:
         if path.suffix.lower() == ".csv":  # pandas would rename a column that stands twice
             table.columns = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     except (OSError, ValueError) as error:
-        raise InvalidValueError.about(str(path), f"cannot be read: {' '.join(str(error).split())}") from None
+        raise wrong_value(str(path), f"cannot be read: {' '.join(str(error).split())}") from None
     table.columns = [str(name).strip() for name in table.columns]
     if twice := table.columns[table.columns.duplicated()].tolist():
-        raise InvalidValueError.about(str(path), f"has the columns {twice} twice: rename or remove one.", found=twice)
+        raise wrong_value(str(path), f"has the columns {twice} twice: rename or remove one.", found=twice)
     if table.empty:
-        raise InvalidValueError.about(str(path), "has no rows.")
+        raise wrong_value(str(path), "has no rows.")
     return table
 
 
@@ -142,7 +142,6 @@ def _columns(table: pd.DataFrame, option: str, pattern: str) -> dict[str, str]:
     names = [str(column) for column in table.columns]
     written = re.compile(re.escape(pattern).replace(r"\*", "(.+)", 1))
     found = {match[match.re.groups]: match[0] for name in names if (match := written.fullmatch(name))}
-    if not found:
-        known = ", ".join(first_of(names))
-        raise InvalidValueError(option=option, expected=f"of columns among {known}, * for any name", found=pattern)
+    known = ", ".join(first_of(names))
+    require(bool(found), option, f"of columns among {known}, * for any name", pattern)
     return found

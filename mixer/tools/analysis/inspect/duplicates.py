@@ -66,8 +66,8 @@ def find_overlaps(parts: Sequence[Part]) -> list[Overlap]:
     Returns:
         The overlaps, without empty ones.
     """
-    parts = [one for one in parts if len(one.contents)]
-    frames = [pd.DataFrame({"kind": one.kind, "digest": one.contents, "part": i}) for i, one in enumerate(parts)]
+    parts = [part for part in parts if len(part.contents)]
+    frames = [pd.DataFrame({"kind": part.kind, "digest": part.contents, "part": i}) for i, part in enumerate(parts)]
     if not frames:
         return []
     times = pd.concat(frames).groupby(["kind", "digest", "part"]).size().rename("times").reset_index()
@@ -77,9 +77,9 @@ def find_overlaps(parts: Sequence[Part]) -> list[Overlap]:
     counts = pairs.groupby(["part_x", "part_y"])["times_x"].sum()
     overlaps = []
     for row, column, number in counts[counts > 0].reset_index().itertuples(index=False):
-        one, other, num_samples = parts[row], parts[column], int(number)
+        part, other, num_samples = parts[row], parts[column], int(number)
         if not other.is_validation:
-            sizes = num_samples, len(one.contents), num_samples / len(one.contents)
-            is_whole = one.is_whole and other.is_whole
-            overlaps.append(Overlap(one.stream, one.is_validation, other.stream, one.kind, *sizes, is_whole))
+            sizes = num_samples, len(part.contents), num_samples / len(part.contents)
+            is_whole = part.is_whole and other.is_whole
+            overlaps.append(Overlap(part.stream, part.is_validation, other.stream, part.kind, *sizes, is_whole))
     return overlaps

@@ -104,8 +104,8 @@ def preview(
         )
         text = Text("none yet") if first is None else marked(decoder.decode(first))
         samples.append(Text.assemble(f"\n{printable(stream.name)}, first sample: ", text))
-    told = Text("\nmixer inspect shows more: duplicates, the first step, problems in the data.")
-    return Group(table_of("Streams", rows), *samples, told)
+    more = Text("\nmixer inspect shows more: duplicates, the first step, problems in the data.")
+    return Group(table_of("Streams", rows), *samples, more)
 
 
 def marked(example: str) -> Text:

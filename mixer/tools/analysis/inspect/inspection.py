@@ -26,7 +26,7 @@ from mixer.tools.recipe.data.formats.base import Format
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingMixin
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.text import in_words, shortened
 
 
@@ -83,20 +83,20 @@ class InspectedStream(Result):
         examples: Some samples as text, by index.
     """
 
-    def __init__(self, trainer: MixingMixin, one: BuiltStream, limits: Limits, num_samples: int, seed: int):
-        stream, tokenizer, dataset = one.stream, trainer.processing_class, readable(one.stream)
-        evaluation, read = one.evaluation, (num_samples, seed, limits)
+    def __init__(self, trainer: MixingMixin, built: BuiltStream, limits: Limits, num_samples: int, seed: int):
+        stream, tokenizer, dataset = built.stream, trainer.processing_class, readable(built.stream)
+        evaluation, read = built.evaluation, (num_samples, seed, limits)
         self.name = stream.name
         self.is_memory = stream.is_memory
         self.weight = trainer.mixing.weights[stream.name]
-        self.format = None if one.format is None else described(one.format)
-        self.packs = one.format is not None and one.format.packs
-        self.files = files_of(stream.dataset if one.rows is None else one.rows)
-        self.num_rows = len(one.rows) if hasattr(one.rows, "__len__") else None
-        self.truncation = truncation_of(one, tokenizer, limits.task, num_samples, seed)
-        self.parsed = parsed_of(one, tokenizer, limits.task, num_samples, seed)
+        self.format = None if built.format is None else described(built.format)
+        self.packs = built.format is not None and built.format.packs
+        self.files = files_of(stream.dataset if built.rows is None else built.rows)
+        self.num_rows = len(built.rows) if hasattr(built.rows, "__len__") else None
+        self.truncation = truncation_of(built, tokenizer, limits.task, num_samples, seed)
+        self.parsed = parsed_of(built, tokenizer, limits.task, num_samples, seed)
         self.limits = limits
-        self.class_names = list(one.class_names or ())
+        self.class_names = list(built.class_names or ())
         self.training = Measures(dataset, *read)
         self.validation = None if evaluation is None else Measures(evaluation, *read)
         self.examples = Decoder(tokenizer, limits.task, self.class_names).examples_of(dataset, seed)
@@ -155,16 +155,16 @@ class Inspection(Result):
         self.objective = _objective(trainer)
         self.streams, parts = [], list[Part]()
         for stream, limits in zip(trainer.streams, _limits(trainer, task), strict=True):
-            one = streams[stream.name]
-            self.streams.append(InspectedStream(trainer, one, limits, num_samples, seed))
-            parts += _parts(one, self.streams[-1], num_samples, seed)
+            built = streams[stream.name]
+            self.streams.append(InspectedStream(trainer, built, limits, num_samples, seed))
+            parts += _parts(built, self.streams[-1], num_samples, seed)
         self.overlaps = find_overlaps(parts)
         sources = sources_of(trainer, streams) if has_losses else []
         self.losses = losses_of(trainer, sources, min(num_samples, MOST_ROWS), seed) if has_losses else None
         self.seconds = time.perf_counter() - started
         self.batch = first_batch(trainer)
         self.samples_read = sum(
-            part.num_read for one in self.streams for part in (one.training, one.validation) if part
+            part.num_read for own in self.streams for part in (own.training, own.validation) if part
         )
 
 
@@ -181,9 +181,7 @@ def inspect_recipe(recipe: Recipe, num_samples: int, seed: int, model: str | Non
         ValueError: If the recipe cannot be trained; the message names the field.
     """
     if model is not None and recipe.trainer in ("dpo", "reward"):
-        raise InvalidValueError.about(
-            "--losses", f"Rows of trainer {recipe.trainer} are pairs, without a loss of labels."
-        )
+        raise wrong_value("--losses", f"Rows of trainer {recipe.trainer} are pairs, without a loss of labels.")
     if model:
         recipe.model = replace(recipe.model, name_or_path=model, config={})
     built = recipe.build_parts(has_weights=model is not None)
@@ -215,18 +213,19 @@ def described(chosen: Format) -> dict[str, Any]:
     return {"name": type(chosen).__name__, "arguments": asdict(settings)}
 
 
-def _parts(one: BuiltStream, inspected: InspectedStream, num_samples: int, seed: int) -> list[Part]:
+def _parts(built: BuiltStream, inspected: InspectedStream, num_samples: int, seed: int) -> list[Part]:
     """Returns digests of a stream's samples; of its rows, where a format packs parts of several into a sample."""
-    if one.format is None or not one.format.packs:
+    if built.format is None or not built.format.packs:
         measured = ((False, inspected.training), (True, inspected.validation))
-        return [Part(one.stream.name, held, "samples", m.digests, m.is_whole) for held, m in measured if m is not None]
+        name = built.stream.name
+        return [Part(name, held, "samples", own.digests, own.is_whole) for held, own in measured if own is not None]
     parts = []
-    for held, rows in ((False, one.rows), (True, one.evaluation_rows)):
+    for held, rows in ((False, built.rows), (True, built.evaluation_rows)):
         if rows is not None:
             reading = SampleReading(rows, num_samples, seed)
-            contents = [[row[name] for name in one.format.columns] for _, row in reading if isinstance(row, Mapping)]
+            contents = [[row[name] for name in built.format.columns] for _, row in reading if isinstance(row, Mapping)]
             digests = np.array([digest(content) for content in contents], np.uint64)
-            parts.append(Part(one.stream.name, held, "rows", digests, reading.is_whole))
+            parts.append(Part(built.stream.name, held, "rows", digests, reading.is_whole))
     return parts
 
 

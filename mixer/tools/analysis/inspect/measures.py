@@ -256,7 +256,7 @@ def length_of(sample: Any, tokens: Int64Array | None) -> tuple[int, str]:
     """Returns the length of a sample and its unit: tokens, else characters; `(-1, "")` if it has neither."""
     if tokens is not None:
         return len(tokens), "tokens"
-    values = [sample] if isinstance(sample, str) else sample.values() if isinstance(sample, Mapping) else []
+    values = sample.values() if isinstance(sample, Mapping) else [sample]
     lengths = [len(value) for value in values if isinstance(value, str)]
     return (sum(lengths), "characters") if lengths else (-1, "")
 

@@ -14,7 +14,7 @@ from mixer.tools.analysis.inspect.inspection import Inspection
 from mixer.tools.console import console
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.trainer.trainer import MixingMixin
-from mixer.utils.errors import InvalidTypeError, InvalidValueError
+from mixer.utils.errors import InvalidTypeError, require
 
 # The classes of each task, by their names in transformers; a class of several is of the first.
 _CLASSES = {
@@ -42,13 +42,11 @@ def inspect_trainer(trainer: MixingMixin, num_samples: int = 50_000, seed: int =
     """
     if not hasattr(trainer, "streams"):
         raise InvalidTypeError(option="trainer", expected="a MixingTrainer", found=type(trainer).__name__)
-    if trainer.train_dataset is None:
-        raise ValueError("inspect_trainer needs a trainer with a train_dataset.")
+    require(trainer.train_dataset is not None, "train_dataset", "given to the trainer", None)
     for option, value, least in (("num_samples", num_samples, 1), ("seed", seed, 0)):
-        if value < least:
-            raise InvalidValueError.about(option, f"must be at least {least}, got {value}.")
-    if trainer.args.world_size > 1:
-        raise ValueError("inspect_trainer runs in one process: start the script without torchrun or accelerate launch.")
+        require(value >= least, option, f"at least {least}", value)
+    hint = "Start the script without torchrun or accelerate launch."
+    require(trainer.args.world_size == 1, "world_size", "1 for inspect_trainer", trainer.args.world_size, hint)
     inspection = Inspection(trainer, _streams(trainer), task_of(trainer.model), num_samples, seed)
     findings = findings_of(inspection)
     console().print(view_of(inspection, findings))
@@ -74,5 +72,6 @@ def _streams(trainer: MixingMixin) -> dict[str, BuiltStream]:
 
 def _evaluation(stream: Stream, sets: Any, num_streams: int) -> Any:
     """Returns the evaluation set of a stream: that of its name, or the only one of a single stream."""
-    own = sets.get(stream.name) if isinstance(sets, Mapping) else sets if num_streams == 1 else None
+    only = sets if num_streams == 1 else None
+    own = sets.get(stream.name) if isinstance(sets, Mapping) else only
     return None if own is None else preprocessed(own, stream.preprocess)

@@ -91,7 +91,7 @@ def to_check(fitted: FittedMixture, done: Sequence[tuple[ShortRun, float]]) -> M
         done: The runs and their objectives: the own weights, nearly the same, and others.
     """
     near = abs(done[1][1] - done[0][1])
-    best, value = min(done, key=lambda one: fitted.sign * one[1])
+    best, value = min(done, key=lambda run: fitted.sign * run[1])
     predicted = float(fitted.prediction(fitted.shares[None])[0])
     is_better = predicted - fitted.sign * value > _TIMES_NOISE * _SINGLE * near
     return best.weights if is_better else named(fitted.streams, fitted.shares)
@@ -142,13 +142,13 @@ class Headroom:
 
     def sentences(self) -> list[str]:
         """Says it in words."""
-        told = (
+        found = (
             f"On another seed the best mixture is {abs(self.gain):.1%} {'better' if self.gain >= 0 else 'worse'} than "
             f"the own weights; the noise is {self.noise:.1%}."
         )
         if self.is_clear:
-            return [told, "There is something to gain: train with --mixing auto, or on the best mixture:"]
+            return [found, "There is something to gain: train with --mixing auto, or on the best mixture:"]
         if self.is_too_short:
             short = f"Too short to tell: the objective fell by {self.learned:.1%} only in these runs. Raise --share."
-            return [told, short]
-        return [told, "There is nothing to gain that so short runs show: stay with the own weights."]
+            return [found, short]
+        return [found, "There is nothing to gain that so short runs show: stay with the own weights."]

@@ -1,4 +1,4 @@
-"""From a recipe to the objects that plan its run."""
+"""From a recipe to the objects that plan its run; rules that need what only training shows are held at their start."""
 
 import copy
 from dataclasses import replace
@@ -10,6 +10,7 @@ from mixer.ledger.evaluated_losses import check_eval_weights
 from mixer.loading.build import assemble, resolve_budget, resolve_policy
 from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import check_schedule
+from mixer.measurements import LearningRate, Needs, names_of
 from mixer.mixture.controller import Mixing
 from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream
@@ -19,8 +20,9 @@ from mixer.run.config import options_in
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.stream_checks import check_evaluation, check_streams
 from mixer.trainer.checks.requirements import check_needs
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require
 from mixer.utils.random_state import seeded
+from mixer.utils.text import listed
 
 
 class Parts:
@@ -70,7 +72,7 @@ class Parts:
         self.mixing = Mixing(planner, policy, clock, size, objective, units)
         check_own_weights(policy, describe(streams), self.mixing.weights)
         memories = [stream for stream in streams if stream.is_memory]
-        self.followers = [one.dataset.follow(one.name, streams, lambda: self.mixing.planner) for one in memories]
+        self.followers = [own.dataset.follow(own.name, streams, lambda: self.mixing.planner) for own in memories]
 
 
 def _data(recipe: Recipe) -> tuple[list[Stream], dict[str, Any]]:
@@ -79,7 +81,7 @@ def _data(recipe: Recipe) -> tuple[list[Stream], dict[str, Any]]:
         trainer = recipe.build_parts(has_weights=False).trainer
         return trainer.streams, cast(dict[str, Any], trainer.eval_dataset or {})
     data = recipe.build_data()
-    return [one.stream for one in data.streams.values()], data.evaluation
+    return [own.stream for own in data.streams.values()], data.evaluation
 
 
 def _stand_ins(streams: list[Stream]) -> tuple[list[Stream], tuple[str, ...]]:
@@ -115,6 +117,37 @@ def of_ranks(args: TrainingArguments, num_ranks: int) -> TrainingArguments:
     Raises:
         ValueError: If the number of processes is below 1.
     """
-    if num_ranks < 1:
-        raise InvalidValueError.about("num_ranks", f"must be at least 1, got {num_ranks}.")
+    require(num_ranks >= 1, "num_ranks", "at least 1", num_ranks)
     return cast(TrainingArguments, _Launched(args, num_ranks))
+
+
+def hold_rules(mixing: Mixing) -> str:
+    """Holds policy and schedule at what they start with, where they need measurements.
+
+    Args:
+        mixing: The controller; its adaptive rules are made static.
+
+    Returns:
+        A sentence that says so.
+    """
+    policy, schedule = mixing.policy, mixing.schedule
+    rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs}
+    kept = dict(zip(rules, ("the weights of its first step", "its first size"), strict=True))
+    held = [
+        f"{rule} is assumed to keep {kept[rule]} in the whole run (it goes by {listed(names_of(needs))}, which a "
+        "trained run measures)"
+        for rule, own in rules.items()
+        if (needs := _measured(own))
+    ]
+    if _measured(policy.needs):
+        policy.hold()
+    if _measured(schedule.needs):
+        schedule.is_constant = True
+    if held:
+        return f"Held at its start, as only training shows the losses: {'; '.join(held)}."
+    return "The plans need no losses: they are those of the trained run."
+
+
+def _measured(needs: Needs) -> Needs:
+    """Returns the requests that only training fulfils: the learning rate is planned."""
+    return tuple(need for need in needs if not isinstance(need, LearningRate))

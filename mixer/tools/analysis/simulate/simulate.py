@@ -7,8 +7,7 @@ from mixer.loading.learning_rate import new_learning_rate
 from mixer.measurements import Kind, LearningRate, Rates
 from mixer.mixture.counted_units import check_counted, option_counting
 from mixer.mixture.step_plan import StepPlan
-from mixer.tools.analysis.simulate.held_rules import hold_rules
-from mixer.tools.analysis.simulate.planned_parts import Parts
+from mixer.tools.analysis.simulate.planned_parts import Parts, hold_rules
 from mixer.tools.analysis.simulate.simulated import Row, Simulated
 from mixer.tools.analysis.simulate.tokens import PlannedLabels, PlannedTokens
 from mixer.tools.recipe.recipe import Recipe
@@ -44,7 +43,7 @@ class PlannedRun:
         self._parts, self._source = parts, source
         mixing = self._mixing = parts.mixing
         is_needed = mixing.policy.unit == "tokens" or mixing.clock.budget.tokens is not None
-        is_needed |= mixing.schedule.unit == "tokens" or any(one.max_tokens is not None for one in parts.streams)
+        is_needed |= mixing.schedule.unit == "tokens" or any(stream.max_tokens is not None for stream in parts.streams)
         self._tokens = PlannedTokens(parts.streams, mixing.planner, is_needed)
         user = option_counting(mixing, "labels")
         self._labels = None if user is None else PlannedLabels(recipe, parts.streams, user)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mixer.tools.analysis.simulate.planned_parts import Parts
 from mixer.tools.console import Result
 from mixer.utils.arrays import FloatArray, Int64Array
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require
 from mixer.utils.text import first_of, listed
 
 _MOST_PASSES = 4.0
@@ -157,15 +157,14 @@ class Simulated(Result):
                 yield f"{stream.name} is passed over {stream.passes:.1f} times, more than {_MOST_PASSES:g}."
             if stream.runs_out:
                 yield f"{stream.name} runs out in step {stream.last_step}, at {stream.last_progress:.1%} of the run."
-        little = [one for one in self.streams if self._is_left_behind(one)]
-        if texts := first_of([f"{one.coverage:.2%} of the samples of {one.name}" for one in little]):
+        little = [stream for stream in self.streams if self._is_left_behind(stream)]
+        if texts := first_of([f"{stream.coverage:.2%} of the samples of {stream.name}" for stream in little]):
             yield f"Only {listed(texts)} are seen, far less than of the whole mixture."
 
     def _is_left_behind(self, stream: StreamPlan) -> bool:
         """Whether little of a stream is seen, beside what is seen of all: in a short run that is little of each."""
-        whole = min(
-            1.0, sum(one.samples for one in self.streams) / max(1, sum(one.num_samples for one in self.streams))
-        )
+        num_samples = max(1, sum(own.num_samples for own in self.streams))
+        whole = min(1.0, sum(own.samples for own in self.streams) / num_samples)
         return bool(stream.samples > 0 and stream.coverage < _LEAST_COVERAGE * whole)
 
     def _assumptions(self, parts: Parts) -> Iterator[str]:
@@ -181,8 +180,7 @@ class Simulated(Result):
 
 def check_every(every: float) -> None:
     """Refuses a share of the run outside (0, 1]."""
-    if not 0.0 < every <= 1.0:
-        raise InvalidValueError.about("every", f"must be a share of the run above 0 and at most 1, got {every}.")
+    require(0.0 < every <= 1.0, "every", "a share of the run above 0 and at most 1", every)
 
 
 def _ends(values: NDArray[Any]) -> dict[str, float | int]:

@@ -10,6 +10,7 @@ from mixer.tools.recipe.coming_from.source import Source
 from mixer.tools.recipe.data.formats.conversation import ALL
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.data.suffixes import suffix_of
+from mixer.utils.errors import require
 
 
 def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
@@ -23,9 +24,9 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
         ValueError: If there is no such trainer here, or the data or the model are not named.
     """
     kind, is_reward = source.take("rl", False), source.take("reward_model", False)
-    if kind not in (False, "dpo", "ipo"):
-        raise ValueError(f"rl: there is no trainer for {kind!r} here; there are dpo and ipo, and reward_model: true.")
-    trainer = "dpo" if kind else "reward" if is_reward else "sft"
+    require(kind in (False, "dpo", "ipo"), "rl", "dpo or ipo, the trainers here, or reward_model: true", kind)
+    trainer = "reward" if is_reward else "sft"
+    trainer = "dpo" if kind else trainer
     streams, evaluation, whole = dict[str, Any](), dict[str, Any](), source.take("train_on_inputs", False)
     recipe = {"trainer": trainer, "model": _model(source, keys), **source.named({"tokenizer_config": "tokenizer"})}
     recipe |= _template(source, keys, trainer)
@@ -35,10 +36,10 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
             is_asked = trainer == "sft" and _name(part.content.get("type")) in keys["instructions"]
             if is_asked and recipe.get("chat_template") != keys["templates"]["alpaca"]:
                 part.left[f"{part.field}type"] = "instructions become turns of the chat template, not Alpaca's words"
-    if not streams:
-        raise ValueError(f"datasets: the configuration names no data that there is a format for; {source.left!r:.500}.")
+    require(bool(streams), "datasets", "data that there is a format for", f"{source.left!r:.500}")
     validates = common.hold_out(source, "val_set_size", streams)
-    own = {"loss_type": ["ipo"]} if kind == "ipo" else {"completion_only_loss": False} if whole and not kind else {}
+    own: dict[str, Any] = {"loss_type": ["ipo"]} if kind == "ipo" else {}
+    own |= {"completion_only_loss": False} if whole and not kind else {}
     training = _training(source, keys, trainer, validates or bool(evaluation)) | own
     source.close(keys["reasons"], harmless=keys["harmless"])
     sets = {"evaluation": {f"eval_{name}": stream for name, stream in evaluation.items()}} if evaluation else {}
@@ -47,15 +48,14 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
 
 def _model(source: Source, keys: Table) -> dict[str, Any]:
     in_bf16, in_fp16 = source.content.get("bf16", "auto"), source.content.get("fp16")
-    dtype = "float16" if in_fp16 else "bfloat16" if in_bf16 else "float32"
+    dtype = "bfloat16" if in_bf16 else "float32"
+    dtype = "float16" if in_fp16 else dtype
     model, adapter = common.model_of(source, "base_model", {"dtype": dtype}), source.take("adapter")
-    if adapter not in (None, "lora", "qlora"):
-        raise ValueError(f"adapter: there is no {adapter!r} here; there are lora and qlora.")
+    require(adapter in (None, "lora", "qlora"), "adapter", "lora or qlora", adapter)
     model |= common.adapters(source, keys, "there is no adapter", adapter is not None, {})
     if adapter is not None and source.take("lora_target_linear", False):
         model["lora"]["target_modules"] = "all-linear"
-    in_four, in_eight = (source.take(f"load_in_{bits}bit", False) for bits in (4, 8))
-    return model | common.quantized(4 if in_four else 8 if in_eight else None)
+    return model | common.quantized(common.bits_of(source))
 
 
 def _template(source: Source, keys: Table, trainer: str) -> dict[str, Any]:
@@ -112,8 +112,7 @@ def _add(part: Source, streams: dict[str, Any], keys: Table, trainer: str, whole
     stream |= {"data": data | ({"streaming": True} if is_text else {})}
     if part.content.keys() & {"shards", "weight"}:  # Axolotl keeps this share of the rows
         share = part.number("weight", 1) / max(part.number("shards", 1), 1)
-        if not 0 < share <= 1:
-            raise ValueError(f"{part.field}weight: it must be a share of the rows, above 0 and up to 1, got {share!r}.")
+        require(0 < share <= 1, f"{part.field}weight", "a share of the rows, above 0 and up to 1", share)
         stream["rows_share"] = share
     paths = common.paths_of(part)
     common.add_streams(streams, paths, stream)

@@ -14,6 +14,7 @@ from mixer.run.config import MixingOptions
 from mixer.tools.recipe.coming_from.source import Source
 from mixer.tools.recipe.data.formats.conversation import ALL
 from mixer.tools.recipe.trainers import KINDS
+from mixer.utils.errors import require
 from mixer.utils.text import safe_name
 
 Table = Mapping[str, Any]
@@ -51,8 +52,7 @@ def model_of(source: Source, name: str, config: Table) -> dict[str, Any]:
         ValueError: If there is none.
     """
     model = source.take(name)
-    if not isinstance(model, str):
-        raise ValueError(f"{name}: the configuration names no model, got {model!r}.")
+    require(isinstance(model, str), name, "the name of a model", model)
     return {"name_or_path": model, "config": {**config, **source.named({"attn_implementation": "attn_implementation"})}}
 
 
@@ -63,6 +63,12 @@ def adapters(source: Source, keys: Table, condition: str, is_met: bool, defaults
     for key in keys["lora"]:
         source.leave(key, condition, is_harmless=True)
     return {}
+
+
+def bits_of(source: Source) -> int | None:
+    """Takes the number of bits that weights are loaded in; `None` for all of them."""
+    found = [bits for bits in (4, 8) if source.take(f"load_in_{bits}bit", False)]
+    return found[0] if found else None
 
 
 def quantized(bits: Any, kind: Any = "nf4", nested: Any = True, computed: str = "bfloat16") -> dict[str, Any]:
@@ -96,8 +102,7 @@ def paths_of(dataset: Source) -> list[str]:
         ValueError: If there is no path.
     """
     path, files = dataset.take("path"), dataset.content.get("data_files")
-    if not isinstance(path, str):
-        raise ValueError(f"{dataset.field}path: the data set needs one, got {path!r}.")
+    require(isinstance(path, str), f"{dataset.field}path", "that of the data", path)
     if path not in _BUILDERS and not Path(path).is_dir():
         for key in ("data_dir", "data_files"):
             dataset.leave(key, "data of the hub are read by name, configuration and split: download the files")
@@ -121,7 +126,7 @@ def add_streams(streams: dict[str, Any], paths: Sequence[str], stream: Table, na
     return names
 
 
-def mixed(places: Sequence[Sequence[str]], shares: Sequence[Any], called: str) -> dict[str, Any]:
+def mixed(places: Sequence[Sequence[str]], shares: Sequence[Any], option: str) -> dict[str, Any]:
     """Returns the field `mixing` of the shares of data sets, by the names of their streams.
 
     Raises:
@@ -131,10 +136,9 @@ def mixed(places: Sequence[Sequence[str]], shares: Sequence[Any], called: str) -
         numbers = [float(share) for share in shares]
     except (TypeError, ValueError):
         numbers = []
-    if len(numbers) != len(places):
-        raise ValueError(f"{called}: it must have a number for each of {len(places)} data sets, got {shares!r:.80}.")
-    if any(len(names) != 1 for names in places):
-        raise ValueError(f"{called}: a data set of several files has one share: name them by a pattern, data/*.jsonl.")
+    require(len(numbers) == len(places), option, f"a number for each of {len(places)} data sets", f"{shares!r:.80}")
+    is_each = all(len(names) == 1 for names in places)
+    require(is_each, option, "one share for files that a pattern names, such as data/*.jsonl", places)
     return {"mixing": {names[0]: number for names, number in zip(places, numbers, strict=True)}}
 
 

@@ -10,7 +10,9 @@ import yaml
 
 from mixer.tools.recipe.coming_from.source import LeftKeys, Source
 from mixer.tools.recipe.given import read_recipe_file
+from mixer.tools.recipe.places import retold
 from mixer.tools.recipe.recipe_files import filled_in
+from mixer.utils.errors import require, wrong_value
 
 # The tools, each with a module and a section of keys.yaml of its name.
 KINDS = {"axolotl": "Axolotl", "llamafactory": "LLaMA-Factory", "trl": "TRL"}
@@ -53,8 +55,7 @@ def convert(path: str, kind: str | None = None) -> Conversion:
         FileNotFoundError: If the file, or LLaMA-Factory's dataset_info.json, does not exist.
     """
     content = read_recipe_file(path)
-    if not content:
-        raise ValueError(f"{path}: it is empty, or no mapping: a configuration has keys with values.")
+    require(bool(content), path, "a mapping of keys to values, a configuration", content)
     tables = yaml.safe_load((files("mixer.tools.recipe.coming_from") / "keys.yaml").read_text(encoding="utf-8"))
     shared = tables.pop("common")
     chosen = kind or _kind_of(content, tables, path)
@@ -65,12 +66,12 @@ def convert(path: str, kind: str | None = None) -> Conversion:
     try:
         recipe = _padded(tool.recipe_of(Source(content, left), keys, Path(path).parent))
     except TypeError as error:
-        raise ValueError(f"{path}: a value is of another type than {KINDS[chosen]} has there: {error}.") from None
+        raise wrong_value(path, f": a value is of another type than {KINDS[chosen]} has there: {error}.") from None
     made = Conversion(chosen, recipe, left)
     try:
         filled_in(made.text)
     except ValueError as error:
-        raise ValueError(f"{path}: its recipe would be refused: {error}") from None
+        raise retold(error, f"{path}: its recipe would be refused: {error}") from None
     return made
 
 
@@ -94,4 +95,4 @@ def _kind_of(content: Mapping[str, Any], tables: Mapping[str, Any], path: str) -
         return found[0]
     keys = " and ".join(f"{KINDS[kind]}'s {', '.join(own[kind])}" for kind in found)
     has = f"it has keys of several tools, {keys}" if found else f"its keys {list(content)!r:.200} tell no tool"
-    raise ValueError(f"{path}: {has}; say whose it is by --kind {'|'.join(KINDS)}.")
+    raise wrong_value(path, f": {has}; say whose it is by --kind {'|'.join(KINDS)}.")

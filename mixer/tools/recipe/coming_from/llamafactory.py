@@ -8,6 +8,8 @@ from mixer.tools.recipe.coming_from import common
 from mixer.tools.recipe.coming_from.common import Table
 from mixer.tools.recipe.coming_from.source import LeftKeys, Source
 from mixer.tools.recipe.data.formats.conversation import ALL
+from mixer.tools.recipe.places import placed
+from mixer.utils.errors import require
 from mixer.utils.text import safe_name
 from mixer.utils.validation import load_json
 
@@ -25,16 +27,15 @@ def recipe_of(source: Source, keys: Table, folder: Path) -> dict[str, Any]:
         FileNotFoundError: If there is no dataset_info.json.
     """
     stage = str(source.take("stage", "sft"))
-    if stage not in keys["stages"]:
-        raise ValueError(f"stage: there is no trainer for {stage!r} here; there are {', '.join(keys['stages'])}.")
+    require(stage in keys["stages"], "stage", f"one of {', '.join(keys['stages'])}", stage)
     trainer, streams, evaluation = keys["stages"][stage], dict[str, Any](), dict[str, Any]()
     model = _model(source, keys)
-    known, place = _known(source, folder)
-    names = _add(source, keys, streams, "dataset", known, place)
+    sets = _known(source, folder)
+    names = _add(source, keys, streams, "dataset", sets)
     mixing = _mixing(source, names)
     validates = common.hold_out(source, "val_size", streams)
     if "eval_dataset" in source.content:
-        _add(source, keys, evaluation, "eval_dataset", known, place, streams)
+        _add(source, keys, evaluation, "eval_dataset", sets, streams)
     if not source.take("streaming"):
         reason = "it is a slice, train[:N], which data of fewer rows do not have: take it out there"
         source.leave("max_samples", reason, is_harmless=True)
@@ -75,8 +76,7 @@ def _training(source: Source, keys: Table, stage: str, trainer: str, validates: 
         source.take("packing")
     if stage == "dpo":
         own["loss_type"] = [loss := source.take("pref_loss", "sigmoid")]
-        if loss not in keys["losses"]:
-            raise ValueError(f"pref_loss: there is no {loss!r} here; there are {', '.join(keys['losses'])}.")
+        require(loss in keys["losses"], "pref_loss", f"one of {', '.join(keys['losses'])}", loss)
     if source.take("disable_gradient_checkpointing", False):
         own["gradient_checkpointing"] = False
     if not validates:
@@ -102,41 +102,38 @@ def _known(source: Source, folder: Path) -> tuple[Any, Path]:
     if place is None:
         looked = f"{str(Path(base).absolute())!r}, nor in {str(folder / base)!r}"
         raise FileNotFoundError(f"dataset_dir: there is no dataset_info.json in {looked}.")
-    try:
+    with placed("dataset_dir"), placed(str(place / "dataset_info.json")):
         return Source(load_json(place / "dataset_info.json"), LeftKeys(), "dataset_info.json.").content, place
-    except ValueError as error:
-        raise ValueError(f"dataset_dir: {place / 'dataset_info.json'}: {error}") from None
 
 
 def _add(
-    source: Source, keys: Table, streams: dict[str, Any], key: str, known: Any, place: Path, taken: Collection[str] = ()
+    source: Source, keys: Table, streams: dict[str, Any], key: str, sets: tuple[Any, Path], others: Collection[str] = ()
 ) -> list[list[str]]:
     """Adds the streams of data sets, and returns their names."""
+    known, place = sets
     streaming = {"streaming": True} if source.content.get("streaming") else {}
     most = source.content.get("max_samples")
     stage, whole, names = source.content.get("stage", "sft"), source.content.get("train_on_prompt", False), []
     for name in source.texts(key):
-        if not name or (known is not None and name not in known):
-            raise ValueError(f"{key}: there is no {name!r} in dataset_info.json; it has {list(known or ())!r:.200}.")
+        is_known = bool(name) and (known is None or name in known)
+        require(is_known, key, f"one of those in dataset_info.json, {list(known or ())!r:.200}", name)
         entry = Source({"hf_hub_url": name} if known is None else known[name], source.left, f"dataset_info.{name}.")
         data = streaming | entry.named({"subset": "name", "split": "split"})
         if most and not streaming:
             data["split"] = f"{data.get('split', 'train')}[:{most}]"
         path = entry.take("hf_hub_url") or place / str(entry.take("file_name", ""))
-        if path == place / "":
-            raise ValueError(f"{entry.field}file_name: it has neither this nor hf_hub_url; other sources are not read.")
+        require(path != place / "", f"{entry.field}file_name", "given, or hf_hub_url: no other source is read", "")
         is_pair, form = bool(entry.take("ranking", False)), str(entry.take("formatting", "alpaca"))
-        if form not in keys["formattings"]:
-            raise ValueError(f"{entry.field}formatting: there is no {form!r}, but {', '.join(keys['formattings'])}.")
-        if is_pair is (stage in ("sft", "pt")):
-            raise ValueError(f"{entry.field}ranking: stage {stage} does not learn from such rows, got {is_pair!r}.")
+        require(form in keys["formattings"], f"{entry.field}formatting", f"one of {[*keys['formattings']]}", form)
+        needs_pairs = stage not in ("sft", "pt")
+        require(is_pair is needs_pairs, f"{entry.field}ranking", f"{needs_pairs} for the stage {stage}", is_pair)
         columns, tags = entry.part("columns"), entry.part("tags")
         stream = {"data": data, **_format(columns, keys, stage, keys["formattings"][form], whole)}
         columns.close(keys["reasons"])
         tags.close(keys["messages"])
         entry.close(keys["reasons"], harmless=keys["harmless"])
         names.append(
-            common.add_streams(streams, [str(path)], stream, f"eval_{name}" if safe_name(name) in taken else name)
+            common.add_streams(streams, [str(path)], stream, f"eval_{name}" if safe_name(name) in others else name)
         )
     return names
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from mixer.utils.errors import require
+
 _UNKNOWN = "nothing here has this name: if it matters, look for it in mixer train --help"
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML reads 1e-4 as a text
 
@@ -33,8 +35,7 @@ class Source:
     """
 
     def __init__(self, content: Any, left: LeftKeys, field: str = "") -> None:
-        if not isinstance(content, Mapping):
-            raise ValueError(f"{field.removesuffix('.')}: it must be a mapping, got {content!r:.80}.")
+        require(isinstance(content, Mapping), field.removesuffix("."), "a mapping", f"{content!r:.80}")
         self.left, self.field = left, field
         self._open = {str(key): value for key, value in content.items()}
         for key in [key for key, value in self._open.items() if value is None]:
@@ -62,8 +63,8 @@ class Source:
             ValueError: If the value is none.
         """
         value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise ValueError(f"{self.field}{key}: it must be a number of 0 or more, got {value!r}.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        require(is_number, f"{self.field}{key}", "a number of 0 or more", value)
         return value
 
     def texts(self, key: str) -> list[str]:
@@ -82,8 +83,7 @@ class Source:
             ValueError: If the value is none.
         """
         value = self.take(key, [])
-        if not isinstance(value, list):
-            raise ValueError(f"{self.field}{key}: it must be a list of mappings, got {value!r:.80}.")
+        require(isinstance(value, list), f"{self.field}{key}", "a list of mappings", f"{value!r:.80}")
         return [Source(part, self.left, f"{self.field}{key}[{place}].") for place, part in enumerate(value)]
 
     def leave(self, key: str, reason: str, is_harmless: bool = False) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from mixer.tools.recipe.coming_from import common
 from mixer.tools.recipe.coming_from.common import Table
 from mixer.tools.recipe.coming_from.source import Source
+from mixer.utils.errors import require
 
 _LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}
 _SINGLE = ("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split", "dataset_streaming")
@@ -30,9 +31,8 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
     model = common.model_of(source, "model_name_or_path", {"dtype": source.take("dtype", "float32")})
     model["config"] |= source.part("model_init_kwargs").content
     model |= common.adapters(source, keys, "use_peft is not true", source.take("use_peft", False), _LORA)
-    in_four, in_eight = (source.take(f"load_in_{bits}bit", False) for bits in (4, 8))
     kind, nested = source.take("bnb_4bit_quant_type", "nf4"), source.take("use_bnb_nested_quant", False)
-    model |= common.quantized(4 if in_four else 8 if in_eight else None, kind, nested, model["config"]["dtype"])
+    model |= common.quantized(common.bits_of(source), kind, nested, model["config"]["dtype"])
     recipe = {"trainer": trainer, "model": model}
     recipe |= source.named({"chat_template_path": "chat_template"})
     recipe |= _mixture(source) if "datasets" in source.content else _single(source)
@@ -56,8 +56,7 @@ def _mixture(source: Source) -> dict[str, Any]:
         places.append(common.add_streams(streams, common.paths_of(part), {"data": data}))
         shares.append(part.take("fraction"))
         part.close({})
-    if not streams:
-        raise ValueError("datasets: the configuration names no data: it is empty.")
+    require(bool(streams), "datasets", "one or more data sets", [])
     if not _evaluates(source):
         source.leave("test_split_size", "eval_strategy is no", is_harmless=True)
     elif not common.hold_out(source, "test_split_size", streams):
@@ -68,8 +67,7 @@ def _mixture(source: Source) -> dict[str, Any]:
 
 def _single(source: Source) -> dict[str, Any]:
     path = source.take("dataset_name")
-    if not isinstance(path, str):
-        raise ValueError(f"dataset_name: the configuration names no data, neither there nor in datasets; got {path!r}.")
+    require(isinstance(path, str), "dataset_name", "the name of a data set, or datasets a list of them", path)
     names = {"dataset_config": "name", "dataset_train_split": "split", "dataset_streaming": "streaming"}
     data = source.named(names)
     if _evaluates(source):

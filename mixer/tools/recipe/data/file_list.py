@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from transformers.utils import logging
 
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.files import read_json, write_json
 from mixer.utils.text import first_of, listed, printable, short_number
 
@@ -18,6 +18,7 @@ logger = logging.get_logger(__name__)
 
 _File = TypeVar("_File", Path, str, Path | str)
 _KEPT = "files_read.json"  # beside the rows in the cache
+Counts = dict[int, tuple[int, set[str]]]  # the rows of a file and its columns with a value, by its place
 _FEWEST = 3  # files, of which one can be unlike the others
 _MOST_TIMES, _MOST_DEVIATIONS = 10.0, 5.0  # of the median, and of the usual distance from it
 
@@ -34,7 +35,7 @@ class Patterns:
     include: Sequence[str] | None = None
     exclude: Sequence[str] = ()
 
-    def chosen(self, files: Sequence[_File], called: str) -> list[_File]:
+    def chosen(self, files: Sequence[_File]) -> list[_File]:
         """Returns the files that are read.
 
         Raises:
@@ -44,20 +45,14 @@ class Patterns:
             idle = [pattern for pattern in patterns if not any(_matches(file, [pattern]) for file in files)]
             if idle and files:
                 names = first_of([PurePath(file).name for file in files])
-                raise InvalidValueError(
-                    f"{called}: {option}: {idle[0]!r} matches none of the files, {listed(names)}.",
-                    option=f"data.{option}",
-                    found=idle[0],
-                )
-        kept = [file for file in files if self.include is None or _matches(file, self.include)]
-        kept = [file for file in kept if not _matches(file, self.exclude)]
-        if files and not kept:
-            raise InvalidValueError(
-                f"{called}: include and exclude leave none of {len(files)} files.",
-                option="data.include",
-                found=list(self.include or ()),
+                raise wrong_value(option, f"{idle[0]!r} matches none of the files, {listed(names)}.", found=idle[0])
+        included = [file for file in files if self.include is None or _matches(file, self.include)]
+        chosen = [file for file in included if not _matches(file, self.exclude)]
+        if files and not chosen:
+            raise wrong_value(
+                "include", f"and exclude leave none of {len(files)} files.", found=list(self.include or ())
             )
-        return kept
+        return chosen
 
 
 def _matches(file: Path | str, patterns: Collection[str]) -> bool:
@@ -81,37 +76,21 @@ class FileRead:
     columns: Sequence[str]
 
 
-def count_files(builder: Any) -> dict[int, tuple[int, set[str]]]:
-    """Lets a builder of `datasets` count rows and columns of its files by their places, when it reads them."""
-    generate, found = builder._generate_tables, dict[int, tuple[int, set[str]]]()  # noqa: SLF001 of all builders
-
-    def counted(*arguments: Any, **lists: Any) -> Iterator[Any]:
-        for key, table in generate(*arguments, **lists):
-            num_rows, columns = found.get(key.original_shard_id, (0, set()))
-            own = {name for name in table.column_names if table.column(name).null_count < table.num_rows}
-            found[key.original_shard_id] = num_rows + table.num_rows, columns | own
-            yield key, table
-
-    builder._generate_tables = counted  # noqa: SLF001
-    return found
-
-
-def kept_files(files: Sequence[Path], folder: Path, found: dict[int, tuple[int, set[str]]]) -> list[FileRead]:
+def kept_files(files: Sequence[Path], folder: Path, counts: Counts) -> list[FileRead]:
     """Returns what was read of files, and keeps it in a folder of the cache, from which later starts take the rows.
 
     Args:
         files: The files.
         folder: The folder.
-        found: What was counted now; empty if the rows come from the cache.
+        counts: What was counted now; empty if the rows come from the cache, or are read on demand.
     """
-    sizes = {place: (file.name, file.stat().st_size) for place, file in enumerate(files)}
-    if found:
-        none = 0, set[str]()
-        counts = [(found.get(place, none)[0], sorted(found.get(place, none)[1])) for place in sizes]
-        read = [FileRead(*sizes[place], *counts[place]) for place in sizes]
-        write_json(folder / _KEPT, {"files": [asdict(one) for one in read]})
-        return read
-    return _kept_in(folder) or [FileRead(*size, None, ()) for size in sizes.values()]
+    sizes = [(file.name, file.stat().st_size) for file in files]
+    if not counts:
+        return _kept_in(folder) or [FileRead(*size, None, ()) for size in sizes]
+    by_place = [counts.get(place, (0, set[str]())) for place in range(len(files))]
+    read = [FileRead(*size, rows, sorted(names)) for size, (rows, names) in zip(sizes, by_place, strict=True)]
+    write_json(folder / _KEPT, {"files": [asdict(file) for file in read]})
+    return read
 
 
 def files_of(dataset: Any) -> list[FileRead]:
@@ -123,7 +102,7 @@ def files_of(dataset: Any) -> list[FileRead]:
 def _kept_in(folder: Path) -> list[FileRead]:
     if not (folder / _KEPT).is_file():
         return []
-    return [FileRead(**one) for one in read_json(folder / _KEPT)["files"]]
+    return [FileRead(**file) for file in read_json(folder / _KEPT)["files"]]
 
 
 def is_first_rank() -> bool:
@@ -137,23 +116,22 @@ def tell_of_files(called: str, files: Sequence[FileRead]) -> None:
         return
     logger.warning("%s: %s.", called, printable(in_words(files)))
     if others := unlike(files):
-        told = listed(first_of([f"{name} ({why})" for name, why in others.items()]))
-        logger.warning(
-            "%s: much unlike the other files: %s. If they are no data, leave them out, as by data.exclude: [%s].",
-            *(called, printable(told), printable(", ".join(f'"{name}"' for name in first_of(list(others), 3)[:3]))),
-        )
+        reasons = listed(first_of([f"{name} ({why})" for name, why in others.items()]))
+        names = ", ".join(f'"{name}"' for name in list(others)[:3])
+        text = "%s: much unlike the other files: %s. If they are no data, leave them out, as by data.exclude: [%s]."
+        logger.warning(text, called, printable(reasons), printable(names))
 
 
 def in_words(files: Sequence[FileRead]) -> str:
     """Describes files: their number, first names, size and rows."""
-    names, size = listed(first_of([one.name for one in files])), sum(one.num_bytes for one in files)
+    names, size = listed(first_of([file.name for file in files])), sum(file.num_bytes for file in files)
     rows = _known_rows(files)
     counted = f", {sum(rows):,} rows" if len(rows) == len(files) else ""
     return f"{len(files):,} file{'s' * (len(files) != 1)} ({names}), {short_number(size)} bytes{counted}"
 
 
 def _known_rows(files: Sequence[FileRead]) -> list[int]:
-    return [one.num_rows for one in files if one.num_rows is not None]
+    return [file.num_rows for file in files if file.num_rows is not None]
 
 
 def unlike(files: Sequence[FileRead]) -> dict[str, str]:
@@ -166,17 +144,16 @@ def unlike(files: Sequence[FileRead]) -> dict[str, str]:
     if len(files) < _FEWEST:
         return {}
     why: dict[str, list[str]] = {}
-    for unit, values in (("bytes", [one.num_bytes for one in files]), ("rows", _known_rows(files))):
-        if len(values) == len(files):
-            logs = np.log(np.array(values, dtype=np.float64) + 1.0)
-            distances = np.abs(logs - np.median(logs))
-            bound = max(np.log(_MOST_TIMES), _MOST_DEVIATIONS * float(np.median(distances)))
-            for place in np.flatnonzero(distances > bound).tolist():
-                why.setdefault(files[place].name, []).append(
-                    f"{values[place]:,} {unit}, {np.median(values):,.0f} usual"
-                )
-    usual, times = Counter(tuple(one.columns) for one in files).most_common(1)[0]
-    for one in files if times > len(files) / 2 else ():
-        if tuple(one.columns) != usual:
-            why.setdefault(one.name, []).append(f"columns {', '.join(one.columns)}; usual are {', '.join(usual)}")
+    for unit, values in (("bytes", [file.num_bytes for file in files]), ("rows", _known_rows(files))):
+        if len(values) < len(files):
+            continue
+        logs = np.log(np.array(values, dtype=np.float64) + 1.0)
+        distances = np.abs(logs - np.median(logs))
+        bound = max(np.log(_MOST_TIMES), _MOST_DEVIATIONS * float(np.median(distances)))
+        for place in np.flatnonzero(distances > bound).tolist():
+            why.setdefault(files[place].name, []).append(f"{values[place]:,} {unit}, {np.median(values):,.0f} usual")
+    usual, times = Counter(tuple(file.columns) for file in files).most_common(1)[0]
+    others = [file for file in files if tuple(file.columns) != usual] if times > len(files) / 2 else []
+    for file in others:
+        why.setdefault(file.name, []).append(f"columns {', '.join(file.columns)}; usual are {', '.join(usual)}")
     return {name: "; ".join(reasons) for name, reasons in why.items()}

@@ -17,7 +17,7 @@ from transformers.utils import logging
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, NUM_CUT
-from mixer.tools.recipe.retold import retold
+from mixer.tools.recipe.places import retold
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.files import read_json, write_json
 from mixer.utils.text import shortened
@@ -46,7 +46,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
         chosen: The format.
         tokenizer: The tokenizer.
         task: The model's task.
-        called: Name of the data in errors.
+        called: Name of the data in logs, and in errors as their stream.
 
     Returns:
         A data set of the same kind.
@@ -72,12 +72,9 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     path.parent.mkdir(parents=True, exist_ok=True)
     samples = encode_all(new_fingerprint=fingerprint, cache_file_name=str(path), desc=f"{called}: {_name(chosen)}")
     if not len(samples):
-        raise InvalidValueError(
-            f"{called}: {_name(chosen)} leaves nothing of {len(dataset)} rows: "
-            f"{chosen.why_nothing(dataset.select(range(min(ROWS_AT_ONCE, len(dataset)))).to_list())}.",
-            option="format",
-            stream=called,
-        )
+        why = "they have no text, or no label to learn within max_length tokens"
+        text = f"{_name(chosen)} leaves nothing of {len(dataset)} rows: {why}."
+        raise InvalidValueError(text, option="format", stream=called)
     if encode.cut["rows"]:  # else they come from the cache
         write_json(path.with_suffix(".json"), encode.cut)
     elif path.with_suffix(".json").is_file():
@@ -159,7 +156,7 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
         chosen: The format.
         tokenizer: The tokenizer.
         task: The model's task.
-        called: Name of the data in errors.
+        called: Name of the data in logs, and in errors as their stream.
 
     Returns:
         The format for training and evaluation rows.
@@ -169,39 +166,28 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
         TypeError: If the data set is of another kind.
     """
     if not isinstance(dataset, (datasets.Dataset, datasets.IterableDataset)):
-        raise InvalidTypeError(
-            f"{called}: {_name(chosen)} reads a datasets.Dataset or datasets.IterableDataset, got a "
-            f"{type(dataset).__name__}. Dataset.from_list or Dataset.from_generator make one.",
-            option="data",
-            stream=called,
-        )
+        expected = f"a datasets.Dataset or IterableDataset (Dataset.from_list makes one), which {_name(chosen)} reads"
+        raise InvalidTypeError(option="data", stream=called, expected=expected, found=type(dataset).__name__)
     if task not in chosen.tasks:
-        text = f"{called}: {_name(chosen)} makes samples for the task {' or '.join(chosen.tasks)}, not {task}."
+        text = f"{_name(chosen)} makes samples for the task {' or '.join(chosen.tasks)}, not {task}."
         raise InvalidValueError(text, option="task", stream=called, found=task)
     columns = column_names(dataset)
     missing = [name for name in chosen.columns if name not in columns]
     if missing:
-        hint = chosen.instead_of(next(iter(dataset), {}))
-        raise InvalidValueError(
-            f"{called}: {_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have "
-            f"{columns}.{hint}",
-            option=missing[0],
-            stream=called,
-            expected=f"one of {columns}",
-            hint=hint.strip() or None,
-        )
+        text = f"{_name(chosen)} reads the column {missing[0]!r}, which the data do not have; they have {columns}."
+        raise InvalidValueError(text, option=missing[0], stream=called, expected=f"one of {columns}")
     _warn_of_lost_characters(dataset, chosen, called)
     ignored = getattr(chosen, "ignored_columns", ())
     unread = [name for name in columns if name in chosen.telling_columns and name not in (*chosen.columns, *ignored)]
     if unread:
         says = f"does not read the column {unread[0]!r}, whose name says that it changes what is learned"
         hint = f"Remove it from the data, or leave it unread, {_name(chosen)}(ignored_columns={unread})."
-        text = f"{called}: {_name(chosen)} {says}. {hint}"
+        text = f"{_name(chosen)} {says}. {hint}"
         raise InvalidValueError(text, option="ignored_columns", stream=called, found=unread, hint=hint)
     try:
         return chosen.fitted(dataset, tokenizer)
     except (ValueError, OSError) as error:
-        raise retold(error, f"{called}.format: {error}", stream=called) from error
+        raise retold(error, f"{_name(chosen)}: {error}", stream=called) from error
 
 
 def _warn_of_lost_characters(dataset: Any, chosen: Format, called: str) -> None:
@@ -210,13 +196,9 @@ def _warn_of_lost_characters(dataset: Any, chosen: Format, called: str) -> None:
     texts = set(chosen.columns).intersection(features).difference(chosen.numbers)
     lost = sorted(name for name in texts if getattr(features[name], "dtype", "string") not in ("string", "null"))
     if lost:
-        logger.warning(
-            "%s: datasets has read the column %r of CSV as %s, so that 061 is learned as 61. Read the file by data: "
-            "{path: FILE}, or load it with features that say Value('string').",
-            called,
-            lost[0],
-            features[lost[0]].dtype,
-        )
+        text = "%s: datasets has read the column %r of CSV as %s, so that 061 is learned as 61. Read the file by data: "
+        way = "{path: FILE}, or load it with features that say Value('string')."
+        logger.warning(text + way, called, lost[0], features[lost[0]].dtype)
 
 
 def fingerprint_of(dataset: Any, chosen: Format, tokenizer: Any, task: str) -> str:
@@ -301,10 +283,11 @@ class _Encoding:
         except _ROW_ERRORS as error:
             place, cause = self._first_wrong(rows, numbers, error)
             text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
-            raise retold(cause, f"{self.called}: {_name(self.chosen)}: {text}{place}", stream=self.called) from error
-        kept = [sample for sample in samples if self._is_learned(sample)]
-        names = kept[0] if kept else ("input_ids", "labels")
-        return {name: [sample[name] for sample in kept] for name in names}
+            message = f"{self.called}: {_name(self.chosen)}: {text}{place}"  # of a stream it is raised in the run
+            raise retold(cause, message, stream=self.called) from error
+        learned = [sample for sample in samples if self._is_learned(sample)]
+        names = learned[0] if learned else ("input_ids", "labels")
+        return {name: [sample[name] for sample in learned] for name in names}
 
     def _first_wrong(self, rows: Sequence[Row], numbers: Sequence[int], error: Exception) -> tuple[str, Exception]:
         for row, number in zip(rows, numbers, strict=True):

@@ -85,7 +85,7 @@ def _merged(before: Kind, kind: Kind) -> Kind:
         return before or kind
     if isinstance(before, list) and isinstance(kind, list):
         return [_merged(before[0], kind[0])]
-    words = [_WORDS[one] if isinstance(one, str) else "a list" for one in (kind, before)]
+    words = [_WORDS[part] if isinstance(part, str) else "a list" for part in (kind, before)]
     if {"a whole number", "a fraction"} == {*words}:
         return "float64"
     raise ValueError("{}, and {} before".format(*words))

@@ -11,12 +11,11 @@ import datasets
 import huggingface_hub
 from yaml import YAMLError
 
-from mixer.tools.recipe.data.file_list import Patterns
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.row_files import chosen, files_in, read_files, rows_of, telling
 from mixer.tools.recipe.data.splits import take_split
 from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, suffix_of
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 
 # Names of files and folders for each split, as on the hub.
 _SPLIT_WORDS = {
@@ -26,7 +25,6 @@ _SPLIT_WORDS = {
 }
 # Names of sharded files tell the split exactly: train_sft-00000-of-00003.parquet.
 _SHARD = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}\b")
-_ALL = Patterns()
 _PATTERN = re.compile(r"[*?\[]")
 # Options of a configuration that are not about how a file is read.
 _PLAIN = ("name", "version", "data_dir", "data_files", "description", "features", "sep", "delimiter")
@@ -58,12 +56,12 @@ def load_local(path: str, splits: Sequence[str], reading: Reading) -> list[Any]:
         reading.refuse("name", "rows", "separator", "include", "exclude")
         parts = _load_saved(folder, reading)
         load = parts.__getitem__
-    elif _has_configurations(folder, reading):
+    elif _has_configurations(folder):
         reading.refuse("include", "exclude")
         parts, load = _configured(folder, reading)
     else:
         reading.refuse("name")
-        parts = _files_by_split(path, reading.called, reading.patterns)
+        parts = _files_by_split(path, reading)
         load = lambda part: read_files(parts[part], reading)  # noqa: E731
     return [take_split(split, list(parts), load, reading) for split in splits]
 
@@ -71,11 +69,11 @@ def load_local(path: str, splits: Sequence[str], reading: Reading) -> list[Any]:
 def load_files(files: Sequence[Path | str], splits: Sequence[str], reading: Reading) -> list[Any]:
     """Loads files as one split, `train`, or slices of it; see `load_local`. A text is the URL of a file."""
     reading.refuse("name")
-    own = reading.patterns.chosen(files, reading.called)
+    own = reading.patterns.chosen(files)
     return [take_split(split, ["train"], lambda _: read_files(own, reading), reading) for split in splits]
 
 
-def matched(patterns: Sequence[str], called: str) -> list[Path]:
+def matched(patterns: Sequence[str], reading: Reading) -> list[Path]:
     """Lists the files of several paths and patterns, in this order.
 
     Raises:
@@ -84,12 +82,13 @@ def matched(patterns: Sequence[str], called: str) -> list[Path]:
     """
     folders = [pattern for pattern in patterns if Path(pattern).is_dir()]
     if folders:
-        text = f"{called}: {folders[0]!r} in a list is a folder: give its files, as '{folders[0]}/*.jsonl'."
-        raise InvalidValueError(text, option="data.path", found=folders[0])
-    return [file for pattern in patterns for file in _files_by_split(pattern, called, _ALL)["train"]]
+        text = f"{folders[0]!r} in a list is a folder: give its files, as '{folders[0]}/*.jsonl'."
+        raise wrong_value("path", text, found=folders[0])
+    whole = replace(reading, include=None, exclude=[])  # patterns choose among all of them
+    return [file for pattern in patterns for file in _files_by_split(pattern, whole)["train"]]
 
 
-def _has_configurations(folder: Path, reading: Reading) -> bool:
+def _has_configurations(folder: Path) -> bool:
     card = folder / "README.md"
     if not card.is_file():
         return False
@@ -98,8 +97,8 @@ def _has_configurations(folder: Path, reading: Reading) -> bool:
     except ValueError:  # lines between rules are no header
         return False
     except YAMLError as error:
-        text = f"the header of {str(card)!r} cannot be read as YAML: {error}"
-        raise reading.error("path", text, found=str(card)) from error
+        text = f"The header of {str(card)!r} cannot be read as YAML: {error}"
+        raise wrong_value("path", text, found=str(card)) from error
 
 
 def _configured(folder: Path, reading: Reading) -> tuple[Any, Callable[[str], Any]]:
@@ -107,8 +106,8 @@ def _configured(folder: Path, reading: Reading) -> tuple[Any, Callable[[str], An
     try:
         builder = datasets.load_dataset_builder(str(folder), reading.name)
     except (ValueError, OSError) as error:
-        text = f"the configurations (configs) in {str(folder / 'README.md')!r}: {' '.join(str(error).split())}"
-        raise reading.error("name", text, found=reading.name) from error
+        text = f"The configurations (configs) in {str(folder / 'README.md')!r}: {' '.join(str(error).split())}"
+        raise wrong_value("name", text, found=reading.name) from error
 
     def load(split: str) -> Any:
         if builder.name not in (*BUILDERS.values(), "json", "csv") or not _is_plain(builder.config):
@@ -144,31 +143,29 @@ def _load_saved(folder: Path, reading: Reading) -> dict[str, Any]:
     try:
         saved: Any = datasets.load_from_disk(str(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = f"the folder {str(folder)!r} cannot be read as one of save_to_disk ({error}). Save the data set again, "
-        raise reading.error("path", f"{text}or give files.", found=str(folder)) from error
+        text = f"The folder {str(folder)!r} cannot be read as one of save_to_disk ({error}). Save the data set again, "
+        raise wrong_value("path", f"{text}or give files.", found=str(folder)) from error
     parts = dict(saved) if isinstance(saved, datasets.DatasetDict) else {"train": saved}
-    with telling(reading.called):
-        parts = {name: chosen(part, reading.columns) for name, part in parts.items()}
+    parts = {name: chosen(part, reading.columns) for name, part in parts.items()}
     return {name: part.to_iterable_dataset() for name, part in parts.items()} if reading.streaming else parts
 
 
-def _files_by_split(path: str, called: str, patterns: Patterns) -> dict[str, list[Path]]:
+def _files_by_split(path: str, reading: Reading) -> dict[str, list[Path]]:
     place, shown = Path(path), repr(str(Path(path).absolute()))
     if place.is_dir():
-        files = files_in(place, called, recursive=True)
+        files = files_in(place, reading.called, recursive=True)
         if not files:
-            raise FileNotFoundError(
-                f"{called}: the folder {shown} has no file that ends in {KNOWN}, and is none of save_to_disk."
-            )
-        return _by_names(patterns.chosen(files, called), place, called)
+            text = f"the folder {shown} has no file that ends in {KNOWN}, and is none of save_to_disk."
+            raise FileNotFoundError(text)
+        return _by_names(reading.patterns.chosen(files), place)
     matched = [place] if place.is_file() else sorted(Path(name) for name in glob.glob(path, recursive=True))
     files = [file for file in matched if file.is_file()]
     if not files:
-        raise FileNotFoundError(f"{called}: the pattern {shown} matches no file. '**' matches subfolders.")
-    return {"train": patterns.chosen(files, called)}
+        raise FileNotFoundError(f"the pattern {shown} matches no file. '**' matches subfolders.")
+    return {"train": reading.patterns.chosen(files)}
 
 
-def _by_names(files: Sequence[Path], folder: Path, called: str) -> dict[str, list[Path]]:
+def _by_names(files: Sequence[Path], folder: Path) -> dict[str, list[Path]]:
     """Assigns files to splits by the words in their paths; without any such word, all are `train`."""
     by_split: dict[str, list[Path]] = {}
     unnamed: list[Path] = []
@@ -183,10 +180,10 @@ def _by_names(files: Sequence[Path], folder: Path, called: str) -> dict[str, lis
         return {"train": unnamed}
     if unnamed:
         examples = ", ".join(f"{split}: {own[0].name!r}" for split, own in by_split.items())
-        raise InvalidValueError(
-            f"{called}: of the files in {str(folder)!r} some name a split ({examples}) and some do not, such as "
+        raise wrong_value(
+            "path",
+            f"Of the files in {str(folder)!r} some name a split ({examples}) and some do not, such as "
             f"{unnamed[0].name!r}. Rename those, leave them out (data.exclude), or give a pattern of the right files.",
-            option="data.path",
             found=unnamed[0].name,
         )
     return by_split

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from mixer.tools.recipe.data.file_list import Patterns
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 
 TextRows = Literal["line", "paragraph", "document"]
 # What options are for that not all data have.
@@ -24,7 +24,7 @@ class Reading:
     """How to read rows.
 
     Args:
-        called: Name of the data in errors.
+        called: Name of the data in logs.
         path: The user's path, for errors.
         name: See `DataSource`, as for all that follow.
         revision: See `DataSource`.
@@ -67,12 +67,5 @@ class Reading:
         unset = {option.name: option.default for option in fields(self)} | {"exclude": []}
         for option in options:
             if (value := getattr(self, option)) != unset[option]:
-                raise self.error(
-                    option,
-                    f"{option}={value!r} is for {_USES[option]}, and {self.path!r} is none: leave it out.",
-                    found=value,
-                )
-
-    def error(self, option: str, text: str, **facts: Any) -> InvalidValueError:
-        """Makes an error about an option of the data."""
-        return InvalidValueError(f"{self.called}: {text}", option=f"data.{option}", **facts)
+                text = f"={value!r} is for {_USES[option]}, and {self.path!r} is none: leave it out."
+                raise wrong_value(option, text, found=value)

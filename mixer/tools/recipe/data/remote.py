@@ -16,7 +16,7 @@ from mixer.tools.recipe.data.local import is_pattern, load_files, load_local
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.suffixes import is_url
 from mixer.tools.recipe.storage_options import HIDDEN, STORAGE_OPTIONS, without_values
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.nested import flat
 
 _Options = Mapping[str, Any]
@@ -41,27 +41,25 @@ def check_urls(paths: Sequence[str], options: _Options | None) -> None:
     Raises:
         ValueError: If there are some; shows no credentials.
     """
-    if not paths:
-        raise InvalidValueError(option="data.path", expected="a path, or a list of one or more", found=paths)
+    require(bool(paths), "path", "a path, or a list of one or more", paths)
     urls = [path for path in paths if is_url(path)]
     for parts in map(urlsplit, urls):
         is_web = parts.scheme in ("http", "https")
         if ("@" in parts.netloc and (is_web or parts.password)) or (is_web and parts.query):
             shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-            raise InvalidValueError.about(
-                "data.path",
+            raise wrong_value(
+                "path",
                 f"The URL {shown} has a password or a query (?...), and paths are written to the run's folder: leave "
                 "them out, or move them to storage_options, as headers or params.",
                 found=shown,
             )
-    if urls and len(urls) < len(paths):
-        raise InvalidValueError(option="data.path", expected="URLs or paths on this machine, not both", found=paths)
+    require(len(urls) in (0, len(paths)), "path", "URLs or paths on this machine, not both", paths)
     if options is not None and not urls:
         text = f"They are for URLs, such as s3://bucket/rows.jsonl, and path is {paths}."
-        raise InvalidValueError.about("data.storage_options", text)
+        raise wrong_value("storage_options", text)
     if HIDDEN in flat(options).values():
-        raise InvalidValueError.about(
-            "data.storage_options",
+        raise wrong_value(
+            "storage_options",
             f"The copy of a recipe has no values of its storage_options ({_keys(options)}): give them anew, such "
             "as by the option --streams.NAME.data.storage_options.",
         )
@@ -83,19 +81,19 @@ def load_remote(urls: Sequence[str], splits: Sequence[str], reading: Reading) ->
     """
     with _telling(reading):
         found = [_find(url, reading.storage_options) for url in urls]
-    folders = [url for url, one in zip(urls, found, strict=True) if one.is_folder]
+    folders = [url for url, place in zip(urls, found, strict=True) if place.is_folder]
     if folders and (reading.streaming or len(urls) > 1):
-        given = f"{folders[0]!r} is a folder: give its files{' while streaming' if reading.streaming else ''}"
-        raise reading.error("path", f"{given}, such as '{folders[0].rstrip('/')}/*.parquet'.", found=folders[0])
+        given = f": {folders[0]!r} is a folder: give its files{' while streaming' if reading.streaming else ''}"
+        raise wrong_value("path", f"{given}, such as '{folders[0].rstrip('/')}/*.parquet'.", found=folders[0])
     if reading.streaming:
-        files = [str(one.system.unstrip_protocol(name)) for one in found for name in one.files]
+        files = [str(place.system.unstrip_protocol(name)) for place in found for name in place.files]
         return load_files(files, splits, reading)
     with _telling(reading):
         folder = _copied(found)
     try:
         if folders:
             return load_local(str(folder / _below(found[0].root)), splits, reading)
-        return load_files([folder / _below(name) for one in found for name in one.files], splits, reading)
+        return load_files([folder / _below(name) for place in found for name in place.files], splits, reading)
     except (ValueError, OSError) as error:  # in the words of the user, who knows no copy
         error.args = (str(error).replace(f"{folder}/", f"{urls[0].partition('://')[0]}://"),)
         raise
@@ -109,7 +107,7 @@ def _telling(reading: Reading) -> Iterator[None]:
     except Exception as error:  # each file system has errors of its own
         cause = without_values(f"{type(error).__name__}: {error}", {STORAGE_OPTIONS: options})
         keys = f"storage_options {_keys(options)}" if options else "no storage_options"
-        raise reading.error("path", f"{reading.path} cannot be read with {keys}: {cause}") from None
+        raise wrong_value("path", f": {reading.path} cannot be read with {keys}: {cause}") from None
 
 
 def _keys(options: _Options | None) -> str:
@@ -133,7 +131,7 @@ def _find(url: str, options: _Options | None) -> _Found:
 
 def _copied(found: Sequence[_Found]) -> Path:
     """Copies files into a folder of the cache, unless it has them, as they are now."""
-    identity = [(one.system.unstrip_protocol(one.root), sorted(one.files.items())) for one in found]
+    identity = [(place.system.unstrip_protocol(place.root), sorted(place.files.items())) for place in found]
     digest = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
     folder = Path(datasets.config.HF_DATASETS_CACHE) / "adaptive_mixer" / "remote" / digest
     if folder.is_dir():
@@ -141,8 +139,8 @@ def _copied(found: Sequence[_Found]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         copies = Path(made) / digest
-        for one in found:
-            one.system.get(list(one.files), [str(copies / _below(name)) for name in one.files])
+        for place in found:
+            place.system.get(list(place.files), [str(copies / _below(name)) for name in place.files])
         try:
             copies.rename(folder)
         except OSError:

@@ -19,12 +19,12 @@ from datasets.streaming import extend_dataset_builder_for_streaming
 from pyarrow import parquet
 from transformers.utils import logging
 
-from mixer.tools.recipe.data.file_list import FileRead, count_files, is_first_rank, kept_files, tell_of_files
+from mixer.tools.recipe.data.file_list import Counts, is_first_rank, kept_files, tell_of_files
 from mixer.tools.recipe.data.reading import Reading
 from mixer.tools.recipe.data.rows import VERSION, Rows, known, opened, other_columns
-from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, naming, suffix_of
-from mixer.tools.recipe.retold import retold
-from mixer.utils.errors import InvalidValueError
+from mixer.tools.recipe.data.suffixes import BUILDERS, KNOWN, SEPARATORS, UnreadableError, naming, suffix_of
+from mixer.tools.recipe.places import retold
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.text import printable, shortened
 
 logger = logging.get_logger(__name__)
@@ -77,41 +77,34 @@ def read_files(files: Sequence[Path | str], reading: Reading) -> Any:
         reading.refuse("rows")
     packed = [place.name for place in places if place.suffix.lower() == ".zst"]
     if packed and BUILDERS[suffix] is not None and importlib.util.find_spec("zstandard") is None:
-        raise reading.error("path", f"{packed[0]!r} is read by the package zstandard: pip install zstandard.")
+        raise wrong_value("path", f": {packed[0]!r} is read by the package zstandard: pip install zstandard.")
     with telling(reading.called):
         if suffix == ".parquet":
             _check_schemas(files, reading)
         builder = _builder(files, suffix, reading)
-        found = count_files(builder)
+        counts: Counts = {}
+        builder._generate_tables = partial(_by_file, builder, counts)  # noqa: SLF001 what all builders of tables have
         table = rows_of(builder, "train", reading.streaming)
-        _tell(reading, files, None if reading.streaming else builder, found)
+        here = [file for file in files if isinstance(file, Path)]
+        if len(here) == len(files):
+            read = kept_files(here, Path(builder.cache_dir), counts)
+            if len(here) > 1 or here[0].name != PurePath(reading.path).name:  # else the user has named the only one
+                tell_of_files(reading.called, read)
         if suffix in (".txt", ".arrow"):
             table = chosen(table, reading.columns)
         return _with_numbers(table, reading.numbers, reading.has_types) if suffix in SEPARATORS else table
 
 
-def _tell(reading: Reading, files: Sequence[Path | str], builder: Any, found: Any) -> None:
-    """Tells which files are read, unless the user has named the only one."""
-    here = [file for file in files if isinstance(file, Path)]
-    if len(here) < len(files):
-        return
-    if builder is None:
-        read = [FileRead(file.name, file.stat().st_size, None, ()) for file in here]
-    else:
-        read = kept_files(here, Path(builder.cache_dir), found)
-    if len(here) > 1 or here[0].name != PurePath(reading.path).name:
-        tell_of_files(reading.called, read)
-
-
 @contextmanager
 def telling(called: str) -> Iterator[None]:
-    """Raises the failures of reading rows as a `ValueError` that names the data."""
+    """Raises the failures of reading rows as a `ValueError`; one about a file names the data, too."""
     try:
         yield
     except _FAILURES as error:
-        cause = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ else error
+        cause: Any = error.__cause__ if isinstance(error, DatasetsError) and error.__cause__ else error
         text = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
-        raise retold(cause, f"{called}: {text}", stream=called) from error
+        whose = {"stream": called} if isinstance(cause, UnreadableError) else {}
+        raise retold(cause, text, **whose) from error
 
 
 def rows_of(builder: Any, split: str, streaming: bool) -> Any:
@@ -134,15 +127,17 @@ def chosen(table: Any, columns: Sequence[str] | None) -> Any:
     return table if columns is None else table.select_columns(known(columns, table.column_names or columns))
 
 
-def _by_file(builder: Any, **lists: Any) -> Iterator[tuple[Key, pyarrow.Table]]:
-    """Reads one file after another, to name it in errors, for a builder whose files stand in parallel lists."""
-    names = lists.get("base_files", lists.get("files"))
-    for place, name in enumerate(names or ()):
-        one = {argument: values[place : place + 1] for argument, values in lists.items()}
+def _by_file(builder: Any, counts: Counts, **lists: Any) -> Iterator[tuple[Key, pyarrow.Table]]:
+    """Reads one file after another, to name it in errors and to count its rows, for a builder with files in lists."""
+    for place, name in enumerate(lists.get("base_files") or lists["files"]):
+        own = {argument: values[place : place + 1] for argument, values in lists.items()}
         with naming(str(name)):
             if builder.storage_options:  # `datasets` opens files of all streams by the options of the last one
                 extend_dataset_builder_for_streaming(builder)
-            for number, (_, table) in enumerate(type(builder)._generate_tables(builder, **one)):  # noqa: SLF001
+            for number, (_, table) in enumerate(type(builder)._generate_tables(builder, **own)):  # noqa: SLF001
+                num_rows, columns = counts.get(place, (0, set()))
+                found = {column for column in table.column_names if table.column(column).null_count < table.num_rows}
+                counts[place] = num_rows + table.num_rows, columns | found
                 yield Key(place, number), table
 
 
@@ -155,9 +150,7 @@ def _builder(files: Sequence[Path | str], suffix: str, reading: Reading) -> Any:
         features = datasets.Features({"text": datasets.Value("string")})
         text = {"sample_by": reading.rows, "encoding": "utf-8-sig", "features": features}
         options: dict[str, dict[str, Any]] = {"text": text, "parquet": {"columns": reading.columns}}
-        builder = datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
-        builder._generate_tables = partial(_by_file, builder)  # noqa: SLF001 what all builders of tables have
-        return builder
+        return datasets.load_dataset_builder(kind, data_files=names, **own, **options.get(kind, {}))
     states = [None if isinstance(file, str) else file.stat() for file in files]  # URLs are streamed, not cached
     ages = ["" if state is None else f"{state.st_size} {state.st_mtime_ns}" for state in states]
     identity = list(zip(names, ages, strict=True))
@@ -174,7 +167,7 @@ def _check_schemas(files: Sequence[Path | str], reading: Reading) -> None:
     for file in files:
         with naming(str(file)), opened(str(file), reading.storage_options) as content:
             own: dict[str, Any] = dict(datasets.Features.from_arrow_schema(parquet.read_schema(content)))
-            own = {name: own[name] for name in (own if columns is None else known(columns, list(own)))}
+        own = {name: own[name] for name in (own if columns is None else known(columns, list(own)))}
         first = first or own
         differing = [name for name, kind in own.items() if not _fit(kind, first.get(name))]
         if differing:
@@ -213,8 +206,8 @@ def _with_number(row: dict[str, Any], name: str, kind: str) -> dict[str, Any]:
     cell = row[name]
     if cell is None:
         return row
-    if _number_kind([cell], is_exact=False) not in ("int64", kind):
-        raise InvalidValueError(option=name, expected=f"a number ({kind}), as in the first rows", found=cell)
+    is_number = _number_kind([cell], is_exact=False) in ("int64", kind)
+    require(is_number, name, f"a number ({kind}), as in the first rows", cell)
     return {**row, name: int(cell) if kind == "int64" else float(cell)}
 
 
@@ -232,14 +225,12 @@ def _common_suffix(files: Sequence[PurePath], reading: Reading) -> str:
     by_suffix = {suffix_of(file): file for file in reversed(files)}
     if None in by_suffix:
         name = by_suffix[None].name
-        raise reading.error("path", f"{name!r} is of no known format: it must end in {KNOWN}.", found=name)
+        raise wrong_value("path", f": {name!r} is of no known format: it must end in {KNOWN}.", found=name)
     suffixes = sorted(suffix for suffix in by_suffix if suffix is not None)
     if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:
         named = ", ".join(f"{suffix} ({by_suffix[suffix].name})" for suffix in suffixes)
-        text = (
-            f"{reading.path!r} mixes the formats {named}. Leave out those that are no data (data.exclude), or give a "
-        )
-        raise reading.error("path", f"{text}pattern such as '*{suffixes[0]}'.", found=suffixes)
+        way = f"Leave out those that are no data (data.exclude), or give a pattern such as '*{suffixes[0]}'."
+        raise wrong_value("path", f": {reading.path!r} mixes the formats {named}. {way}", found=suffixes)
     return suffixes[0]
 
 

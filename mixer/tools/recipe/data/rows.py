@@ -21,6 +21,7 @@ from datasets.utils.file_utils import xopen
 
 from mixer.tools.recipe.data.kinds import Kind, add_kinds, feature_of, is_of, settled, stored
 from mixer.tools.recipe.data.suffixes import Spot, UnreadableError, is_url, naming
+from mixer.utils.errors import wrong_value
 from mixer.utils.text import shortened
 from mixer.utils.validation import with_unique_keys
 
@@ -79,9 +80,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
             for number, chunk in enumerate(self._chunks(file)):
                 if self._is_streaming and self.config.separator is None:
                     self._check(file, chunk)
-                with naming(file):
-                    table = self._table([row for _, row, _ in chunk])
-                yield Key(place, number), table
+                yield Key(place, number), self._table([row for _, row, _ in chunk])
 
     def _kinds_of_cells(self, files: Sequence[str]) -> dict[str, Kind]:
         chosen: list[str] = []
@@ -91,7 +90,7 @@ class Rows(datasets.ArrowBasedBuilder):  # type: ignore[misc]
                 own = _header(csv.reader(texts, delimiter=self.config.separator, strict=True))
                 if not self.config.is_chosen:
                     _check_separator(own, self.config.separator)
-                own = own if self.config.columns is None else known(self.config.columns, own)
+            own = own if self.config.columns is None else known(self.config.columns, own)
             chosen = chosen or own
             if sorted(own) != sorted(chosen):
                 raise other_columns(file, own, files[0], chosen)
@@ -171,11 +170,10 @@ def known(wanted: Sequence[str], columns: Sequence[str]) -> list[str]:
     """Returns the wanted columns.
 
     Raises:
-        UnreadableError: If there is none of that name.
+        InvalidValueError: If there is none of that name.
     """
     if missing := [name for name in wanted if name not in columns]:
-        text = f"columns: there is no column {missing[0]!r}; there are {list(columns)}."
-        raise UnreadableError(text, option="data.columns", found=missing[0])
+        raise wrong_value("columns", f": there is no {missing[0]!r}; there are {list(columns)}.", found=missing[0])
     return list(wanted)
 
 

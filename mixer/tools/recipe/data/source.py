@@ -15,10 +15,10 @@ from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: igno
 from mixer.tools.recipe.data.local import is_pattern, load_files, load_local, matched
 from mixer.tools.recipe.data.reading import Reading, TextRows
 from mixer.tools.recipe.data.remote import check_urls, load_remote
-from mixer.tools.recipe.data.row_files import chosen, telling
+from mixer.tools.recipe.data.row_files import chosen
 from mixer.tools.recipe.data.splits import check_slices
 from mixer.tools.recipe.data.suffixes import is_url, suffix_of
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require, wrong_value
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -63,22 +63,19 @@ class DataSource:
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.rows not in get_args(TextRows):
-            expected = f"one of {', '.join(get_args(TextRows))}"
-            raise InvalidValueError(option="data.rows", expected=expected, found=self.rows)
-        if self.separator is not None and len(self.separator) != 1:
-            raise InvalidValueError(option="data.separator", expected="one character", found=self.separator)
+        require(self.rows in get_args(TextRows), "rows", f"one of {', '.join(get_args(TextRows))}", self.rows)
+        require(self.separator is None or len(self.separator) == 1, "separator", "one character", self.separator)
         check_urls(self._paths, self.storage_options)
 
     @property
     def _paths(self) -> list[str]:
         return [self.path] if isinstance(self.path, str) else self.path
 
-    def load(self, called: str, numbers: Collection[str] = ()) -> tuple[Any, Any]:
+    def load(self, called: str = "data", numbers: Collection[str] = ()) -> tuple[Any, Any]:
         """Loads the data.
 
         Args:
-            called: Name of the data in errors.
+            called: Name of the data in logs.
             numbers: Columns of CSV and TSV that become numbers if all their cells are some; others are texts.
 
         Returns:
@@ -99,7 +96,7 @@ class DataSource:
         if is_url(reading.path):
             loaded = load_remote(paths, splits, reading)
         elif len(paths) > 1:
-            loaded = load_files(matched(paths, called), splits, reading)
+            loaded = load_files(matched(paths, reading), splits, reading)
         elif is_here:
             loaded = load_local(paths[0], splits, reading)
         else:
@@ -107,12 +104,10 @@ class DataSource:
         return loaded[0], loaded[1] if self.validation_split is not None else None
 
     def _load_hub(self, path: str, splits: Sequence[str], reading: Reading) -> list[Any]:
-        called = reading.called
+        missing = f"there is no file or folder {str(Path(path).absolute())!r}"
         if not _HUB_NAME.fullmatch(path) or suffix_of(Path(path)) is not None:
-            raise FileNotFoundError(
-                f"{called}: there is no file or folder {str(Path(path).absolute())!r}; and {path!r} is no name on the "
-                "hub, which has the form org/name."
-            )
+            text = f"{missing}; and {path!r} is no name on the hub, which has the form org/name."
+            raise FileNotFoundError(text)
         reading.refuse("rows", "separator", "include", "exclude")
         for split in splits:
             check_slices(split, reading)
@@ -120,26 +115,19 @@ class DataSource:
         try:
             loaded = [datasets.load_dataset(path, self.name, split=split, **options) for split in splits]
         except DatasetNotFoundError as error:
-            raise FileNotFoundError(
-                f"{called}: {error} Nor is there a file or folder {str(Path(path).absolute())!r}. Look the name up "
-                "(org/name), and log in (hf auth login) if it is private."
-            ) from error
+            way = "Look the name up (org/name), and log in (hf auth login) if it is private."
+            raise FileNotFoundError(f"{missing}, and: {error} {way}") from error
         except (OfflineModeIsEnabled, ConnectionError, HTTPError) as error:
-            raise ConnectionError(_unreachable(path, called, error)) from error
+            offline = huggingface_hub.constants.is_offline_mode() or datasets.config.HF_HUB_OFFLINE
+            reached = f"the hub cannot be reached ({type(error).__name__})"
+            why = "HF_HUB_OFFLINE is set, so the hub is not searched" if offline else reached
+            raise ConnectionError(
+                f"{missing}, and {why}; {path!r} is not in this machine's cache either. Give the path of a file or "
+                "folder, or download it on a machine with a network: "
+                f"hf download --repo-type dataset {path} --local-dir FOLDER."
+            ) from error
         except (DatasetsError, ValueError, OSError, KeyError, RuntimeError, NotImplementedError) as error:
             cause = str(error).splitlines()[0] if str(error) else type(error).__name__
             asked = f"name={self.name}, split={', '.join(splits)}, revision={self.revision}"
-            raise reading.error("path", f"{path!r} ({asked}) cannot be loaded: {cause}", found=path) from error
-        with telling(called):
-            return [chosen(part, self.columns) for part in loaded]
-
-
-def _unreachable(path: str, called: str, error: Exception) -> str:
-    offline = huggingface_hub.constants.is_offline_mode() or datasets.config.HF_HUB_OFFLINE
-    reached = f"the hub cannot be reached ({type(error).__name__})"
-    why = "HF_HUB_OFFLINE is set, so the hub is not searched" if offline else reached
-    return (
-        f"{called}: there is no file or folder {str(Path(path).absolute())!r}, and {why}; {path!r} is not in this "
-        "machine's cache either. Give the path of a file or folder, or download it on a machine with a network: "
-        f"hf download --repo-type dataset {path} --local-dir FOLDER."
-    )
+            raise wrong_value("path", f": {path!r} ({asked}) cannot be loaded: {cause}", found=path) from error
+        return [chosen(part, self.columns) for part in loaded]

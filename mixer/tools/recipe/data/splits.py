@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 
 from mixer.tools.recipe.data.reading import Reading
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 
 # Sizes of splits for which overlapping slices are tested, since the real ones are not known yet.
 _LENGTHS = [round(100 * 1.3**power) for power in range(60)]
@@ -27,7 +27,8 @@ def take_split(split: str, known: Collection[str], load: Callable[[str], Any], r
     names = check_slices(split, reading)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise reading.error("split", f"there is no split {unknown[0]!r}; there are {list(known)}.", found=unknown[0])
+        text = f": there is no split {unknown[0]!r}; there are {list(known)}."
+        raise wrong_value("split", text, found=unknown[0])
     if names == [split]:
         return load(split)
     parts = {name: load(name) for name in names}
@@ -35,30 +36,28 @@ def take_split(split: str, known: Collection[str], load: Callable[[str], Any], r
     try:
         slices = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
     except (ValueError, AssertionError) as error:
-        text = f"{split!r} cannot be read as a split or its slice ({error})."
-        raise reading.error("split", text, found=split) from None
-    taken = [parts[piece.splitname].select(range(piece.from_, piece.to)) for piece in slices]
-    return taken[0] if len(taken) == 1 else datasets.concatenate_datasets(taken)
+        raise wrong_value("split", f"{split!r} is no split and no slice ({error}).", found=split) from None
+    rows = [parts[piece.splitname].select(range(piece.from_, piece.to)) for piece in slices]
+    return rows[0] if len(rows) == 1 else datasets.concatenate_datasets(rows)
 
 
-def check_disjoint(split: str, validation_split: str, called: str) -> None:
+def check_disjoint(split: str, validation_split: str) -> None:
     """Refuses a validation split that shares rows with the training split, whatever their sizes.
 
     Args:
         split: The split to train on.
         validation_split: The split to evaluate on.
-        called: Name of the data in errors.
 
     Raises:
         InvalidValueError: If they share rows.
     """
     shares = [_share_rows(split, validation_split, length) for length in _LENGTHS]
     if True in shares and False not in shares:
-        raise InvalidValueError(
-            f"{called}: split {split!r} and validation_split {validation_split!r} share rows, so the evaluation would "
-            "be on training data: slice both (split: 'train[10%:]', validation_split: 'train[:10%]'), or give the "
-            "stream validation: 0.1 in place of validation_split.",
-            option="data.validation_split",
+        raise wrong_value(
+            "validation_split",
+            f"{validation_split!r} shares rows with the split {split!r}, so the evaluation would be on training data: "
+            "slice both (split: 'train[10%:]', validation_split: 'train[:10%]'), or give the stream validation: 0.1 "
+            "in place of validation_split.",
             found=validation_split,
         )
 
@@ -76,8 +75,8 @@ def _share_rows(split: str, other: str, length: int) -> bool | None:
     if any(piece.from_ >= piece.to for piece in (*first, *second)):
         return None
     return any(
-        one.splitname == two.splitname and max(one.from_, two.from_) < min(one.to, two.to)
-        for one in first
+        piece.splitname == two.splitname and max(piece.from_, two.from_) < min(piece.to, two.to)
+        for piece in first
         for two in second
     )
 
@@ -95,5 +94,5 @@ def check_slices(split: str, reading: Reading) -> list[str]:
     names = [part.partition("[")[0].strip() for part in split.split("+")]
     if reading.streaming and names != [split]:
         text = f"{split!r}: streamed data have no slices or sums of splits: name one split, or set streaming to false."
-        raise reading.error("split", text, found=split)
+        raise wrong_value("split", text, found=split)
     return names

@@ -62,5 +62,5 @@ def naming(file: str) -> Iterator[Spot]:
             cause = f"it is not UTF-8, byte {error.object[error.start]:#x}: convert it, as iconv does"
         place = f"line {spot.place}" if isinstance(spot.place, int) else spot.place
         kind = (suffix_of(PurePath(file)) or PurePath(file).suffix)[1:]
-        told = f"cannot be read as {kind} ({f'{place}: ' if place else ''}{cause}): repair it, or leave it out."
-        raise UnreadableError(f"{file!r} {told}", option=file, found=place, expected=cause) from error
+        says = f"cannot be read as {kind} ({f'{place}: ' if place else ''}{cause}): repair it, or leave it out."
+        raise UnreadableError(f"{file!r} {says}", option=file, found=place, expected=cause) from error

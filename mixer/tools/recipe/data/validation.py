@@ -6,8 +6,9 @@ from typing import Any
 import datasets
 import numpy as np
 
+from mixer.tools.recipe.places import placed
 from mixer.utils.arrays import Int64Array
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.held_out import hold_out
 
 
@@ -34,43 +35,36 @@ class Validation:
     def __post_init__(self) -> None:
         is_share = isinstance(self.size, float) and 0.0 < self.size < 1.0
         is_count = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size > 0
-        if not (is_share or is_count):
-            expected = "a share between 0 and 1, or a number of rows of 1 or more"
-            raise InvalidValueError(option="validation", expected=expected, found=self.size)
+        expected = "a share between 0 and 1, or a number of rows of 1 or more"
+        require(is_share or is_count, "validation", expected, self.size)
 
-    def carve(self, dataset: Any, called: str) -> tuple[Any, Any]:
+    def carve(self, dataset: Any) -> tuple[Any, Any]:
         """Splits a data set into rows for training and rows for validation, both in their order.
 
         Args:
             dataset: A `datasets.Dataset`.
-            called: Name of the field in errors.
 
         Raises:
             ValueError: If too few rows are left, the column does not exist, or the data are streamed.
         """
         if isinstance(dataset, datasets.IterableDataset):
             text = "cannot be held out of streamed data: name data.validation_split, or set data.streaming to false."
-            raise InvalidValueError.about(called, text, found="a stream")
+            raise wrong_value("validation", text, found="a stream")
         if not isinstance(dataset, datasets.Dataset):
             text = f"is held out of a datasets.Dataset, got a {type(dataset).__name__}."
-            raise InvalidValueError.about(called, text, found=type(dataset))
+            raise wrong_value("validation", text, found=type(dataset))
         num_held = self.size if isinstance(self.size, int) else round(self.size * len(dataset))
-        if not 0 < num_held < len(dataset):
-            expected = f"a part of {len(dataset)} rows, of which some are left for training"
-            raise InvalidValueError(option=called, expected=expected, found=self.size)
-        strata = self._strata(dataset, called)
-        try:
-            kept, held = hold_out(len(dataset), num_held, self.seed, strata)
-        except ValueError as error:
-            field = f"{called}.stratify_by"
-            raise InvalidValueError(f"{field}: {error}", option=field) from None
-        return dataset.select(kept), dataset.select(held)
+        expected = f"a part of {len(dataset)} rows, of which some are left for training"
+        require(0 < num_held < len(dataset), "validation", expected, self.size)
+        strata = self._strata(dataset)
+        with placed("validation.stratify_by"):
+            train, held = hold_out(len(dataset), num_held, self.seed, strata)
+        return dataset.select(train), dataset.select(held)
 
-    def _strata(self, dataset: Any, called: str) -> Int64Array | None:
+    def _strata(self, dataset: Any) -> Int64Array | None:
         if self.stratify_by is None:
             return None
-        if self.stratify_by not in dataset.column_names:
-            expected = f"one of the columns {dataset.column_names}"
-            raise InvalidValueError(option=f"{called}.stratify_by", expected=expected, found=self.stratify_by)
+        names = dataset.column_names
+        require(self.stratify_by in names, "validation.stratify_by", f"one of the columns {names}", self.stratify_by)
         values = [str(value) for value in dataset[self.stratify_by]]
         return np.unique(values, return_inverse=True)[1].astype(np.int64)

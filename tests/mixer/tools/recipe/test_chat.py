@@ -184,13 +184,6 @@ class TestColumns:
         with refused(name):
             made([{"messages": TALK, name: value}], TOOLS)
 
-    @pytest.mark.parametrize("name", ["weight", "sample_weight", "images"])
-    def test_a_column_that_changes_what_is_learned_is_refused(self, name: str) -> None:
-        row = {"messages": TALK, name: 0.5}
-        with refused("ignored_columns", stream="s", found=[name]):
-            made([row], CHATML)
-        assert made([row], CHATML, ignored_columns=[name]) == made([{"messages": TALK}], CHATML)
-
 
 class TestTurns:
     @pytest.mark.parametrize("template", [CHATML, LLAMA3, QWEN3, MARKED])
@@ -293,9 +286,3 @@ class TestOlderRoles:
     def test_calls_written_in_json_are_calls(self) -> None:
         older = [ASK, {**CALLED[1], "tool_calls": json.dumps(CALLED[1]["tool_calls"])}, *CALLED[2:]]
         assert made([{"messages": older}], TOOLS) == made([{"messages": CALLED}], TOOLS)
-
-    @pytest.mark.parametrize("call", ["weather(a)", "[3]", "3"])
-    def test_calls_that_are_no_calls_are_refused(self, call: str) -> None:
-        rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": call}]
-        with refused("conversations"):
-            made([{"conversations": rows}], TOOLS, column="conversations")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mixer.tools.recipe.data import Dialogue
-from mixer.utils.errors import InvalidValueError
 from tests.mixer.tools.recipe.small_tokenizers import byte_level
 from tests.mixer.tools.recipe.test_chat import ASK, CALL, CALLED, TOOLS, WEATHER, function, learned, made, rendered
+from tests.refusals import refused
 
 QWEN = (
     "{%- if tools %}{{- '<|im_start|>system\n<tools>' }}{%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}"
@@ -84,18 +84,16 @@ def test_the_format_of_trl_parses_them_too() -> None:
 @pytest.mark.parametrize("arguments", ["place=a", "3", '"{}"'])
 def test_arguments_that_are_no_object_are_refused_where_they_are_quoted(arguments: str) -> None:
     row = {"messages": [ASK, {"role": "assistant", "function_call": {"name": "weather", "arguments": arguments}}]}
-    with pytest.raises(InvalidValueError) as caught:
+    with refused("arguments", found=arguments):
         made([row], QWEN)
-    assert (caught.value.option, caught.value.found) == ("arguments", arguments)
     assert learned(made([row], PRINTED)[0]) == [f"<call>weather {arguments}</call><|im_end|>\n"]
 
 
-@pytest.mark.parametrize("value", ["", "{}", "null", "[1]", '{"name": ""}', '{"function": 3}'])
+@pytest.mark.parametrize("value", ["", "{}", "null", "[1]", '{"name": ""}', '{"function": 3}', "weather(a)"])
 def test_a_call_without_a_name_is_refused(value: str) -> None:
     rows = [{"from": "human", "value": "a"}, {"from": "function_call", "value": value}]
-    with pytest.raises(InvalidValueError) as caught:
+    with refused("conversations"):
         made([{"conversations": rows}], TOOLS, column="conversations")
-    assert (caught.value.option, caught.value.expected) == ("conversations", "an object with name and arguments")
 
 
 def test_a_call_that_the_template_leaves_out_is_refused() -> None:
@@ -104,15 +102,13 @@ def test_a_call_that_the_template_leaves_out_is_refused() -> None:
     silent = TOOLS.replace("message.tool_calls", "(not message.content and message.tool_calls)")
     cases = [(first, {"content": "", "tool_calls": calls}), (silent, {"content": "so", "tool_calls": calls})]
     for template, turn in cases:
-        with pytest.raises(InvalidValueError) as caught:
+        with refused("tool_calls"):
             made([{"messages": [ASK, {"role": "assistant", **turn}]}], template)
-        assert caught.value.option == "tool_calls"
 
 
 def test_tools_that_the_template_reads_elsewhere_only_are_refused() -> None:
     template = "{# tools #}{% if tools and style %}{{ tools }}{% endif %}" + TOOLS[TOOLS.index("{% for message") :]
     row = {"messages": CALLED, "tools": [function("clock")]}
-    with pytest.raises(InvalidValueError) as caught:
+    with refused("tools"):
         made([row], template)
-    assert caught.value.option == "tools"
     assert byte_level().decode(made([{**row, "chat_template_kwargs": {"style": "a"}}], template)[0]["input_ids"])

@@ -11,8 +11,10 @@ from mixer.tools.cli.command import build_recipe
 from mixer.tools.recipe.data import DataSource
 from mixer.tools.recipe.data.formats.dialogue import Dialogue
 from mixer.tools.recipe.data.formats.template import chat_template_of
+from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import StreamRecipe
+from mixer.utils.errors import InvalidValueError, wrong_value
 from tests.helpers import plain_options
 from tests.mixer.tools.recipe.small_tokenizers import CHATML, byte_level
 from tests.refusals import refused
@@ -20,8 +22,10 @@ from tests.refusals import refused
 
 def built(folder: Path, **fields: Any) -> Any:
     (folder / "rows.jsonl").write_text((json.dumps({"input_ids": [1, 2, 3], "labels": [1, 2, 3]}) + "\n") * 8)
-    stream = {"data": {"path": str(folder / "rows.jsonl")}}
-    sets = {name: dict.fromkeys(fields.pop(name, ()), stream) for name in ("evaluation", "targets")}
+    data = {"path": str(folder / "rows.jsonl")}
+    stream, sets = {"data": data}, dict[str, Any]()
+    for field in ("evaluation", "targets"):
+        sets[field] = {name: {"data": {**data, **changes}} for name, changes in fields.pop(field, {}).items()}
     model = {"factory": "tests.helpers.build_model", "arguments": {"name": "llama"}}
     content = {"model": model, "streams": {"a": {**stream, "validation": 2}}, "training": plain_options(folder)}
     kind, parser = Recipe.for_trainer(fields.get("trainer")), ArgumentParser(exit_on_error=False)
@@ -32,8 +36,9 @@ def built(folder: Path, **fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("fields", "option"),
     [
-        ({"evaluation": ["a"]}, "evaluation"),
-        ({"targets": ["a"]}, "targets"),
+        ({"evaluation": {"a": {}}}, "evaluation"),
+        ({"targets": {"a": {}}}, "targets"),
+        ({"evaluation": {"b": {"split": "test"}}}, "evaluation.b.data.split"),
         ({"chat_template": CHATML}, "chat_template"),
         ({"trainer": "sft"}, "tokenizer"),
     ],
@@ -44,7 +49,7 @@ def test_fields_that_need_or_exclude_another_are_refused(fields: dict[str, Any],
 
 
 def test_rows_of_targets_become_development_rows(tmp_path: Path) -> None:
-    trainer = built(tmp_path, targets=["a"], objective=["a"], mixing="MarginalValue")
+    trainer = built(tmp_path, targets={"a": {}}, objective=["a"], mixing="MarginalValue")
     (rows,) = trainer._parts.plan.target_splits.rows.values()
     assert len(rows) == 8
 
@@ -76,3 +81,17 @@ def test_a_template_is_written_out_in_a_file_or_a_tokenizers(tmp_path: Path) -> 
     for given in (str(tmp_path / "bare"), "lama3"):
         with refused("chat_template", found=given):
             chat_template_of(given)
+
+
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (FileNotFoundError("there is no file"), "streams.web.data"),
+        (wrong_value("split", "is none."), "streams.web.data.split"),
+        (InvalidValueError("a file is torn", option="a.csv", stream="web"), "a.csv"),
+    ],
+)
+def test_an_error_names_its_place_once(error: Exception, option: str) -> None:
+    with refused(option, type(error)) as caught, placed("streams.web"), placed("data"):
+        raise error
+    assert str(caught.value).partition(" ")[0] in ("streams.web.data:", "streams.web.data.split")

@@ -67,13 +67,14 @@ def test_a_text_is_read_by_lines_paragraphs_or_as_a_whole(streaming: bool, tmp_p
         assert [row["text"] for row in read] == texts
 
 
-def test_only_texts_are_read_by_other_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "value"), [("rows", "document"), ("separator", ";")])
+def test_options_of_texts_and_of_tables_are_for_these_alone(option: str, value: str, tmp_path: Path) -> None:
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
-    for path in (str(tmp_path / "saved"), "org/maths"):
-        with refused("data.rows", found="document"):
-            DataSource(path, rows="document").load("s")
-    with refused("data.rows", found="page"):
-        DataSource("org/maths", rows="page")  # type: ignore[arg-type]
+    for path in (tmp_path / "saved", write(tmp_path / "rows.jsonl"), "org/maths"):
+        with refused(option, found=value):
+            DataSource(str(path), **{option: value}).load()  # type: ignore[arg-type]
+    with refused(option, found="page"):
+        DataSource("org/maths", **{option: "page"})  # type: ignore[arg-type]
 
 
 def test_a_pattern_takes_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_files_of_a_folder_are_told_apart_by_the_splits_that_they_name(tmp_path:
     write(tmp_path / "plain" / "two.jsonl", ROWS[5:])
     assert DataSource(str(tmp_path / "plain")).load("s")[0].to_list() == ROWS
     write(tmp_path / "named" / "more.jsonl")
-    with refused("data.path", found="more.jsonl"):
+    with refused("path", found="more.jsonl"):
         DataSource(str(tmp_path / "named")).load("s")
 
 
@@ -118,8 +119,7 @@ def test_slices_of_a_split_are_those_of_the_hub(split: str, places: list[int], t
 
 def said_of(source: DataSource) -> str:
     with pytest.raises((ValueError, OSError)) as caught:
-        source.load("streams.math.data")
-    assert str(caught.value).startswith("streams.math.data: ")
+        source.load()
     return str(caught.value)
 
 
@@ -145,29 +145,28 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monke
         ({"split": "train[:5]", "streaming": True}, "split", "train[:5]"),
         ({"name": "main"}, "name", "main"),
         ({"revision": "v2"}, "revision", "v2"),
-        ({"rows": "document"}, "rows", "document"),
     ],
 )
 def test_what_a_file_does_not_have_is_refused(options: dict[str, Any], option: str, found: str, tmp_path: Path) -> None:
-    with refused(f"data.{option}", found=found):
+    with refused(option, found=found):
         DataSource(str(write(tmp_path / "rows.jsonl")), **options).load("s")
 
 
 def test_mixed_and_broken_files_are_named(tmp_path: Path) -> None:
     write(tmp_path / "mixed" / "a.jsonl")
     write(tmp_path / "mixed" / "b.csv")
-    with refused("data.path", found=[".csv", ".jsonl"]):
+    with refused("path", found=[".csv", ".jsonl"]):
         DataSource(str(tmp_path / "mixed")).load("s")
     write(tmp_path / "torn" / "a.jsonl")
     (tmp_path / "torn" / "b.jsonl").write_text('{"q": "x"')
     with refused(str(tmp_path / "torn" / "b.jsonl"), found="line 1"):
         DataSource(str(tmp_path / "torn")).load("s")
     (tmp_path / "rows.xlsx").write_text("x")
-    with refused("data.path", found="rows.xlsx"):
+    with refused("path", found="rows.xlsx"):
         DataSource(str(tmp_path / "rows.xlsx")).load("s")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text("{")
-    with refused("data.path", found=str(tmp_path / "saved")):
+    with refused("path", found=str(tmp_path / "saved")):
         DataSource(str(tmp_path / "saved")).load("s")
 
 
@@ -225,9 +224,6 @@ def test_configuration_split_and_revision_are_those_that_were_named(hub: Hub) ->
     assert other.to_list() == ROWS[1:3]
     older, _ = DataSource("org/maths", revision="v1").load("s")
     assert older.to_list() == ROWS[:3]
-
-
-def test_rows_can_be_streamed(hub: Hub) -> None:
     streamed, test = DataSource("org/maths", name="main", validation_split="test", streaming=True).load("s")
     assert isinstance(streamed, datasets.IterableDataset)
     assert (list(streamed), list(test)) == (ROWS, ROWS[:2])
@@ -236,7 +232,7 @@ def test_rows_can_be_streamed(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("source", "named"),
     [
-        (DataSource("org/nothing"), ["org/nothing", "doesn't exist on the Hub", "there a file or folder"]),
+        (DataSource("org/nothing"), ["org/nothing", "doesn't exist on the Hub", "there is no file or folder"]),
         (DataSource("org/maths", revision="v9"), ["'v9'"]),
         (DataSource("org/maths", name="other"), ["'other'", "['main', 'socratic']"]),
         (DataSource("org/maths", split="dev"), ["split=dev", "['train', 'test']"]),
@@ -269,19 +265,19 @@ def test_files_behind_a_url_are_one_split_in_the_order_of_a_pattern_or_a_list(in
 
 
 def test_a_folder_behind_a_url_is_split_by_names_and_read_anew_when_it_has_changed(in_memory: str) -> None:
-    with refused("data.path", found="metadata.jsonl"):
+    with refused("path", found="metadata.jsonl"):
         DataSource(in_memory, validation_split="test").load("s")
     source = DataSource(in_memory, validation_split="test", exclude=["metadata.*"])
     train, validation = source.load("s")
     assert (train.to_list(), validation.to_list()) == (ROWS, ROWS[:2])
     fsspec.filesystem("memory").pipe("/rows/test.jsonl", json.dumps(ROWS[7]).encode())
     assert source.load("s")[1].to_list() == [ROWS[7]]
-    with refused("data.path", found=in_memory):
+    with refused("path", found=in_memory):
         DataSource(in_memory, streaming=True).load("s")
 
 
 def test_what_a_url_does_not_have_is_refused(in_memory: str) -> None:
-    with refused("data.name", found="main"):
+    with refused("name", found="main"):
         DataSource(f"{in_memory}/test.jsonl", name="main").load("s")
     assert "there is no file" in said_of(DataSource(f"{in_memory}/dev-*.jsonl"))
     system = fsspec.filesystem("memory")
@@ -292,20 +288,20 @@ def test_what_a_url_does_not_have_is_refused(in_memory: str) -> None:
 def test_lists_are_of_files_and_patterns(tmp_path: Path) -> None:
     shards = [str(write(tmp_path / f"{name}.jsonl", rows)) for name, rows in (("b", ROWS[:5]), ("a", ROWS[5:]))]
     assert DataSource(shards).load("s")[0].to_list() == ROWS
-    with refused("data.path", found=str(tmp_path)):
+    with refused("path", found=str(tmp_path)):
         DataSource([shards[0], str(tmp_path)]).load("s")
-    with refused("data.name", found="main"):
+    with refused("name", found="main"):
         DataSource(shards, name="main").load("s")
     for path in ([], [shards[0], "s3://bucket/rows.jsonl"]):
-        with refused("data.path", found=path):
+        with refused("path", found=path):
             DataSource(path)
-    with refused("data.storage_options"):
+    with refused("storage_options"):
         DataSource(shards, storage_options={"key": "k"})
 
 
 @pytest.mark.parametrize("url", ["https://host/rows.jsonl?sign=SECRET", "https://me:SECRET@host/rows.jsonl"])
 def test_credentials_in_a_url_are_refused(url: str) -> None:
-    with refused("data.path", found="https://host/rows.jsonl") as raised:
+    with refused("path", found="https://host/rows.jsonl") as raised:
         DataSource(url)
     assert "SECRET" not in str(raised.value)
 

@@ -38,15 +38,15 @@ def rows(num: int) -> datasets.Dataset:
 
 
 def test_a_share_or_a_number_of_rows_is_carved_off() -> None:
-    train, held = Validation(0.25).carve(rows(40), "streams.s.validation")
+    train, held = Validation(0.25).carve(rows(40))
     assert (len(train), len(held)) == (30, 10)
-    train, held = Validation(8, stratify_by="kind").carve(rows(40), "streams.s.validation")
+    train, held = Validation(8, stratify_by="kind").carve(rows(40))
     assert sorted(held["kind"]) == ["a"] * 6 + ["b"] * 2
     assert not set(train["n"]) & set(held["n"])
-    assert Validation(8, "kind", seed=1).carve(rows(40), "x")[1]["n"][:] != held["n"][:]
+    assert Validation(8, "kind", seed=1).carve(rows(40))[1]["n"][:] != held["n"][:]
     # Which rows they are stays the same in later versions.
-    assert Validation(3).carve(rows(12), "s")[1]["n"][:] == [2, 7, 9]
-    assert Validation(4, "kind").carve(rows(12), "s")[1]["n"][:] == [2, 4, 7, 9]
+    assert Validation(3).carve(rows(12))[1]["n"][:] == [2, 7, 9]
+    assert Validation(4, "kind").carve(rows(12))[1]["n"][:] == [2, 4, 7, 9]
 
 
 @pytest.mark.parametrize("size", [0, 0.0, 1.0, -3, 1.5, True])
@@ -58,11 +58,11 @@ def test_a_size_that_is_neither_is_refused(size: float) -> None:
 @pytest.mark.parametrize(
     ("validation", "data", "option", "found"),
     [
-        (Validation(40), rows(40), "x", 40),
-        (Validation(4, "label"), rows(40), "x.stratify_by", "label"),
-        (Validation(4), rows(40).to_iterable_dataset(), "x", "a stream"),
+        (Validation(40), rows(40), "validation", 40),
+        (Validation(4, "label"), rows(40), "validation.stratify_by", "label"),
+        (Validation(4), rows(40).to_iterable_dataset(), "validation", "a stream"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(validation: Validation, data: Any, option: str, found: Any) -> None:
     with refused(option, found=found):
-        validation.carve(data, "x")
+        validation.carve(data)

@@ -37,7 +37,7 @@ def stream(**fields: Any) -> StreamRecipe:
     [
         ({}, "streams"),
         ({"a": stream(weight=1), "b": stream()}, "streams"),
-        ({"a": StreamRecipe(data=DataSource("x", validation_split="train"))}, "data.validation_split"),
+        ({"a": StreamRecipe(data=DataSource("x", validation_split="train"))}, "streams.a.data.validation_split"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(streams: dict[str, StreamRecipe], option: str) -> None:
@@ -76,8 +76,8 @@ def test_a_held_out_split_that_is_trained_on_is_told(caplog: pytest.LogCaptureFi
 )
 def test_splits_that_share_rows_are_refused(split: str, other: str, are_apart: bool) -> None:
     for pair in ((split, other), (other, split)):
-        with nullcontext() if are_apart else refused("data.validation_split", found=pair[1]):
-            check_disjoint(*pair, "data")
+        with nullcontext() if are_apart else refused("validation_split", found=pair[1]):
+            check_disjoint(*pair)
 
 
 def test_evaluating_and_what_it_is_on_go_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

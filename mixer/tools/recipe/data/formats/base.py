@@ -41,14 +41,6 @@ class Format(ABC):
         """The columns of which it reads numbers: the cells of CSV and TSV are texts otherwise."""
         return ()
 
-    def instead_of(self, row: Row) -> str:
-        """Offers columns in place of one that is missing, as a sentence after a space; nothing if none fits.
-
-        Args:
-            row: The first row.
-        """
-        return ""
-
     def fitted(self, dataset: Any, tokenizer: Any) -> Self:
         """Fills in settings that depend on the training data, for the evaluation data too.
 
@@ -71,14 +63,6 @@ class Format(ABC):
             The names; an empty sequence for labels that are numbers without names; `None` for a format without labels.
         """
         return None
-
-    def why_nothing(self, rows: Sequence[Row]) -> str:
-        """Explains in the rest of a sentence why rows leave nothing to learn.
-
-        Args:
-            rows: The first rows.
-        """
-        return "they have no text, or no label to learn within max_length tokens"
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:

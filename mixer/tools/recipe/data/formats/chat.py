@@ -12,12 +12,11 @@ from mixer.tools.recipe.data.formats.conversation import (
     Conversation,
     check_columns,
     conversation_of,
-    conversations_in,
 )
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, check_max_length, length_limit, within
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import require, wrong_value
 
 # Roles of chat templates.
 _KNOWN = ("assistant", "user", "system", "developer", "tool", "ipython", "observation", "environment")
@@ -66,37 +65,25 @@ class Chat(Format):
 
     def __post_init__(self) -> None:
         check_max_length(self.max_length, "Chat")
-        if self.train_on not in ("assistant", "all"):
-            raise InvalidValueError(option="train_on", expected="'assistant' or 'all'", found=self.train_on)
+        require(self.train_on in ("assistant", "all"), "train_on", "'assistant' or 'all'", self.train_on)
 
     @property
     def columns(self) -> Sequence[str]:
         """See `Format.columns`."""
         return (self.column,)
 
-    def instead_of(self, row: Row) -> str:
-        """Offers the column that has conversations; see `Format.instead_of`."""
-        return "".join(f" Chat(column={name!r}) reads its conversations." for name in conversations_in(row)[:1])
-
     def fitted(self, dataset: Any, tokenizer: Any) -> "Chat":
         """Reads the template, and refuses a tokenizer without one; see `Format.fitted`."""
         template = None if self.chat_template is None else chat_template_of(self.chat_template)
         if template is None and not tokenizer.chat_template:
             text = f"is needed, and {type(tokenizer).__name__} has none: take that of the model's chat variant,"
-            raise InvalidValueError.about("chat_template", f"{text} or give one, Chat(chat_template=...).")
+            raise wrong_value("chat_template", f"{text} or give one, Chat(chat_template=...).")
         return replace(self, chat_template=template)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """See `Format.encode`."""
         length, template = length_limit(self.max_length, tokenizer), Template(tokenizer, self.chat_template)
         return [self._sample(self._read(row), template, length) for row in rows]
-
-    def why_nothing(self, rows: Sequence[Row]) -> str:
-        """See `Format.why_nothing`."""
-        roles = {message["role"] for row in rows for message in self._read(row).messages}
-        if not roles or "assistant" in roles or self.train_on == "all":
-            return super().why_nothing(rows)
-        return f"the assistant says nothing in them, their roles are {sorted(roles)}"
 
     def _read(self, row: Row) -> Conversation:
         own = {name: value for name, value in row.items() if name not in self.ignored_columns}
@@ -123,18 +110,17 @@ class Chat(Format):
             return None
         if not rendering.is_mapped:
             text = "must be 'all', without weights of 0, as the tokenizer maps no tokens to characters: take a fast"
-            raise InvalidValueError.about("train_on", f"{text} tokenizer, or learn all turns.")
+            raise wrong_value("train_on", f"{text} tokenizer, or learn all turns.")
         if self.train_on == "all":
             return [not excluded for excluded in rendering.tokens_of(unlearned)]
         roles = [message["role"] for message in rendering.messages]
-        unknown = [role for role in roles if role not in _KNOWN]
-        if unknown:
-            hint = "Rename it in the data, or learn all turns, Chat(train_on='all')."
-            raise InvalidValueError(option="role", expected=f"one of {', '.join(_KNOWN)}", found=unknown[0], hint=hint)
+        unknown = next((role for role in roles if role not in _KNOWN), None)
+        hint = "Rename it in the data, or learn all turns, Chat(train_on='all')."
+        require(unknown is None, "role", f"one of {', '.join(_KNOWN)}", unknown, hint)
         turns = [number for number, role in enumerate(roles) if role == "assistant"]
         learned = [number for number in turns if number not in unlearned]
         generated = rendering.generated() if learned else None
         if generated is None or len(learned) == len(turns):
             return generated or rendering.tokens_of(learned)
         chosen = rendering.tokens_of(learned)
-        return [one and other for one, other in zip(generated, chosen, strict=True)]
+        return [marked and turned for marked, turned in zip(generated, chosen, strict=True)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mixer.tools.recipe.data.formats.base import Row
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.turns import is_nothing, unread_columns
 
 Message = dict[str, Any]  # with a role, mostly with content
@@ -63,17 +63,6 @@ def check_columns(row: Row, read: Sequence[str], called: str) -> None:
         )
 
 
-def conversations_in(row: Row) -> list[str]:
-    """Lists the columns of a row that look like conversations: lists of messages."""
-    return [
-        name
-        for name, value in row.items()
-        if isinstance(value, list)
-        and value
-        and all(isinstance(one, Mapping) and {"role", "from"} & one.keys() for one in value)
-    ]
-
-
 def conversation_of(row: Row, column: str, ignored_keys: Sequence[str] = ()) -> Conversation:
     """Reads the conversation of a row.
 
@@ -89,7 +78,7 @@ def conversation_of(row: Row, column: str, ignored_keys: Sequence[str] = ()) -> 
     unlearned = [number for number, message in enumerate(messages) if not _is_learned(message)]
     system = _only({name: row.get(name) for name in ("system", "system_prompt")})
     if system is not None and messages and _has_no_system(messages, system):
-        messages, unlearned = [{"role": "system", "content": system}, *messages], [one + 1 for one in unlearned]
+        messages, unlearned = [{"role": "system", "content": system}, *messages], [number + 1 for number in unlearned]
     functions = [
         tool if "function" in tool else _with_function(tool, "functions") for tool in _schemas(row, "functions")
     ]
@@ -118,7 +107,7 @@ def _only(values: Mapping[str, Any]) -> Any:
     for name, other in others:
         if other != value:
             text = f"and {first} differ, and both mean the same: drop one of the columns."
-            raise InvalidValueError.about(name, text, found=other)
+            raise wrong_value(name, text, found=other)
     return value
 
 
@@ -129,14 +118,13 @@ def _parsed(value: Any, column: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise InvalidValueError.about(column, f"must be JSON, got {value[:80]!r} ({error}).") from None
+        raise wrong_value(column, f"must be JSON, got {value[:80]!r} ({error}).") from None
 
 
 def _schemas(row: Row, column: str) -> list[dict[str, Any]]:
     value = _parsed(row.get(column), column)
     tools = [_parsed(tool, column) for tool in ([value] if isinstance(value, Mapping) else value or [])]
-    if not all(isinstance(tool, Mapping) for tool in tools):
-        raise InvalidValueError(option=column, expected="a list of schemas of functions", found=tools)
+    require(all(isinstance(tool, Mapping) for tool in tools), column, "a list of schemas of functions", tools)
     return tools
 
 
@@ -161,19 +149,17 @@ def _with_function(schema: Any, column: str) -> dict[str, Any]:
 
 def _variables(row: Row) -> dict[str, Any]:
     value = _parsed(row.get("chat_template_kwargs"), "chat_template_kwargs") or {}
-    if not isinstance(value, Mapping):
-        raise InvalidValueError(option="chat_template_kwargs", expected="arguments by name", found=value)
+    require(isinstance(value, Mapping), "chat_template_kwargs", "arguments by name", value)
     if own := value.keys() & {"messages", "tools", "documents"}:
-        raise InvalidValueError.about("chat_template_kwargs", f"has {min(own)!r}: put it in a column of its own.")
+        raise wrong_value("chat_template_kwargs", f"has {min(own)!r}: put it in a column of its own.")
     return dict(value)
 
 
 def _has_no_system(messages: list[Message], system: Any) -> bool:
-    if not isinstance(system, str):
-        raise InvalidValueError(option="system", expected="a text", found=system)
+    require(isinstance(system, str), "system", "a text", system)
     said = [text_of(message.get("content")) for message in messages if message["role"] in ("system", "developer")]
     if said and said[0] != system:
-        raise InvalidValueError.about(
+        raise wrong_value(
             "system",
             f"is {system[:80]!r}, but the conversation has a system message of its own, {said[0]!r}: drop one of them "
             "in the data, or leave the column unread, Chat(ignored_columns=['system']).",
@@ -184,10 +170,8 @@ def _has_no_system(messages: list[Message], system: Any) -> bool:
 def _messages(value: Any, column: str, ignored_keys: Sequence[str]) -> list[Message]:
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
-        raise InvalidValueError(
-            option=column, expected=f"a conversation, a list of {_MESSAGES}", found=f"{value!r:.80}"
-        )
+    is_list = isinstance(value, list) and all(isinstance(message, Mapping) for message in value)
+    require(is_list, column, f"a conversation, a list of {_MESSAGES}", f"{value!r:.80}")
     return [_message(message, column, ignored_keys) for message in value]
 
 
@@ -205,7 +189,7 @@ def _message(value: Mapping[str, Any], column: str, ignored_keys: Sequence[str])
     if type(message.get("content")) is int:
         message["content"] = str(message["content"])
     given = [message.pop(name, None) for name in ("tool_calls", "function_call")]
-    calls = [call for one in given if not is_nothing(one) for call in _tool_calls(one, column)]
+    calls = [call for value in given if not is_nothing(value) for call in _tool_calls(value, column)]
     if role in _CALLS:
         message["role"] = "assistant"
         calls += _tool_calls(message.pop("content", None), column)
@@ -222,15 +206,14 @@ def _check_content(content: Any, role: str, column: str, ignored_keys: Sequence[
         known = ("type", "text", *ignored_keys)
         unread = [name for part in content for name, own in part.items() if name not in known and not is_nothing(own)]
         others = sorted({str(part["type"]) for part in content} - {"text"})
-        if others:
-            hint = "Remove the other parts in the data, or train a model of images with its own processor."
-            raise InvalidValueError(option=column, expected="of parts of the type text", found=others, hint=hint)
+        hint = "Remove the other parts in the data, or train a model of images with its own processor."
+        require(not others, column, "of parts of the type text", others, hint)
         if unread:
             text = "of a part of a content is not read: move it to its turn, or leave it unread by ignored_keys."
-            raise InvalidValueError.about(unread[0], text)
-    elif type(content) not in (str, int) and not (role == "tool" and isinstance(content, (float, list, Mapping))):
-        expected = 'contents that are a text, or parts {"type": "text", "text": ...}'
-        raise InvalidValueError(option=column, expected=expected, found=content)
+            raise wrong_value(unread[0], text)
+    else:
+        is_text = type(content) in (str, int) or (role == "tool" and isinstance(content, (float, list, Mapping)))
+        require(is_text, column, 'contents that are a text, or parts {"type": "text", "text": ...}', content)
 
 
 def _tool_calls(value: Any, column: str) -> list[dict[str, Any]]:
@@ -248,7 +231,6 @@ def _is_learned(message: Message) -> bool:
     """Takes the weight out of a message."""
     weights = {name: message.pop(name) for name in _WEIGHTS if name in message}
     for name, weight in weights.items():
-        if weight not in (0, 1):
-            hint = "Round it in the data, or put such rows in a stream of its own with a loss_weight."
-            raise InvalidValueError(option=name, expected="1 or true, or 0 or false", found=weight, hint=hint)
+        hint = "Round it in the data, or put such rows in a stream of its own with a loss_weight."
+        require(weight in (0, 1), name, "1 or true, or 0 or false", weight, hint)
     return all(weights.values())

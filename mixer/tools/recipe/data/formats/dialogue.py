@@ -14,11 +14,10 @@ from mixer.tools.recipe.data.formats.conversation import (
     Message,
     check_columns,
     conversation_of,
-    conversations_in,
 )
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 
 # The columns of each shape, the learned one last. A pair of answers has the prompt of one, or begins with it.
 _SHAPES = {
@@ -101,7 +100,7 @@ class Dialogue(Format):
         as_turns = self.as_turns or not is_text or "instruction" in shape or any(name in row for name in COLUMNS)
         if as_turns and not tokenizer.chat_template:
             text = f"is needed to render turns, and {type(tokenizer).__name__} has none: take that of the model's"
-            raise InvalidValueError.about("chat_template", f"{text} chat variant, or give the recipe chat_template.")
+            raise wrong_value("chat_template", f"{text} chat variant, or give the recipe chat_template.")
         return replace(self, shape=shape, as_turns=as_turns)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
@@ -120,9 +119,8 @@ class Dialogue(Format):
         margin = {"margin": row["margin"]} if "margin" in self.shape else {}
         if not self.as_turns:
             texts = {**answers, **({"prompt": row["prompt"]} if "prompt" in self.shape else {})}
-            wrong = next((name for name, value in texts.items() if not isinstance(value, str)), None)
-            if wrong is not None:
-                raise InvalidValueError(option=wrong, expected="a text, as in the first row", found=texts[wrong])
+            for name, value in texts.items():
+                require(isinstance(value, str), name, "a text, as in the first row", value)
             return {**texts, **margin}
         prompt, sample, is_parsed = self._prompt(row), dict[str, Any](), False
         arguments: dict[str, Any] = {}
@@ -168,7 +166,7 @@ class Dialogue(Format):
         read = conversation_of({column: [value] if isinstance(value, Mapping) else value}, column, self.ignored_keys)
         if read.unlearned:
             text = "has turns with a weight of 0, which TRL would learn: give the stream the format Chat."
-            raise InvalidValueError.about(column, text)
+            raise wrong_value(column, text)
         return read.messages
 
 
@@ -190,26 +188,23 @@ def _shape_in(row: Row) -> list[str]:
     has = f"the data have the columns {list(row)}"
     if found:
         text = f"{has}, which are {' and '.join(found)}: choose one here, {list(found.popitem()[1])}."
-        raise InvalidValueError.about("data.columns", text, found=list(row))
-    offered = "".join(
-        f" The column {name!r} has one: rename: {{{name}: messages}}." for name in conversations_in(row)[:1]
-    )
+        raise wrong_value("data.columns", text, found=list(row))
     raise InvalidValueError(
         f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and "
         "output, prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: "
-        f"{{question: prompt, answer: completion}}}}}}, or choose another format, such as Prompt.{offered}",
+        "{question: prompt, answer: completion}}}, or choose another format, such as Prompt.",
         option="rename",
         found=list(row),
-        hint=offered.strip() or None,
     )
 
 
 def _pair_in(row: Row) -> list[str]:
     prompt = next((name for name in _PROMPTS if name in row), None)
     if not {*_PAIR} <= row.keys():
-        text = (
+        raise InvalidValueError(
             f"the data have the columns {list(row)}, and preferences are chosen and rejected with a prompt: name them "
+            "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}.",
+            option="rename",
+            found=list(row),
         )
-        way = "by format: {class_path: Dialogue, init_args: {rename: {question: prompt, good: chosen, bad: rejected}}}."
-        raise InvalidValueError(text + way, option="rename", found=list(row))
     return [*([prompt] if prompt else []), *_PAIR, *(["margin"] if "margin" in row else [])]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mixer.tools.recipe.data.formats.conversation import Conversation
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.turns import try_to_render
 
 _OBJECTS = ("arguments", "parameters")
@@ -53,10 +53,10 @@ def _changed(conversation: Conversation, change: Callable[[str], Any]) -> Conver
         inner = {"function": changed(schema["function"])} if "function" in schema else {}
         return {**schema, **own, **inner}
 
-    messages = [
-        {**one, "tool_calls": [changed(call) for call in one["tool_calls"]]} if "tool_calls" in one else one
-        for one in conversation.messages
-    ]
+    messages = []
+    for message in conversation.messages:
+        calls = {"tool_calls": [changed(call) for call in message["tool_calls"]]} if "tool_calls" in message else {}
+        messages.append({**message, **calls})
     tools = conversation.arguments.get("tools")
     own = {} if tools is None else {"tools": [changed(tool) for tool in tools]}
     return replace(conversation, messages=messages, arguments={**conversation.arguments, **own})
@@ -72,7 +72,7 @@ def _object(text: str, is_refused: bool) -> Any:
         return value
     if is_refused:
         return text
-    raise InvalidValueError.about(
+    raise wrong_value(
         "arguments",
         f"of a call, or parameters of a tool, are {text!r:.200}, no object in JSON, and the chat template "
         "would put them into quotes: write an object in the data.",

@@ -8,7 +8,7 @@ import datasets
 
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.tokens import WEIGHTS, check_max_length, length_limit, texts_of
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, require
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,7 @@ class Labelled(Format):
         if isinstance(value, (bool, int, float)):
             is_class = isinstance(value, bool) or (numbers and float(value).is_integer())
             return numbers.get(str(int(value)), int(value)) if is_class else value
-        if not isinstance(value, str):
-            raise InvalidValueError(option=self.label, expected="a label, a word or a number", found=value)
+        require(isinstance(value, str), self.label, "a label, a word or a number", value)
         if value not in numbers:
             known = f"one of {list(numbers)}" if numbers else "known in advance in streamed data"
             raise InvalidValueError(option=self.label, expected=f"{known}, Labelled(labels=[...])", found=value)

@@ -18,8 +18,8 @@ from mixer.tools.recipe.data.formats.tokens import (
     within,
     without_end,
 )
-from mixer.tools.recipe.retold import retold
-from mixer.utils.errors import InvalidValueError
+from mixer.tools.recipe.places import retold
+from mixer.utils.errors import require, wrong_value
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Prompt(Format):
         check_max_length(self.max_length, "Prompt")
         if not self.columns:
             text = f"{self.prompt!r} names no column, as {{question}} does, nor does completion={self.completion!r}."
-            raise InvalidValueError.about("prompt", text)
+            raise wrong_value("prompt", text)
 
     @property
     def columns(self) -> Sequence[str]:
@@ -79,8 +79,7 @@ class Prompt(Format):
     def _samples(self, prompts: list[str], completions: list[str], tokenizer: Any, task: str) -> list[Sample]:
         length = length_limit(self.max_length, tokenizer)
         if task == "seq2seq-lm":
-            if self.train_on_prompt:
-                raise InvalidValueError.about("train_on_prompt", "must be false for a model with an encoder, got true.")
+            require(not self.train_on_prompt, "train_on_prompt", "false for a model with an encoder", True)
             cut = {"truncation": length is not None, "max_length": length}
             inputs = tokenizer(prompts, **cut)["input_ids"]
             labels = tokenizer(text_target=completions, verbose=False)["input_ids"]
@@ -157,8 +156,8 @@ def _columns_in(template: str, called: str) -> list[str]:
         fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
     except ValueError as error:
         hint = "Columns stand in braces, and braces themselves are doubled: {{ and }}."
-        raise InvalidValueError.about(called, f"{template!r} cannot be read ({error}). {hint}", hint=hint) from None
+        raise wrong_value(called, f"{template!r} cannot be read ({error}). {hint}", hint=hint) from None
     names = [_column(field) for field in fields]
     if not all(names):
-        raise InvalidValueError.about(called, f"{template!r} has braces without the name of a column.")
+        raise wrong_value(called, f"{template!r} has braces without the name of a column.")
     return names

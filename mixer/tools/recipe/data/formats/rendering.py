@@ -11,7 +11,7 @@ from jinja2 import Environment, TemplateError, meta
 
 from mixer.tools.recipe.data.formats.conversation import Conversation, Message, are_parts, text_of
 from mixer.tools.recipe.data.formats.json_texts import parsed
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.turns import try_to_render, unread_keys
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -103,7 +103,7 @@ class Rendering:
         for number, message in enumerate(self.messages):
             if self._is_left_out(number):
                 text = f"leaves out messages of the role {message['role']!r}: rename it, or give one that reads it."
-                raise InvalidValueError.about("chat_template", text, found=message["role"])
+                raise wrong_value("chat_template", text, found=message["role"])
 
     @property
     def tokens(self) -> list[int]:
@@ -169,13 +169,13 @@ class Rendering:
                 is_read = without != self.text
             if not is_read:
                 text = "is not read by the chat template: give one that does, Chat(chat_template=...), remove it in the"
-                raise InvalidValueError.about(name, f"{text} data, or leave it unread, ignored_columns=[{name!r}].")
+                raise wrong_value(name, f"{text} data, or leave it unread, ignored_columns=[{name!r}].")
 
     def _check_keys(self) -> None:
         """Refuses keys of messages that the template does not read."""
         for number, key in unread_keys(self._render, self.messages):
             value = self.messages[number][key]
-            raise InvalidValueError.about(
+            raise wrong_value(
                 key,
                 f"of message {number + 1}, {value!r:.80}, is not read by the chat template: give one that does, "
                 "Chat(chat_template=...); rename it in the data, as train: false if the message is not to be learned; "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 from mixer.utils.text import did_you_mean
 
 
@@ -31,10 +31,10 @@ def chat_template_of(given: str) -> str:
         template = AutoTokenizer.from_pretrained(given).chat_template
         if not isinstance(template, str):
             text = f"The tokenizer {given!r} has none, or several."
-            raise InvalidValueError.about("chat_template", text, found=given)
+            raise wrong_value("chat_template", text, found=given)
         return template
     text = f"There is no file {str(path.absolute())!r}, and TRL has no template {given!r}.{did_you_mean(given, known)}"
-    raise InvalidValueError.about("chat_template", f"{text} A template in Jinja has {{{{ or {{%.", found=given)
+    raise wrong_value("chat_template", f"{text} A template in Jinja has {{{{ or {{%.", found=given)
 
 
 def _of_trl() -> dict[str, Path]:

@@ -15,7 +15,7 @@ from mixer.tools.recipe.data.formats.tokens import (
     within,
     without_end,
 )
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Text(Format):
             return [within(length, own, own) if task == "causal-lm" else _sample(own, task) for own in by_row]
         if length is None:
             text = f"is needed, the tokens of a block: {type(tokenizer).__name__} has no limit of its own."
-            raise InvalidValueError.about("max_length", text)
+            raise wrong_value("max_length", text)
         end = end_of_text(tokenizer)
         texts = [text for text in texts_of(rows, self.column) if text]
         documents = tokenizer(texts, verbose=False)["input_ids"] if texts else []

@@ -7,8 +7,8 @@ from typing import Any
 
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Row, Sample
-from mixer.tools.recipe.retold import retold
-from mixer.utils.errors import InvalidValueError
+from mixer.tools.recipe.places import retold
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 
 NUM_CUT = "num_cut"  # field of a sample: how many of its labels max_length cuts off; removed before training
 IS_PARSED = "is_parsed"  # field of a sample: whether a text in JSON was parsed; removed before training
@@ -73,8 +73,7 @@ def check_max_length(max_length: int | None, called: str) -> None:
     Raises:
         ValueError: If it is below 2.
     """
-    if max_length is not None and max_length < 2:
-        raise InvalidValueError(option="max_length", expected=f"at least 2 tokens for {called}", found=max_length)
+    require(max_length is None or max_length >= 2, "max_length", f"at least 2 tokens for {called}", max_length)
 
 
 def end_of_text(tokenizer: Any) -> int:
@@ -85,7 +84,7 @@ def end_of_text(tokenizer: Any) -> int:
     """
     end: int | None = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     if end is None:
-        raise InvalidValueError.about(
+        raise wrong_value(
             "eos_token",
             f"is needed, or a sep_token, to end a text with, and {type(tokenizer).__name__} has none: set it, as in "
             "tokenizer: {factory: transformers.AutoTokenizer.from_pretrained, arguments: "

@@ -38,14 +38,6 @@ def test_the_order_of_three_mixtures_tells_nothing_and_far_from_runs_no_loss_exp
     assert "is unreliable" in wrong.trust
 
 
-def test_a_gain_that_may_be_none_is_said() -> None:
-    kept = np.array([0, 1, 2, 6, 7, 8])  # without the runs next to the best, so that no run is of the mixture found
-    noise = 0.02 * np.random.default_rng(0).standard_normal((9, 2))
-    flat = fit((0.02 * LOSSES + noise)[kept], MIXTURES[kept])
-    assert flat.gain_interval[0] <= 0.0
-    assert any("explains nothing" in words or "gain over the prior may be none" in words for words in flat.warnings)
-
-
 def test_what_few_runs_and_streams_without_any_cannot_tell_is_said() -> None:
     wide = np.column_stack([MIXTURES, np.zeros((9, 8))])
     fitted = fit((1.0 - wide) ** 2, wide)
