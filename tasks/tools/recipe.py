@@ -71,7 +71,7 @@ class ClassifierRecipe(ModelRecipe):
                 return self.build()
             except (OSError, ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"model: {error}") from error
-        if self.name_or_path is not None or self.config:
+        if self.name_or_path is not None or self.gguf_file is not None or self.config:
             raise ValueError("model: give a factory, or name_or_path and config, not both.")
         model: nn.Module = _made("model", Factory(self.factory, self.arguments), nn.Module, "not a torch.nn.Module.")
         return model

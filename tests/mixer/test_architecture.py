@@ -30,7 +30,7 @@ ROOMS = {
     "|checkpoint losses|measurements.hooks|trainer.checks trainer.evaluation|trainer|trainer.trl"
     "|tools.console|tools.records|tools.report|tools.recipe|tools.analysis|tools.cli",
     "replay": "storage shared|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
-    "tasks": "sources mlp text_domains task_folders|task|heads sequences generation|score metrics|harness methods"
+    "tasks": "sources mlp text_domains task_folders|task chats|heads sequences generation|score metrics|harness methods"
     "|continual|tools.report|tools.recipe|tools.command",
 }
 LEVELS = {

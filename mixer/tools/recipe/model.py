@@ -1,5 +1,6 @@
 """A recipe's model: loaded or new, with heads or adapters, and with the names of its classes."""
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,9 +18,10 @@ from mixer.models.class_names import NamedClasses, check_same_classes
 from mixer.models.heads import Head
 from mixer.models.inputs import heads_of, inner_model, takes_task
 from mixer.models.multi_task import MultiTaskModel
+from mixer.tools.recipe.gguf import convert_gguf
 from mixer.tools.recipe.places import placed
-from mixer.tools.recipe.streams import call_by_name
-from mixer.utils.errors import wrong_value
+from mixer.tools.recipe.streams import Factory, call_by_name
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.text import did_you_mean
 
 Task = Literal[
@@ -52,7 +54,9 @@ class ModelRecipe:
 
     Args:
         task: The model's task, which determines its head.
-        name_or_path: A model to load: a folder, or a name on the hub.
+        name_or_path: A model to load: a folder, a name on the hub, or a function that returns a folder, such as
+            `{"factory": "tasks.sources.smollm2"}`.
+        gguf_file: The model's file in that folder, in the form of llama.cpp; it is converted once, in the user's cache.
         config: Without `name_or_path`: the configuration of a new model, including `model_type`. With it: entries of
             the loaded configuration to change.
         factory: In their place: dotted name of a function or class that gives the model, `package.module.function`.
@@ -66,7 +70,8 @@ class ModelRecipe:
     """
 
     task: Task = "causal-lm"
-    name_or_path: str | None = None
+    name_or_path: str | Factory | None = None
+    gguf_file: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
     factory: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +103,22 @@ class ModelRecipe:
             if getattr(model, "is_quantized", False):
                 model = peft.prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
             return peft.get_peft_model(model, config)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def loaded_from(self) -> str | None:
+        """The folder, or the name on the hub, that the model is loaded from; `None` for a new one.
+
+        Raises:
+            ValueError: If the function fails, or the GGUF file cannot be read.
+        """
+        name = self.name_or_path
+        if isinstance(name, Factory):
+            name = folder_from("name_or_path", name)
+        if self.gguf_file is None:
+            return name
+        if name is None:
+            raise wrong_value("gguf_file", "is a file in the folder name_or_path: give that, too.")
+        return str(convert_gguf(name, self.gguf_file))
 
     def adapters(self, **defaults: Any) -> Any:
         """Returns the configuration of the adapters, a `peft.LoraConfig`, with the type of the task.
@@ -141,17 +162,17 @@ class ModelRecipe:
 
     def _build(self, has_weights: bool) -> PreTrainedModel:
         if self.factory is not None:
-            if self.name_or_path is not None or self.config:
-                raise wrong_value("factory", "gives the whole model: leave out name_or_path and config.")
+            if self.name_or_path is not None or self.gguf_file is not None or self.config:
+                raise wrong_value("factory", "gives the whole model: leave out name_or_path, gguf_file and config.")
             return call_by_name("factory", self.factory, self.arguments)  # type: ignore[no-any-return]
         if self.arguments:
             raise wrong_value("arguments", "are those of factory, which gives the model: name it.")
         auto: Any = getattr(transformers, _AUTO_CLASSES[self.task][0])
-        quantized = self._quantized()
-        if self.name_or_path is not None and has_weights:
-            return load_pretrained(auto, self.name_or_path, **self.config, **quantized)  # type: ignore[no-any-return]
-        if self.name_or_path is not None:
-            config = load_pretrained(AutoConfig, self.name_or_path, **self.config)
+        quantized, name = self._quantized(), self.loaded_from
+        if name is not None and has_weights:
+            return load_pretrained(auto, name, **self.config, **quantized)  # type: ignore[no-any-return]
+        if name is not None:
+            config = load_pretrained(AutoConfig, name, **self.config)
         elif "model_type" in self.config:
             config = AutoConfig.for_model(**self.config)
         else:
@@ -177,6 +198,22 @@ def _check_known(arguments: Mapping[str, Any], known: Sequence[str], option: str
     for name in arguments:
         if name not in known:
             raise wrong_value(option, f"{name!r} is no argument of {kind}.{did_you_mean(name, known)}", found=name)
+
+
+def folder_from(field_name: str, function: Factory) -> str:
+    """Calls a function that returns a folder.
+
+    Args:
+        field_name: The recipe's field, for errors.
+        function: The function.
+
+    Raises:
+        ValueError: If it fails, or returns none.
+    """
+    folder = call_by_name(field_name, function.factory, function.arguments)
+    is_path = isinstance(folder, str | Path)
+    require(is_path, field_name, f"a folder from {function.factory}", type(folder).__name__)
+    return str(folder)
 
 
 def load_pretrained(kind: Any, name: str, **options: Any) -> Any:

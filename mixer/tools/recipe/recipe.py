@@ -4,6 +4,7 @@ import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from transformers import AutoTokenizer, TrainingArguments, set_seed
@@ -88,8 +89,8 @@ class Recipe:
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
         targets: Development rows, by the name of a target, in place of a part of its evaluation set; written likewise.
-        tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one. It tokenizes the
-            streams' rows and pads batches.
+        tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one, or its folder. It
+            tokenizes the streams' rows and pads batches. `None` takes that of a `gguf_file`.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
             on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
             `tokenizer` it takes that of the model.
@@ -119,7 +120,6 @@ class Recipe:
             setattr(self, name, safe_names(getattr(self, name), name))
         if self.trainer is not None:
             self.model = fitted_model(self.trainer, self.model)
-            self.tokenizer = self.tokenizer or self.model.name_or_path
 
     @staticmethod
     @functools.cache
@@ -279,11 +279,15 @@ class Recipe:
         Raises:
             ValueError: If it cannot be loaded.
         """
-        if self.trainer is not None and self.tokenizer is None:
+        name: Any = self.tokenizer
+        if name is None and (self.trainer is not None or self.model.gguf_file is not None):
+            with placed("model"):
+                name = self.model.loaded_from
+        if self.trainer is not None and name is None:
             text = f"is needed by trainer {self.trainer}: give a folder or a name on the hub."
             raise wrong_value("tokenizer", text)
         # TRL pads by itself.
-        tokenizer = load_tokenizer(self.tokenizer, self.model.task, self.trainer is None and self._reads_rows)
+        tokenizer = load_tokenizer(name, self.model.task, self.trainer is None and self._reads_rows)
         if self.chat_template is not None:
             if tokenizer is None:
                 raise wrong_value("chat_template", "It is a tokenizer's: give tokenizer, too.")
@@ -333,7 +337,9 @@ def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> An
         if isinstance(tokenizer, Factory):
             loaded = call_by_name("factory", tokenizer.factory, tokenizer.arguments)
         else:
-            loaded = load_pretrained(AutoTokenizer, tokenizer)
+            loaded = tokenizer
+        if isinstance(loaded, str | Path):
+            loaded = load_pretrained(AutoTokenizer, str(loaded))
         if pads:
             ensure_pad_token(loaded, task)
     return loaded

@@ -30,7 +30,7 @@ _SAVING = ("save_",)
 _BEST = ("training", "load_best_model_at_end")
 # Fields of plain text: a dotted name in them imports nothing.
 _TEXTS = frozenset(
-    {"factory", "path", "name", "split", "train_split", "validation_split", "revision", "name_or_path"}
+    {"factory", "path", "name", "split", "train_split", "validation_split", "revision", "name_or_path", "gguf_file"}
     | {"include", "exclude", "output_dir", "run_name", "head", "groups", "arguments", "config", "lora", "layers"}
     | {"chat_template", "chat_template_path", "quantization", "model_init_kwargs", "eos_token", "pad_token", "rename"}
     | {STORAGE_OPTIONS}
