@@ -30,6 +30,6 @@ def test_blocks_hold_text_of_the_domain(source: Any) -> None:
 
 
 def test_asking_for_too_much_says_how_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.text_domains._read", lambda *_: [(5e-7, b"x" * 999)])
+    monkeypatch.setattr("tasks.text_domains.read_texts", lambda *_: [(5e-7, "x" * 999)])
     with refused("num_samples"):
         python_source(100, 2, 64)

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from mixer.measurements import BUILT_IN, EvaluationLoss, Gradients, Measurement
+from mixer.measurements import BY_NAME, EvaluationLoss, Gradients, Measurement
 from mixer.measurements.gradients import STEP_WITH_GRADIENTS, STEP_WITH_VARIANCES
 from mixer.policies import BalancedPiKE, GroupDRO, LossChange, PiKE, Policy, Uniform, policy_classes
 from mixer.policies.registry import cost_of
@@ -37,7 +37,7 @@ def test_in_words(rule: type[Policy] | type[Schedule], cost: str) -> None:
 def test_every_rule_and_word_has_a_cost() -> None:
     for rule in [*policy_classes().values(), *schedule_classes().values()]:
         assert cost_of(rule)
-    for kind in BUILT_IN:
+    for kind in BY_NAME.values():
         assert cost_of(needing(kind()))
     for policy in policy_classes().values():  # who weighs losses by default says what that takes
         acts_on = signature(policy).parameters.get("acts_on")
