@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual docs test test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check lint format clean
+.PHONY: demo demo-continual demo-llm docs test test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -69,6 +69,12 @@ demo-continual: $(STAMP)
 	$(VENV)/bin/mixer continual-compare runs/continual/without-memory runs/continual/memory --output runs/continual/scores.html
 	@echo "A page on both runs: what was forgotten, what the memory held, and how they were trained:"
 	@$(VENV)/bin/mixer report runs/continual/without-memory runs/continual/memory --output runs/continual/report.html
+
+# A real model on real chats; the weights are a package. One process has both cores.
+demo-llm: export OMP_NUM_THREADS = 2
+demo-llm: $(WEIGHTS_STAMP)
+	$(VENV)/bin/mixer train recipes/smollm2.yaml --overwrite
+	$(VENV_PYTHON) -m examples.before_and_after runs/smollm2/uniform
 
 # Every warning is an error. What the theme prints of its own future is none.
 docs: $(DOCS_STAMP)
