@@ -1,6 +1,6 @@
 """Answers of SmolLM2 before and after it was trained by recipes/smollm2.yaml: one of each source, and scores.
 
-`python -m examples.before_and_after runs/smollm2/uniform [--num_prompts 16]`
+`python examples/before_and_after.py runs/smollm2/uniform [--num_prompts 16]`
 """
 
 import argparse

@@ -55,7 +55,7 @@ def test_links_within_the_documentation_lead_somewhere() -> None:
 def test_the_page_of_recipes_knows_every_recipe_and_script() -> None:
     page = (ROOT / "recipes" / "README.md").read_text()
     scripts = {path for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text()}
-    assert len(scripts) == 6
+    assert len(scripts) == 7
     for path in (ROOT / "recipes").glob("*.yaml"):
         assert f"]({path.name})" in page, path.name
         assert f"recipes/{path.name}" in page, path.name  # with its command
@@ -206,5 +206,5 @@ def test_the_demo_runs_as_make_runs_it(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_extra_all_joins_every_part_but_those_that_are_named_apart() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (joined,) = re.findall(r"^adaptive-mixer\[(.+)\]$", extras["all"][0])
-    apart = {"all", "benchmarks", "conflict-solvers", "deepspeed", "dev", "docs", "liger", "lm-eval", "ray"}
+    apart = {"all", "conflict-solvers", "deepspeed", "dev", "docs", "liger", "lm-eval", "ray", "weights"}
     assert {*joined.split(",")} == extras.keys() - apart
