@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ class Aggregator:
         aggregator = _checked(method)
         self._weighting, self.description = aggregator.gramian_weighting, repr(aggregator)
         self.name = method if isinstance(method, str) else type(method).__name__
-        self._scale = cache(self._scale_of)
+        self._scales: dict[int, float] = {}  # by number of gradients
         if num_streams > 1:  # fails now rather than in the first step
             self._scale(num_streams)
 
@@ -65,13 +64,15 @@ class Aggregator:
             weights = self._solve(gramian / np.trace(gramian))
         return weights * self._scale(len(gramian))
 
-    def _scale_of(self, num_present: int) -> float:
+    def _scale(self, num_present: int) -> float:
         """Returns the factor that gives orthogonal gradients of equal length a mean weight of 1."""
+        if num_present in self._scales:
+            return self._scales[num_present]
         with seeded(0):
             total = float(self._solve(np.eye(num_present) / num_present).sum())
         expected = "an aggregator whose weights of orthogonal gradients add up to more than 0"
         require(total > 0.0, "conflict", expected, f"{self.name}, with {total:g}")
-        return num_present / total
+        return self._scales.setdefault(num_present, num_present / total)
 
     def _solve(self, gramian: FloatArray) -> FloatArray:
         try:

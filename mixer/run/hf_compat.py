@@ -14,6 +14,7 @@ CHECKED_WITH = ("5.19.0", "5.23.0")
 OVERRIDDEN = {
     "_determine_best_metric": "a metric that is not finite chooses no model",
     "_finalize_training": "the whole run is summed up, its part before a checkpoint too; a signal keeps checkpoints",
+    "_get_collator_with_removed_columns": "a drop-in class may keep all columns, wherever rows are collated",
     "_get_grad_norm": "policies and ledger need the norm, which no callback gets",
     "_get_num_items_in_batch": "an evaluation counts the loss terms that a batch has",
     "_init_training_state": "a resumed run begins in the epoch of its data clock",
@@ -25,7 +26,6 @@ OVERRIDDEN = {
     "_save_checkpoint": "the mixture is part of a checkpoint, which is marked once all ranks have written it",
 }
 USED = {
-    "_get_collator_with_removed_columns": "streams may have collators of their own",
     "_get_output_dir": "a trial has a folder of its own",
     "_globalstep_last_logged": "saved and restored, so that a resumed run logs the same",
     "_initial_global_step": "a resumed run counts from its very start",

@@ -1,7 +1,8 @@
 """The methods and functions that are replaced for a while on a trainer, its accelerator, its callbacks or its model.
 
 `REPLACED` lists all of them: on which object, for how long, and why no override or hook does it. They are replaced by
-`replaced` alone.
+`replaced` alone. What listens to a model's forward or its loss, or stands in for them, is no method of the Trainer, and
+is in `models/` and `gradients/probe/`.
 """
 
 import contextlib

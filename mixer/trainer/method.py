@@ -19,6 +19,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import GrowingDataset, Stream
 from mixer.run.hooks import ForwardResult, Observer, StepHook
 from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.errors import wrong_type
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.text import did_you_mean
 
@@ -266,8 +267,19 @@ _HOOKS = frozenset(
 )
 
 
+# What methods of development versions declared by, and what it is in `needs`.
+_FORMER_FLAGS = {
+    "one_stream_each": "one stream each",
+    "needs_samples": "samples",
+    "takes_gradients": "whole gradients",
+    "takes_weights": "whole weights",
+}
+
+
 def _check_hook(kind: type, name: str, value: object) -> None:
-    """Refuses data under the name of a hook, which would fail when the hook is called."""
+    """Refuses data under the name of a hook, which would fail when the hook is called, and what nothing reads."""
+    if name in _FORMER_FLAGS and isinstance(value, bool):
+        raise wrong_type(name, f"of {kind.__name__} is not read: write needs = {{{_FORMER_FLAGS[name]!r}}}.")
     if name in _HOOKS and not (callable(value) or isinstance(value, (staticmethod, classmethod))):
         raise TypeError(
             f"{kind.__name__}.{name} is a hook, which the trainer calls, but is set to a {type(value).__name__}. Give "

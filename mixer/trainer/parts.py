@@ -95,7 +95,7 @@ class Parts:
         self.steps = StepRunner(basis, losses, hooks, methods, agreement, guard, self.probe)
         self.log = StreamLog(trainer, run, methods)
         mixture = EvaluatedMixture(basis, samples, loop.agree)
-        self.evaluation = StreamEvaluation(trainer, losses, metrics_by_set, mixture)
+        self.evaluation = StreamEvaluation(trainer, losses, samples.rules, metrics_by_set, mixture)
         _check_parts(basis, hooks, samples, self.evaluation)
 
     @property

@@ -168,7 +168,7 @@ class MixingMixin(Trainer):
             self._built = parts_of(self, streams, options, self._rules, by_set)
             self._training, self._evaluation = Training(self._built), self._built.evaluation
         else:
-            self._evaluation = StreamEvaluation(self, StreamLosses(self, PresentStep()), by_set)
+            self._evaluation = StreamEvaluation(self, StreamLosses(self, PresentStep()), self._rules, by_set)
 
     # ---- What users look at ----
 
@@ -479,6 +479,11 @@ class MixingMixin(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         with self._parts.resuming.loading_optimizer():
             super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        if not self._rules.removes_columns:
+            return data_collator
+        return super()._get_collator_with_removed_columns(data_collator, description)
 
     # ---- TRL's private methods: only trainers that have them call these ----
 

@@ -83,7 +83,9 @@ class TaskMethod(Method):
             ValueError: If the method does not go with the scenario.
         """
         if self.needs_all_logits and task.scenario == "task":
-            raise InvalidValueError.about("scenario", f"must not be 'task' with {self.name}: use LwF.")
+            raise InvalidValueError.about(
+                "scenario", f"must not be 'task' with {self.name}, which chooses among the classes of all tasks."
+            )
         self.task = task
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:

@@ -72,7 +72,7 @@ class ClassifierRecipe(ModelRecipe):
             except (OSError, ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"model: {error}") from error
         if self.name_or_path is not None or self.gguf_file is not None or self.config:
-            raise ValueError("model: give a factory, or name_or_path and config, not both.")
+            raise ValueError("model: give a factory, or name_or_path, gguf_file and config, not both.")
         model: nn.Module = _made("model", Factory(self.factory, self.arguments), nn.Module, "not a torch.nn.Module.")
         return model
 
@@ -138,7 +138,7 @@ class ContinualRecipe:
         Raises:
             ValueError: If a part cannot be built; the field is named.
         """
-        tokenizer = load_tokenizer(self.tokenizer, self.model.task, pads=True)
+        tokenizer = load_tokenizer(self.tokenizer or self.model.own_tokenizer, self.model.task, pads=True)
         sequence = self._tasks(tokenizer)
         set_seed(self.training.seed)
         collator = None if tokenizer is None else collator_for(self.model.task, tokenizer)

@@ -21,7 +21,7 @@ from mixer.utils.errors import InvalidValueError
 logger = logging.getLogger(__name__)
 
 
-def convert_gguf(name_or_path: Path | str, gguf_file: str) -> Path:
+def convert_gguf(name_or_path: Path | str, gguf_file: str, revision: str | None = None) -> Path:
     """Converts a GGUF file to a folder that `from_pretrained` loads: weights, configuration and tokenizer.
 
     Quantized weights become ordinary numbers, so that they can be trained and saved. The folder lies in the user's
@@ -30,6 +30,7 @@ def convert_gguf(name_or_path: Path | str, gguf_file: str) -> Path:
     Args:
         name_or_path: The folder of the file, or a name on the hub.
         gguf_file: The file's name in it.
+        revision: On the hub: a branch, tag or commit.
 
     Returns:
         The folder.
@@ -37,7 +38,7 @@ def convert_gguf(name_or_path: Path | str, gguf_file: str) -> Path:
     Raises:
         ValueError: If the package gguf is missing, there is no such file, or transformers cannot read it.
     """
-    path = _file(name_or_path, gguf_file)
+    path = _file(name_or_path, gguf_file, revision)
     found = path.stat()
     content = [str(path.resolve()), found.st_size, found.st_mtime_ns, transformers.__version__]
     digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
@@ -63,11 +64,11 @@ def cached_folder(name: str, fill: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _file(name_or_path: Path | str, gguf_file: str) -> Path:
+def _file(name_or_path: Path | str, gguf_file: str, revision: str | None) -> Path:
     if not is_gguf_available():
         raise InvalidValueError.about("gguf_file", "needs the package gguf: pip install gguf.")
     try:
-        found = cached_file(str(name_or_path), gguf_file)
+        found = cached_file(str(name_or_path), gguf_file, revision=revision)
     except OSError as error:
         folder = Path(name_or_path)
         files = sorted(path.name for path in folder.glob("*.gguf")) if folder.is_dir() else []

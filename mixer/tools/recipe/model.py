@@ -118,7 +118,12 @@ class ModelRecipe:
             return name
         if name is None:
             raise wrong_value("gguf_file", "is a file in the folder name_or_path: give that, too.")
-        return str(convert_gguf(name, self.gguf_file))
+        return str(convert_gguf(name, self.gguf_file, self.config.get("revision")))
+
+    @property
+    def own_tokenizer(self) -> str | None:
+        """The folder of the tokenizer that comes with a GGUF file; `None` for another model."""
+        return None if self.gguf_file is None else self.loaded_from
 
     def adapters(self, **defaults: Any) -> Any:
         """Returns the configuration of the adapters, a `peft.LoraConfig`, with the type of the task.

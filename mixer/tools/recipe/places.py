@@ -37,11 +37,16 @@ def placed(place: str) -> Iterator[None]:
         text, option = str(error), getattr(error, "option", None)
         is_of_rows = getattr(error, "stream", None) is not None
         begin = getattr(error, "place", None) or (None if is_of_rows else option)
-        message = f"{place}.{text}" if begin and text.startswith(begin) else f"{place}: {text}"
-        message = text if text.startswith(place) else message
+        message = f"{place}.{text}" if begin and _begins(text, begin) else f"{place}: {text}"
+        message = text if _begins(text, place) else message
         kind = next((kind for kind in (FileNotFoundError, ConnectionError) if isinstance(error, kind)), None)
         own = place if option is None else f"{place}.{option}"
         own = option if is_of_rows and option else own
         raised: Any = retold(error, message, option=own) if kind is None else kind(message)
         raised.option, raised.place = own, place  # for the place before
         raise raised from error
+
+
+def _begins(text: str, place: str) -> bool:
+    """Whether a sentence begins with a place, and not with a longer word."""
+    return text.startswith(place) and not text[len(place) :][:1].strip(".:=[ ")

@@ -279,10 +279,7 @@ class Recipe:
         Raises:
             ValueError: If it cannot be loaded.
         """
-        name: Any = self.tokenizer
-        if name is None and (self.trainer is not None or self.model.gguf_file is not None):
-            with placed("model"):
-                name = self.model.loaded_from
+        name = self.tokenizer_name
         if self.trainer is not None and name is None:
             text = f"is needed by trainer {self.trainer}: give a folder or a name on the hub."
             raise wrong_value("tokenizer", text)
@@ -294,6 +291,14 @@ class Recipe:
             with placed("chat_template"):
                 tokenizer.chat_template = chat_template_of(self.chat_template)
         return tokenizer
+
+    @property
+    def tokenizer_name(self) -> str | Factory | None:
+        """The tokenizer to load: the recipe's, or that of its model for a `trainer` or a GGUF file."""
+        if self.tokenizer is not None:
+            return self.tokenizer
+        with placed("model"):
+            return self.model.own_tokenizer if self.trainer is None else self.model.loaded_from
 
     @property
     def _reads_rows(self) -> bool:

@@ -20,7 +20,7 @@ from mixer.models.inputs import TASK, heads_of, parameters_of_forward, takes_tas
 from mixer.policies.objective import Objective
 from mixer.run.hf_compat import note_removed_columns
 from mixer.run.replaced_methods import replaced
-from mixer.run.samples import StreamSamples
+from mixer.run.samples import LoadingRules, StreamSamples
 from mixer.run.state import Basis
 from mixer.run.trl_metrics import name_by_set
 from mixer.trainer.evaluation.best_model import early_stopping_by_its_metric, save_best_of_each
@@ -52,6 +52,7 @@ class StreamEvaluation:
     Args:
         trainer: The trainer, after the construction of its parent class.
         losses: The losses of the streams.
+        rules: How the trainer loads.
         metrics_by_set: The option `compute_metrics` as a dict with one function per set.
         mixture: What a trainer with streams knows of their evaluation.
 
@@ -63,10 +64,12 @@ class StreamEvaluation:
         self,
         trainer: Trainer,
         losses: StreamLosses,
+        rules: LoadingRules,
         metrics_by_set: Mapping[str, Callable[..., Any]] | None = None,
         mixture: EvaluatedMixture | None = None,
     ):
-        self._trainer, self._metrics_by_set, self._mixture = trainer, metrics_by_set, mixture
+        self._trainer, self._rules = trainer, rules
+        self._metrics_by_set, self._mixture = metrics_by_set, mixture
         self.set_loss = SetLoss(trainer, losses)
         self._streams: Sequence[Stream] = () if mixture is None else mixture.samples.streams
         self._tasks: tuple[str | None, ...] = () if mixture is None else mixture.samples.tasks
@@ -218,7 +221,8 @@ class StreamEvaluation:
         for attribute in ("compute_loss_func", "data_collator"):
             if getattr(stream, attribute, None) is not None:
                 functions[attribute] = getattr(stream, attribute)
-        label_names = getattr(stream, "label_names", None) or self._trainer.label_names
+        own_names = getattr(stream, "label_names", None)
+        label_names = self._trainer.label_names if own_names is None else own_names
         task, own_set = self._task_of(name, stream), None if self.prefix is None else name
         with (
             replaced(self._trainer, **functions),
@@ -313,9 +317,7 @@ class StreamEvaluation:
 
     def _new_loader(self, make: Callable[[Any], Any], dataset: Any) -> Any:
         """Makes a loader that accelerate forgets: it keeps every one that it prepares, one per set and evaluation."""
-        args, rules = self._trainer.args, None if self._mixture is None else self._mixture.samples.rules
-        removes = args.remove_unused_columns if rules is None else rules.removes_columns
-        with attributes_held(args, remove_unused_columns=removes):
+        with attributes_held(self._trainer.args, remove_unused_columns=self._rules.removes_columns):
             loader = make(dataset)
         prepared = getattr(self._trainer.accelerator, "_dataloaders", [])
         prepared[:] = [other for other in prepared if other is not loader]

@@ -11,6 +11,7 @@ from mixer import MixingTrainer
 from mixer.mixture.step_plan import StepPlan
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
+from mixer.utils.errors import InvalidTypeError
 from replay import ReplayBuffer
 from tests.helpers import GradientRecorder, build_model
 from tests.mixer.trainer import runs
@@ -194,3 +195,10 @@ def test_a_need_that_is_unknown_or_comes_only_once_a_method_is_attached_is_refus
     with refused("methods") as error:
         make(tmp_path, [_Late(need)])
     assert error.value.found == [need]
+
+
+def test_a_flag_that_is_no_longer_read_names_what_is() -> None:
+    with refused("one_stream_each", kind=InvalidTypeError):
+        type("Old", (Method,), {"one_stream_each": True})
+    with refused("takes_weights", kind=InvalidTypeError):
+        Entropy(0.5).takes_weights = True

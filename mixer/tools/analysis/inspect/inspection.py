@@ -183,6 +183,7 @@ def inspect_recipe(recipe: Recipe, num_samples: int, seed: int, model: str | Non
     if model is not None and recipe.trainer in ("dpo", "reward"):
         raise wrong_value("--losses", f"Rows of trainer {recipe.trainer} are pairs, without a loss of labels.")
     if model:
+        recipe.tokenizer = recipe.tokenizer_name  # of the recipe's own model
         recipe.model = replace(recipe.model, name_or_path=model, gguf_file=None, config={})
     built = recipe.build_parts(has_weights=model is not None)
     return Inspection(built.trainer, built.streams, recipe.model.task, num_samples, seed, model is not None)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer import AdaptiveBatchSizeTrainer
+from replay.feeding.features import extract_features
 from tests.helpers import On, arguments
 
 
@@ -58,6 +59,16 @@ def test_compute_loss_sees_all_that_the_collator_makes(tmp_path: Path) -> None:
 
     assert train(tmp_path, None, Mine).model.rows == [2, 3, 4, 3]  # what a forward does not take is left out
     assert seen == {"x", "labels", "indices", "names"}
+
+
+def test_a_collator_gets_all_columns_wherever_rows_are_read(tmp_path: Path) -> None:
+    trainer = made(tmp_path)
+    assert trainer.auxiliary_passes.collator([ROWS[0]])["names"] == ["row 0"]
+    features = extract_features(trainer, ROWS)
+    assert features.shape[0] == len(ROWS)
+    bare = made(tmp_path / "bare", train_dataset=None)
+    assert bare.evaluate(ROWS)["eval_loss"] == pytest.approx(trainer.evaluate(ROWS)["eval_loss"], abs=1.0)
+    assert len(bare.predict(ROWS).predictions) == len(ROWS)
 
 
 @pytest.mark.parametrize(
