@@ -8,6 +8,13 @@ from mixer.tools.recipe.places import placed
 from mixer.utils.errors import InvalidValueError, wrong_value
 
 
+def _told(error: ValueError, places: list[str]) -> None:
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            stack.enter_context(placed(place))
+        raise error
+
+
 @pytest.mark.parametrize(
     ("error", "places", "told"),
     [
@@ -18,8 +25,6 @@ from mixer.utils.errors import InvalidValueError, wrong_value
     ],
 )
 def test_a_place_is_told_once_and_is_no_part_of_a_word(error: ValueError, places: list[str], told: str) -> None:
-    with pytest.raises(InvalidValueError) as caught, contextlib.ExitStack() as stack:
-        for place in places:
-            stack.enter_context(placed(place))
-        raise error
+    with pytest.raises(InvalidValueError) as caught:
+        _told(error, places)
     assert str(caught.value) == told
