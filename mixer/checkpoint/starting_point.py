@@ -224,10 +224,8 @@ class StartingPoint:
             return common
         # A disk was lost, or a node was replaced.
         has = (f"rank {rank}'s node has {', '.join(sorted(names)) or 'none'}" for rank, names in by_node.items())
-        raise ValueError(
-            f"No checkpoint in {folder} can be resumed from on every node: {'; '.join(has)}. Copy one to the nodes "
-            f"that lack it, or begin a new run with another output_dir."
-        )
+        text = f": no checkpoint in {folder} can be resumed from on every node: {'; '.join(has)}. Copy one to all, or "
+        raise wrong_value("resume_from_checkpoint", f"{text}begin a new run with another output_dir.")
 
 
 def _warn(choice: Choice) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mixer.distributed.collectives import RankSync
+from mixer.utils.errors import wrong_value
 from mixer.utils.files import new_file
 from mixer.utils.nested import flat
 from mixer.utils.text import shortened
@@ -49,10 +50,14 @@ def check_shared(folder: Path, writes: bool, rank_sync: RankSync, unseen: str, c
             mark.unlink(missing_ok=True)
     blind = [rank for rank, marks in enumerate(by_rank) if not marks]
     if blind:
-        raise ValueError(f"{folder}: {_ranks(blind)} not see the files of rank 0, which are on another disk. {unseen}")
+        raise wrong_value(
+            "folder", f"={folder}: {_ranks(blind)} not see the files of rank 0, on another disk. {unseen}"
+        )
     together = max(by_rank, key=len)
     if len(together) > 1:
-        raise ValueError(f"{folder}: ranks {together}, each the first of a node, would write the same files. {crowded}")
+        raise wrong_value(
+            "folder", f"={folder}: ranks {together}, each the first of a node, would write the same. {crowded}"
+        )
 
 
 def share_files(folder: Path, names: Sequence[str], writes: bool, rank_sync: RankSync) -> None:

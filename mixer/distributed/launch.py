@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from mixer.distributed.consistency import difference, refusal, shared_options, written
+from mixer.utils.errors import wrong_value
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _LEAST_SECONDS, _SECONDS_TO_BE_READ = 1.0, 10.0
@@ -148,23 +149,24 @@ def meet_ranks(timeout_seconds: float) -> Rendezvous:
 def _check_environment(world_size: int) -> None:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if world_size > 1 and missing:
-        raise ValueError(
-            f"WORLD_SIZE={world_size}, but {', '.join(missing)} missing from the environment: export RANK, WORLD_SIZE, "
-            "LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch with torchrun."
-        )
+        text = f"={world_size}, but {', '.join(missing)} missing from the environment: export RANK, WORLD_SIZE, "
+        text += "LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or launch with torchrun."
+        raise wrong_value("WORLD_SIZE", text)
     restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     if world_size > 1 and restarts > 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        raise ValueError(
-            f"torchrun may restart ranks (--max_restarts {restarts}) with the store of the previous ones: new ranks "
-            "could try to connect to old addresses. Export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun, on "
-            "every node, and pass --rdzv_backend c10d or --standalone; or pass --max_restarts 0."
+        raise wrong_value(
+            "max_restarts",
+            f"={restarts}: new ranks could try to connect to addresses of the previous ones. Export "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun, on every node, and pass --rdzv_backend c10d or "
+            "--standalone; or pass --max_restarts 0.",
         )
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if tasks > 1 and "WORLD_SIZE" not in os.environ:
-        raise ValueError(
-            f"srun started {tasks} tasks, and each would train separately. In each task export RANK=$SLURM_PROCID "
+        raise wrong_value(
+            "SLURM_STEP_NUM_TASKS",
+            f"={tasks}: each task of srun would train separately. In each task export RANK=$SLURM_PROCID "
             "WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, and MASTER_ADDR and MASTER_PORT of the first node; or "
-            "let srun start one torchrun per node (--ntasks-per-node=1)."
+            "let srun start one torchrun per node (--ntasks-per-node=1).",
         )
 
 

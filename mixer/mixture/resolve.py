@@ -55,11 +55,11 @@ def resolve_epoch_size(budget: Budget, streams: Sequence[Stream], epoch_size: in
     if budget.epochs is None:
         return None
     if unknown := [stream.name for stream in iterable if stream.max_samples is None]:
-        raise ValueError(
-            f"The length of an epoch is unknown, because the streams {unknown} are iterable, and so is that of "
-            f"{budget.epochs:g} epochs (num_train_epochs or budget): set max_steps in the training arguments, a budget "
-            "in samples, tokens or steps, epoch_size, or max_samples of these streams."
+        text = f"The length of an epoch, and so of {budget.epochs:g} epochs (num_train_epochs or budget), is unknown: "
+        text += (
+            f"the streams {unknown} are iterable. Set max_steps in the training arguments, a budget in samples, tokens "
         )
+        raise InvalidValueError(f"{text}or steps, epoch_size, or max_samples of these streams.", option="epoch_size")
     return known + sum(stream.max_samples or 0 for stream in iterable)
 
 

@@ -88,7 +88,7 @@ def check_same_classes(found: Iterable[NamedClasses]) -> dict[str, NamedClasses]
             raise InvalidValueError(
                 f"{own.called}: its labels are {_in_words(own)}, and those of {first.name}, which shares {whose}, "
                 f"{_in_words(first)}: the same number {'would' if is_known else 'may'} mean two things. {hint}",
-                stream=own.name.strip("'"),
+                stream=own.name.removeprefix("stream ").strip("'"),
                 expected=_in_words(first),
                 found=list(own.names),
                 hint=hint,

@@ -15,7 +15,7 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.stream import Stream
 from mixer.run.argument_support import REFUSED
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import InvalidValueError, require, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 from mixer.utils.nested import flat
 from mixer.utils.user_code import library_of
 
@@ -49,9 +49,10 @@ def check_budget(args: TrainingArguments, budget: Budget) -> None:
     """
     name = optimizer_name(args)
     if "layerwise" in name and not budget.is_in_steps:
-        raise ValueError(
-            f"optim={name!r} has a learning rate per layer that can only count steps, but with a budget in samples or "
-            f"tokens the learning rate follows the data. Set the budget in steps or epochs, or use another optimizer."
+        raise wrong_value(
+            "optim",
+            f"={name!r} has a learning rate per layer that can only count steps, which budgets in samples or tokens "
+            "do not. Set the budget in steps or epochs, or use another optimizer.",
         )
 
 
@@ -64,7 +65,7 @@ def check_finite(args: TrainingArguments) -> None:
     values = flat({option.name: getattr(args, option.name) for option in fields(args)})
     for name, value in values.items():
         if isinstance(value, float) and not (math.isfinite(value) or (name, value) == (("max_grad_norm",), math.inf)):
-            raise ValueError(f"{'.'.join(name)} of the training arguments must be a finite number, got {value}.")
+            raise wrong_value(".".join(name), f"of the training arguments must be a finite number, got {value}.")
 
 
 def check_one_pass(
@@ -85,15 +86,16 @@ def check_one_pass(
     if num_micro_batches < 2:
         return
     if steps_in_backward(args):
-        raise ValueError(
-            f"Step {step} has {num_micro_batches} micro-batches, and optim={optimizer_name(args)!r} would update the "
-            f"weights once for each. {_WHY} Use an optimizer that updates once per step, such as adafactor."
+        text = (
+            f"={optimizer_name(args)!r} would update the weights for each of the {num_micro_batches} micro-batches of "
         )
+        raise wrong_value("optim", f"{text}step {step}. {_WHY} Use one that updates once per step, as adafactor.")
     always = accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
     if is_first and args.world_size > 1 and args.ddp_static_graph and not always:
-        raise ValueError(
-            f"Step {step}, the first of this run, has {num_micro_batches} micro-batches, but ddp_static_graph=True "
-            f"needs one: torch fails if gradients are synchronised after several. {_WHY} Leave ddp_static_graph out."
+        raise wrong_value(
+            "ddp_static_graph",
+            f"=True needs a first step of one micro-batch, but step {step}, the first of this run, has "
+            f"{num_micro_batches}: torch fails if gradients are synchronised after several. {_WHY} Leave it out.",
         )
 
 
@@ -177,7 +179,7 @@ def check_output_folder(args: TrainingArguments | None) -> None:
     folder = Path(output or ".").absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
-        raise ValueError(f"output_dir={str(output)!r}: {existing} is a file. Name a folder, which the run creates.")
+        raise wrong_value("output_dir", f"={str(output)!r}: {existing} is a file. Name a folder; the run creates it.")
 
 
 def check_prepared_elsewhere(trainer_class: type) -> None:
@@ -191,9 +193,10 @@ def check_prepared_elsewhere(trainer_class: type) -> None:
     """
     owner = next((owner for owner in trainer_class.__mro__ if library_of(owner) == "trl"), None)
     if owner is not None:
-        raise TypeError(
-            f"{trainer_class.__name__}: TRL's {owner.__name__} has no _prepare_dataset for each stream. Mix the data "
-            "sets first (datasets.interleave_datasets), or use SFTTrainer, DPOTrainer or RewardTrainer."
+        raise wrong_type(
+            "_prepare_dataset",
+            f"for each stream is missing in TRL's {owner.__name__} ({trainer_class.__name__}). Mix the data sets first "
+            "(datasets.interleave_datasets), or use SFTTrainer, DPOTrainer or RewardTrainer.",
         )
 
 
@@ -209,7 +212,8 @@ def check_loss(trainer: Trainer) -> None:
     name = type(trainer).__name__
     for loss in getattr(trainer, "loss_types", ()):
         if loss in _NOT_BY_SAMPLE:
-            raise ValueError(
-                f"{name}: loss_type {loss!r} {_NOT_BY_SAMPLE[loss]}, so its gradient depends on how a step is split "
-                f"and no stream has a loss of its own. Use a loss of single pairs, such as 'sigmoid' or 'ipo'."
+            raise wrong_value(
+                "loss_type",
+                f"={loss!r} of {name} {_NOT_BY_SAMPLE[loss]}, so its gradient depends on how a step is split and no "
+                "stream has a loss of its own. Use a loss of single pairs, such as 'sigmoid' or 'ipo'.",
             )

@@ -16,6 +16,7 @@ from mixer.mixture.streams import read_from
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK
 from mixer.run import hf_compat
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
 from mixer.utils.user_code import module_of
 
@@ -116,14 +117,14 @@ class StreamSamples:
         columns, taken = stream.dataset.column_names, self.taken_columns
         missing = [name for name in stream.label_names or () if name not in columns]
         if missing and stream.data_collator is None:
-            raise ValueError(f"Stream {stream.name!r}: label_names contains {missing}, but the columns are {columns}.")
+            text = f"Stream {stream.name!r}: label_names contains {missing}, but the columns are {columns}."
+            raise InvalidValueError(text, option="label_names", stream=stream.name)
         if taken is None:
             return stream.dataset
         if not set(taken) & set(columns):
-            raise ValueError(
-                f"Stream {stream.name!r}: the model takes none of the columns {columns}; it takes {taken}. Rename them,"
-                " set the stream's preprocess, or remove_unused_columns=False for a collator that creates inputs."
-            )
+            text = f"Stream {stream.name!r}: the model takes {taken}, none of its columns {columns}. Rename them, set "
+            text += "preprocess, or remove_unused_columns=False for a collator that creates inputs."
+            raise InvalidValueError(text, option="columns", stream=stream.name)
         return hf_compat.without_unused_columns(self.trainer, stream.dataset, f"training stream {stream.name!r}")
 
     def model_columns(self, columns: Columns) -> dict[str, Any]:

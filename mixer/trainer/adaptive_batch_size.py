@@ -12,6 +12,7 @@ from mixer.run.samples import LoadingRules, goes_by_first
 from mixer.schedules.base import BatchDecision, Schedule
 from mixer.schedules.function import Function
 from mixer.trainer.trainer import MixingTrainer
+from mixer.utils.errors import InvalidTypeError, wrong_type
 
 # More rows at once gain little on a device that is busy already.
 _MOST_AT_ONCE = 64
@@ -146,11 +147,10 @@ class AdaptiveBatchSizeTrainer(MixingTrainer):
         **kwargs: Any,
     ):
         if "batch_size" in kwargs:
-            raise TypeError("batch_size_scheduler sets the batch size; to pass batch_size, use a MixingTrainer.")
+            raise wrong_type("batch_size", "is set by batch_size_scheduler; to pass batch_size, use a MixingTrainer.")
         if callbacks is not None and not isinstance(callbacks, list | tuple):
-            raise TypeError(
-                f"callbacks, the second argument, must be a list, got {type(callbacks).__name__}. Pass model=... by "
-                "name."
+            raise InvalidTypeError(
+                option="callbacks", expected="a list", found=type(callbacks).__name__, hint="Pass model=... by name."
             )
         options: dict[str, Any] = dict(**dict(zip(("model", "args"), positional, strict=False)), **kwargs)
         args = options.pop("args", None)

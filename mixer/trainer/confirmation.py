@@ -13,6 +13,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.models.row_losses import has_labels, num_rows, tokens_per_row
 from mixer.run.state import Run
 from mixer.utils.arrays import Int64Array
+from mixer.utils.errors import wrong_value
 from mixer.utils.text import shortened
 
 _HALF = 2**24  # fingerprints are sent in halves of 24 bits, whose squares sum up in 64 bits over 2^15 ranks
@@ -71,10 +72,8 @@ def _labels_of(micro: MicroBatch, items: Tensor, losses: StreamLosses, run: Run)
         counts_rows = losses.normalization_of(micro.first_stream).counts_rows
         return losses.labels_per_row(inputs) if counts_rows else items
     if (user := option_counting(run.mixing, "labels")) is not None and not micro.is_padding:
-        raise ValueError(
-            f"{user} counts the labels that the loss learns, but a micro-batch has no 'labels', only "
-            f"{sorted(map(str, inputs))}. Give amounts in tokens or samples, or have the collator make labels."
-        )
+        text = f"counts labels, but a micro-batch has no 'labels', only {sorted(map(str, inputs))}. Give amounts in "
+        raise wrong_value(user, f"{text}tokens or samples, or have the collator make labels.")
     return torch.zeros(num_rows(inputs), dtype=torch.int64)
 
 

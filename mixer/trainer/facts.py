@@ -21,6 +21,7 @@ from mixer.run import hf_compat
 from mixer.run.plan import Facts, differ_by_options
 from mixer.run.samples import StreamSamples, goes_by_first, try_user_code
 from mixer.trainer.checks.labels import called_head
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.random_state import seeded
 
 logger = logging.get_logger(__name__)
@@ -75,10 +76,8 @@ def _check_unused_heads(trainer: Trainer, tasks: tuple[str | None, ...]) -> None
     is_checkpointed = args.gradient_checkpointing or getattr(model, "is_gradient_checkpointing", False)
     if finds is False or (finds is None and is_checkpointed and isinstance(model, PreTrainedModel)):
         why = "" if finds is False else ", which gradient checkpointing makes False"
-        raise ValueError(
-            f"ddp_find_unused_parameters={finds}{why}: the heads of streams that a step does not draw have no "
-            f"gradients, and the ranks would wait for them. It has to be True."
-        )
+        text = f"={finds}{why}: the heads of streams that a step does not draw have no gradients, and ranks would wait "
+        raise wrong_value("ddp_find_unused_parameters", f"{text}for them. It has to be True.")
 
 
 def _check_smoothing(trainer: Trainer, samples: StreamSamples) -> None:
@@ -88,10 +87,9 @@ def _check_smoothing(trainer: Trainer, samples: StreamSamples) -> None:
         problem = getattr(heads.get(task or ""), "problem_type", "")
         is_smoothed = factor and not computes_loss(trainer, stream)
         if is_smoothed and problem in ("regression", "multi_label_classification"):
-            raise ValueError(
-                f"label_smoothing_factor={factor} needs classes, but stream {stream.name!r} trains {called_head(task)} "
-                f"on other labels ({problem}). Set it to 0, or set the stream's compute_loss_func."
-            )
+            text = f"={factor} needs classes, but stream {stream.name!r} trains {called_head(task)} on other labels "
+            text += f"({problem}). Set it to 0, or set the stream's compute_loss_func."
+            raise wrong_value("label_smoothing_factor", text, stream=stream.name)
 
 
 def _check_data(samples: StreamSamples, num_classes: Sequence[int | None], num_tokens: int | None) -> None:
@@ -128,7 +126,7 @@ def _check_columns(samples: StreamSamples, first_samples: Mapping[int, Any], num
 def _check_lack_of_labels(model: nn.Module, stream: Stream, sample: Any, inputs: Mapping[str, Any]) -> None:
     lack = label_checks.find_lack_of_labels(model, inputs, stream.dataset, sample)
     if lack is not None and label_checks.needs_labels(model):
-        raise ValueError(f"Stream {stream.name!r}: {lack}")
+        raise InvalidValueError(f"Stream {stream.name!r}: {lack}", option="labels", stream=stream.name)
     if lack is not None:
         logger.warning("Stream %r: %s", stream.name, lack)
 
@@ -149,11 +147,9 @@ def _first_samples(samples: StreamSamples) -> dict[int, Any]:
     for number, names in missing.items() if samples.rules.removes_columns else ():
         stream = samples.streams[number]
         if removed := [name for name in names if name in (getattr(stream.dataset, "column_names", None) or ())]:
-            raise ValueError(
-                f"Stream {stream.name!r}: its transform reads the column {removed[0]!r}, which "
-                "remove_unused_columns=True removes (not in the model's forward). Set it to False, or pass it as "
-                "preprocess."
-            )
+            text = f"Stream {stream.name!r}: its transform reads {removed[0]!r}, which the model does not take; "
+            text += "remove_unused_columns=True removes it. Set it to False, or pass the transform as preprocess."
+            raise InvalidValueError(text, option="remove_unused_columns", stream=stream.name)
     return first
 
 

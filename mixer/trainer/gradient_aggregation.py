@@ -19,6 +19,7 @@ from mixer.run.hooks import ForwardResult
 from mixer.run.plan import RunPlan
 from mixer.trainer.method import Method, RunContext, as_methods
 from mixer.utils.arrays import FloatArray
+from mixer.utils.errors import wrong_value
 
 _KEY = 0x636F6E66  # separates its random numbers from others with the same seed and step
 
@@ -80,9 +81,10 @@ class GradientAggregation(Method):
         self._is_active = len(run.streams) > 1
         self.needs = type(self).needs | {"whole gradients"} if self._is_active else type(self).needs
         if run.world_size > 1 and self._is_active and run.passes.is_cut_by_tokens:
-            raise ValueError(
-                f"conflict={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end a step with "
-                f"different streams, whose gradients would be averaged. Use per_device_train_batch_size instead."
+            raise wrong_value(
+                "conflict",
+                f"={self._aggregator.name}: with max_tokens_per_micro_batch ranks may end a step with different "
+                "streams, whose gradients would be averaged. Use per_device_train_batch_size instead.",
             )
 
     def prepare(self, model: nn.Module) -> None:
@@ -91,14 +93,16 @@ class GradientAggregation(Method):
             return
         reason = obstacle(model, self._run.world_size) or _own_obstacle(model, self._run.world_size)
         if reason is not None:
-            raise ValueError(
-                f"conflict={self._aggregator.name} needs a separate gradient per stream, which is not possible here: "
-                f"{reason}. Use plain DDP, and dense gradients."
+            raise wrong_value(
+                "conflict",
+                f"={self._aggregator.name} needs a separate gradient per stream, which is not possible here: {reason}. "
+                "Use plain DDP, and dense gradients.",
             )
         if self._run.world_size > 1 and GradientState().plugin_kwargs.get("sync_each_batch", False):
-            raise ValueError(
-                f"conflict={self._aggregator.name} averages the gradient of each stream once, but sync_each_batch=True "
-                f"does so after each micro-batch. Remove it from accelerator_config's gradient_accumulation_kwargs."
+            raise wrong_value(
+                "conflict",
+                f"={self._aggregator.name} averages the gradient of each stream once, but sync_each_batch=True does so "
+                "after each micro-batch. Remove it from accelerator_config's gradient_accumulation_kwargs.",
             )
 
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
@@ -175,7 +179,7 @@ def with_conflict(methods: object, conflict: Any) -> tuple[Method, ...]:
     if conflict is None:
         return checked
     if any(isinstance(method, GradientAggregation) for method in checked):
-        raise ValueError("conflict and methods both combine the streams' gradients: use only one of the two.")
+        raise wrong_value("conflict", "and methods both combine the streams' gradients: use only one of the two.")
     return (conflict if isinstance(conflict, GradientAggregation) else GradientAggregation(conflict), *checked)
 
 
@@ -193,16 +197,12 @@ def check_conflict(trainer: Trainer, plan: RunPlan) -> None:
     if len(plan.streams) == 1 or not any(isinstance(method, GradientAggregation) for method in methods):
         return
     if steps_in_backward(trainer.args):
-        raise ValueError(
-            f"optim={optimizer_name(trainer.args)!r} updates weights during the backward pass, before the streams' "
-            f"gradients are complete. Use another optimizer, or leave conflict out."
-        )
+        text = f"={optimizer_name(trainer.args)!r} updates weights during the backward pass, before all gradients are "
+        raise wrong_value("optim", f"{text}complete. Use another optimizer, or leave conflict out.")
     if trainer.args.world_size > 1 and "whole gradients" in required(schedule.needs):
-        raise ValueError(
-            f"batch_size={schedule.name} compares the gradients of the ranks, and with conflict these are gradients of "
-            f"one stream. Use a schedule that measures no noise, or leave conflict out."
-        )
+        text = f"={schedule.name} compares the gradients of the ranks, which with conflict are gradients of one "
+        raise wrong_value("batch_size", f"{text}stream. Use a schedule that measures no noise, or leave conflict out.")
     if splitting := [method.name for method in methods if type(method).has_priority is not Method.has_priority]:
-        raise ValueError(
-            f"conflict and the methods {splitting} both combine separate gradients: use only one of the two."
+        raise wrong_value(
+            "conflict", f"and the methods {splitting} both combine separate gradients: use one of the two."
         )

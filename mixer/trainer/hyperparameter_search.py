@@ -13,6 +13,7 @@ from mixer.ledger.ledger import Ledger
 from mixer.run.hf_compat import output_folder, present_trial
 from mixer.run.state import Basis
 from mixer.trainer.methods import MethodList
+from mixer.utils.errors import wrong_value
 
 _FOLDER = "search-start"
 
@@ -58,17 +59,15 @@ class Search:
             ValueError: If `n_jobs` is not 1, or `compute_objective` is missing.
         """
         if (num_jobs := kwargs.get("n_jobs", 1)) != 1:
-            raise ValueError(
-                f"n_jobs={num_jobs} would run trials at once in threads of this one trainer. Leave it out; to search "
-                f"in parallel, start several processes with the same storage and study_name."
+            text = f"={num_jobs} would run trials at once in threads of this one trainer. Leave it out; to search in "
+            raise wrong_value(
+                "n_jobs", f"{text}parallel, start several processes with the same storage and study_name."
             )
         sets = self._trainer.eval_dataset
         if compute_objective is None and isinstance(sets, dict):
             if self._trainer.compute_metrics is not None:
-                raise ValueError(
-                    f"compute_objective is missing: the Trainer's adds up all metrics of the sets {list(sets)}. Choose "
-                    "one, such as compute_objective=lambda metrics: metrics['eval_loss'], their mean."
-                )
+                text = f"is missing: the Trainer's adds up all metrics of the sets {list(sets)}. Choose one, such as "
+                raise wrong_value("compute_objective", f"{text}lambda metrics: metrics['eval_loss'], their mean.")
             compute_objective = itemgetter("eval_loss")
         with self._searching():
             return search(hp_space, compute_objective, *args, **kwargs)

@@ -18,6 +18,7 @@ from mixer.loading.learning_rate import ScheduledRate, check_scheduler
 from mixer.run.hf_compat import load_random_state, log_save_evaluate, restore_loop, save_checkpoint
 from mixer.run.state import Basis, Run
 from mixer.trainer.save import Checkpointing, HeldArguments, Progress
+from mixer.utils.errors import wrong_type
 from mixer.utils.resume_hint import resume_hint
 from mixer.utils.user_code import is_user_code
 
@@ -62,9 +63,9 @@ class LoopControl:
     def initial_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
         """Returns the length of the run by the mixture's clock; see `Trainer.set_initial_training_values`."""
         if self._trainer.is_in_train and dataloader is not self._run.loader:
-            raise TypeError(
-                f"get_train_dataloader of {type(self._trainer).__name__} returns a {type(dataloader).__name__}, not "
-                "that of super().get_train_dataloader(): return that, and change the streams (preprocess, weights)."
+            text = f"of {type(self._trainer).__name__} returns a {type(dataloader).__name__}, not that of "
+            raise wrong_type(
+                "get_train_dataloader", f"{text}super(): return that, and change the streams (preprocess, weights)."
             )
         clock = self._run.mixing.clock
         max_steps, steps = clock.planned_steps, clock.steps_per_epoch

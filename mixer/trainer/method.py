@@ -19,7 +19,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import GrowingDataset, Stream
 from mixer.run.hooks import ForwardResult, Observer, StepHook
 from mixer.utils.arrays import FloatArray, Int64Array
-from mixer.utils.errors import wrong_type
+from mixer.utils.errors import wrong_type, wrong_value
 from mixer.utils.recorded_arguments import KeepsArguments
 from mixer.utils.text import did_you_mean
 
@@ -68,7 +68,7 @@ class RunContext:
         names = [stream.name for stream in self.streams]
         if name not in names:
             hint = did_you_mean(name, names)
-            raise ValueError(f"{asked_by}: there is no stream {name!r}; the streams are {names}.{hint}")
+            raise wrong_value(asked_by, f": there is no stream {name!r}; the streams are {names}.{hint}", found=name)
         return names.index(name)
 
     @property
@@ -107,9 +107,9 @@ class RunContext:
             return values * self.passes.loss_scale()
         num_rows = len(trained.micro.stream_ids)
         if num_values is None and values.dim() and len(values) != num_rows:
-            raise ValueError(
-                f"mean_over_step: values must be a scalar or have one entry for each of the micro-batch's {num_rows} "
-                f"samples, got shape {list(values.shape)}. Say num_values=, the number in the step over all ranks."
+            text = f"of mean_over_step must be a scalar or one per sample of the micro-batch, {num_rows}, got shape "
+            raise wrong_value(
+                "values", f"{text}{list(values.shape)}. Say num_values=, the number in the step over all ranks."
             )
         total = values.sum() if values.dim() else values * num_rows
         count = trained.plan.total - self.passes.num_skipped if num_values is None else num_values
@@ -281,10 +281,8 @@ def _check_hook(kind: type, name: str, value: object) -> None:
     if name in _FORMER_FLAGS and isinstance(value, bool):
         raise wrong_type(name, f"of {kind.__name__} is not read: write needs = {{{_FORMER_FLAGS[name]!r}}}.")
     if name in _HOOKS and not (callable(value) or isinstance(value, (staticmethod, classmethod))):
-        raise TypeError(
-            f"{kind.__name__}.{name} is a hook, which the trainer calls, but is set to a {type(value).__name__}. Give "
-            f"that attribute another name, such as _{name}."
-        )
+        text = f"of {kind.__name__} is a hook, which the trainer calls, but is set to a {type(value).__name__}. Give "
+        raise wrong_type(name, f"{text}that attribute another name, such as _{name}.")
 
 
 def as_methods(methods: object) -> tuple[Method, ...]:
@@ -294,10 +292,10 @@ def as_methods(methods: object) -> tuple[Method, ...]:
         TypeError: If it is no list or tuple of methods.
     """
     if not isinstance(methods, (list, tuple)):
-        raise TypeError(f"methods must be a list of methods, got {_described(methods)}")
+        raise wrong_type("methods", f"must be a list of methods, got {_described(methods)}")
     for place, method in enumerate(methods):
         if not isinstance(method, Method):
-            raise TypeError(f"methods[{place}] must be a method, got {_described(method)}")
+            raise wrong_type("methods", f"[{place}] must be a method, got {_described(method)}")
     return tuple(methods)
 
 

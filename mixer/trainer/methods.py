@@ -19,7 +19,7 @@ from mixer.run.hooks import ForwardResult
 from mixer.run.plan import RunPlan
 from mixer.run.state import Basis
 from mixer.trainer.method import NEEDS, Method, RunContext
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import WriteError, folder_name
 from mixer.utils.validation import whole_number
 
@@ -89,10 +89,8 @@ class MethodList:
         """Refuses a method that another trainer has since been given."""
         for method in self.all:
             if vars(method)[_ATTACHED_TO] is not self._context:
-                raise ValueError(
-                    f"methods: {method.name} has since been passed to another trainer and takes part in the steps of "
-                    "that one. Create a method per trainer, or finish training before you create the next trainer."
-                )
+                text = f": {method.name} has since been passed to another trainer and takes part in the steps of that "
+                raise wrong_value("methods", f"{text}one. Create a method per trainer, or finish training before.")
 
     # ---- A step ----
 
@@ -170,7 +168,7 @@ class MethodList:
         saved = state.get(METHODS_ENTRY, now)
         if saved != now:
             was, is_now = (", ".join(settings) or "nothing" for settings in (saved, now))
-            raise ValueError(f"the methods that form the gradient were {was} and are {is_now} now")
+            raise wrong_value("methods", f"that form the gradient were {was} and are {is_now} now")
 
     def load(self, folder: Path) -> None:
         """Restores the methods' states from a checkpoint, or from another folder of `folder_of`."""
@@ -245,9 +243,9 @@ def _check_needs(method: Method, plan: RunPlan) -> None:
 def _check_names(methods: Sequence[Method]) -> None:
     counts = Counter(method.name for method in methods)
     if twice := sorted(name for name, count in counts.items() if count > 1):
-        raise ValueError(f"methods: names must differ, but {twice} occur more than once.")
+        raise wrong_value("methods", f": names must differ, but {twice} occur more than once.", found=twice)
     weighing = [method.name for method in methods if type(method).factors is not Method.factors]
     if len(weighing) > 1:
-        raise ValueError(
-            f"methods: {weighing} each set factors on the losses, which would conflict: use only one of them."
+        raise wrong_value(
+            "methods", f": {weighing} each set factors on the losses, which would conflict: use only one."
         )

@@ -13,6 +13,7 @@ from mixer.loading.loaded_step import StepBatch
 from mixer.run.class_checks import steps_in_backward
 from mixer.run.hf_compat import is_newer
 from mixer.run.replaced_methods import replaced
+from mixer.utils.errors import wrong_type
 from mixer.utils.user_code import definitions, module_of
 
 # The modules of the training steps that were read: TRL's only offload activations around the Trainer's.
@@ -94,10 +95,9 @@ class OwnStep:
             loss = self._step(model, inputs, num_items).detach()
         is_hidden = getattr(self._trainer, "is_deepspeed_enabled", False)  # it keeps gradients elsewhere
         if has_none and not num_backwards and not is_hidden and _has_gradient(model):
-            raise TypeError(
-                f"{type(self._trainer).__name__}.training_step has computed a gradient without "
-                "self.accelerator.backward(loss), which weights the loss by the micro-batch's share of the step: call "
-                "that."
+            text = f"of {type(self._trainer).__name__} computes a gradient without self.accelerator.backward(loss), "
+            raise wrong_type(
+                "training_step", f"{text}which weights the loss by the micro-batch's share of the step: call that."
             )
         return loss, is_given
 

@@ -14,6 +14,7 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import combine
 from mixer.run.class_checks import check_loss, check_prepared_elsewhere
 from mixer.trainer.checks.trl_streams import check_kinds, check_sft, check_template, first_sample
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 
 class StreamPreparation:
@@ -73,7 +74,7 @@ class StreamPreparation:
         if self._stand_in is None or dataset is not self._stand_in:
             name = call.arguments.get("dataset_name")
             if isinstance(dataset, datasets.Dataset) and not len(dataset):
-                raise ValueError(f"eval_dataset: the data set {name!r} is empty. Leave it out, or add samples.")
+                raise wrong_value("eval_dataset", f": the data set {name!r} is empty. Leave it out, or add samples.")
             try:
                 return prepare(preprocessed_now(dataset, self._preprocess_of.get(str(name))), *args, **kwargs)
             except Exception as error:
@@ -100,15 +101,13 @@ class StreamPreparation:
                 if isinstance(error, RuntimeError) and arguments["args"].world_size > 1:
                     error.add_note(f"While preparing the stream {stream.name!r}.")
                     raise  # it may come from another rank, without a word about this stream
-                raise ValueError(
-                    f"Stream {stream.name!r}: {name} cannot prepare the columns {sorted(first_sample(stream))}: "
-                    f"{type(error).__name__}: {str(error).rstrip('.')}. Convert it to a format that {name} takes?"
-                ) from error
+                text = f"Stream {stream.name!r}: {name} cannot prepare the columns {sorted(first_sample(stream))}: "
+                text += f"{type(error).__name__}: {str(error).rstrip('.')}. Convert it to a format that {name} takes?"
+                raise InvalidValueError(text, option="columns", stream=stream.name) from error
         if isinstance(prepared, datasets.Dataset) and not len(prepared):
-            raise ValueError(
-                f"Stream {stream.name!r}: {name} has filtered out all of its {len(stream.dataset)} samples, as too "
-                f"long or without a label. Raise max_length, or leave the stream out."
-            )
+            text = f"Stream {stream.name!r}: {name} has filtered out all of its {len(stream.dataset)} samples, as too "
+            text += "long or without a label. Raise max_length, or leave the stream out."
+            raise InvalidValueError(text, option="max_length", stream=stream.name)
         return prepared
 
     @contextlib.contextmanager

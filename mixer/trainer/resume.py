@@ -53,6 +53,7 @@ from mixer.trainer.loop import LoopControl
 from mixer.trainer.methods import MethodList
 from mixer.trainer.save import Checkpointing, Progress
 from mixer.trainer.take_over import take_over
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.validation import refusing_damage
 
 logger = logging.get_logger(__name__)
@@ -169,7 +170,8 @@ class Resuming:
             mixing.load_state_dict(state, new_policy=self._begins_policy)
         except ValueError as error:
             if not self._plan.config.allow_inexact:
-                raise ValueError(f"{_sentence(error)} To resume anyway, set allow_inexact=True") from None
+                text = f"{_sentence(error)} To resume anyway, set allow_inexact=True"
+                raise InvalidValueError(text, option="allow_inexact") from None
             logger.warning("Resumed inexactly: %s", _sentence(error))
             mixing.restart(*new_parts(batch_size))
             mixing.load_state_dict(state, allow_inexact=True)
@@ -192,10 +194,9 @@ class Resuming:
         if not is_of_ranks and self._plan.config.allow_inexact:
             return None
         if not is_of_ranks:
-            raise ValueError(
-                f"{difference}. To keep {saved}, set batch_size={saved} (gradient_accumulation_steps=1; "
-                "per_device_train_batch_size caps micro-batches); to change it, allow_inexact=True."
-            )
+            text = f"{difference}. To keep {saved}, set batch_size={saved} (gradient_accumulation_steps=1; "
+            text += "per_device_train_batch_size caps micro-batches); to change it, allow_inexact=True."
+            raise InvalidValueError(text, option="batch_size")
         if self._trainer.is_world_process_zero():
             logger.warning("Resumed on another number of ranks: %s. %d goes on.", difference, saved)
         return saved
@@ -252,10 +253,8 @@ class Resuming:
             f"removed, or the end of one was damaged."
         )
         if not self._plan.config.allow_inexact:
-            raise ValueError(
-                f"{message} Resume from an earlier checkpoint, which records these rows again, or continue without "
-                f"them with allow_inexact=True."
-            )
+            text = f"{message} Resume from an earlier checkpoint, which records these rows again, or continue without "
+            raise InvalidValueError(f"{text}them with allow_inexact=True.", option="allow_inexact")
         logger.warning("%s The run continues without them.", message)
 
     @contextlib.contextmanager
@@ -265,7 +264,9 @@ class Resuming:
             with refusing_damage(f"its {STATE_FILE}"):
                 yield
         except ValueError as error:
-            raise ValueError(f"Cannot resume the mixture from {self._start.checkpoint}: {_sentence(error)}") from error
+            text = f"Cannot resume the mixture from {self._start.checkpoint}: {_sentence(error)}"
+            option = getattr(error, "option", None) or "resume_from_checkpoint"
+            raise InvalidValueError(text, option=option, stream=getattr(error, "stream", None)) from error
 
 
 def _sentence(error: Exception) -> str:

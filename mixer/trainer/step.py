@@ -40,6 +40,7 @@ from mixer.trainer.micro_batch import MicroBatchResult, MicroBatchTraining
 from mixer.trainer.own_step import OwnStep, has_own_step
 from mixer.trainer.stream_separation import StreamSeparation
 from mixer.utils.arrays import BoolArray
+from mixer.utils.errors import wrong_type
 
 logger = logging.get_logger(__name__)
 _NO_CONTEXT = contextlib.nullcontext()
@@ -134,8 +135,8 @@ class StepRunner:
     def train(self, model: nn.Module, batch: StepBatch, num_items_in_batch: Tensor | int | None) -> Tensor:
         """Trains a whole step, up to its complete gradient; see `Trainer.training_step`."""
         if not self._run.step.micro_items:
-            raise TypeError(
-                f"get_batch_samples of this {type(self._trainer).__name__} bypasses the mixin's: call super()."
+            raise wrong_type(
+                "get_batch_samples", f"of {type(self._trainer).__name__} bypasses the mixin's: call super()."
             )
         try:
             if self._agreement.is_repeatable:
@@ -310,9 +311,9 @@ class StepRunner:
         """Closes a step after its optimizer step: policy and schedule decide, and the ledger records it."""
         run, result = self._run, self._finished
         if result is None:
-            raise TypeError(
-                f"training_step of this {type(self._trainer).__name__} was replaced during the run: do so before "
-                "train(), or override it. Or get_batch_samples returned another batch than super().get_batch_samples."
+            text = f"of this {type(self._trainer).__name__} was replaced during the run: do so before train(), or "
+            raise wrong_type(
+                "training_step", f"{text}override it. Or get_batch_samples returned another batch than super()'s."
             )
         self._finished = None
         self._methods.close_step()

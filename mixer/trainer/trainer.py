@@ -48,6 +48,7 @@ from mixer.trainer.method import Method
 from mixer.trainer.parts import Parts, parts_of
 from mixer.trainer.preparation import StreamPreparation
 from mixer.trainer.training import Training
+from mixer.utils.errors import wrong_value
 from mixer.utils.text import safe_names
 
 
@@ -207,7 +208,7 @@ class MixingMixin(Trainer):
     @property
     def _parts(self) -> Parts:
         if self._built is None:
-            raise ValueError("This trainer has no train_dataset and therefore no mixture.")
+            raise wrong_value("train_dataset", "is missing: this trainer has no mixture.")
         return self._built
 
     def describe_run(self) -> dict[str, Any]:
@@ -263,11 +264,11 @@ class MixingMixin(Trainer):
 
     def _check_train_dataset(self) -> None:
         if self.train_dataset is not self._preparation.combined:
-            raise ValueError(
-                "train_dataset was replaced after construction, but the streams are fixed then. Build a new trainer."
+            raise wrong_value(
+                "train_dataset", "was replaced after construction, but the streams are fixed then. Build a new one."
             )
         if self.train_dataset is None:
-            raise ValueError("Trainer: training requires a train_dataset.")
+            raise wrong_value("train_dataset", "is missing, which training requires.")
 
     def get_train_dataloader(self) -> MixingLoader:  # type: ignore[override]  # the loop only iterates it and takes its length
         """Creates the loader of the streams; see `Trainer.get_train_dataloader`.

@@ -119,8 +119,8 @@ WAITED = r"mixer train: rank 0 waited 1 seconds for 3 ranks at 127.0.0.1:.* but 
 CANNOT_MEET = {
     "no port": (RANK, "WORLD_SIZE=3, but MASTER_PORT missing"),
     "nobody comes": ({**RANK, "MASTER_PORT": str(free_port())}, f"{WAITED}.*training.ddp_timeout"),
-    "srun": ({"SLURM_STEP_NUM_TASKS": "2"}, "srun started 2 tasks, and each would train separately"),
-    "restarts": ({**RANK, **RESTARTS}, r"\(--max_restarts 3\).*TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
+    "srun": ({"SLURM_STEP_NUM_TASKS": "2"}, "SLURM_STEP_NUM_TASKS=2: each task of srun would train separately"),
+    "restarts": ({**RANK, **RESTARTS}, r"max_restarts=3: .*TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
 }
 
 

@@ -156,7 +156,7 @@ def test_a_full_disk_ends_both_ranks_with_what_is_safe_and_both_go_on(results: R
 @pytest.mark.full
 def test_evaluation_sets_of_different_length_are_refused_on_both_ranks(results: Results) -> None:
     for refused, even in (result["uneven"] for result in results):
-        assert refused.startswith("ValueError: The evaluation set has different lengths on the ranks, which would wait")
+        assert refused.startswith("InvalidValueError: eval_dataset has different lengths on the ranks, which would")
         assert "4 on rank 0, 5 on rank 1." in refused
         assert even == "no error"
 

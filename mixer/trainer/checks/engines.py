@@ -13,6 +13,7 @@ from mixer.measurements.measurement import Requirement
 from mixer.run.argument_support import REFUSED
 from mixer.run.hooks import StepHook
 from mixer.run.plan import RunPlan
+from mixer.utils.errors import InvalidValueError, wrong_value
 
 _PLAIN = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 _NO_GRADIENTS = "no rank has a whole gradient of its own"
@@ -65,11 +66,11 @@ def engine_of(trainer: Trainer) -> Engine:
         return Engine(f"DeepSpeed ZeRO-{stage}", False, stage < 3, has_step=False)
     if state.distributed_type == DistributedType.FSDP:
         if state.fsdp_plugin.fsdp_version != 2:
-            raise ValueError(REFUSED["fsdp_config"])
+            raise InvalidValueError(REFUSED["fsdp_config"], option="fsdp_config")
         return Engine("FSDP2", has_gradients=False)
     if state.distributed_type not in _PLAIN:
-        raise ValueError(
-            f"mixing does not support the engine {state.distributed_type.value}: use DDP, FSDP2 or DeepSpeed."
+        raise InvalidValueError(
+            option="distributed_type", expected="DDP, FSDP2 or DeepSpeed", found=str(state.distributed_type.value)
         )
     return Engine("DDP")
 
@@ -91,34 +92,38 @@ def check_engine(trainer: Trainer, plan: RunPlan) -> None:
             engine.name,
         )
     for refusal in _refusals(engine, plan):
-        raise ValueError(refusal)
+        raise refusal
     _check_deepspeed(trainer, plan)
 
 
-def _refusals(engine: Engine, plan: RunPlan) -> Iterator[str]:
-    policy, schedule = plan.policy, plan.schedule
-    rules = {f"mixing={policy.name}": policy.needs, f"batch_size={schedule.name}": schedule.needs}
-    for name, needs in rules.items():
-        for need in needs:
+def _refusals(engine: Engine, plan: RunPlan) -> Iterator[InvalidValueError]:
+    for option, rule in (("mixing", plan.policy), ("batch_size", plan.schedule)):
+        for need in rule.needs:
             for requirement in need.requires & engine.lacking.keys():
-                yield (
-                    f"{name} needs {need!r}, which takes {requirement} on each rank, but "
-                    f"{engine.lacking[requirement]}. Use DDP, or a rule that does not need it."
+                yield wrong_value(
+                    option,
+                    f"={rule.name} needs {need!r}, which takes {requirement} on each rank, but "
+                    f"{engine.lacking[requirement]}. Use DDP, or a rule that does not need it.",
                 )
-    why = f"and under {engine.name} {_NO_GRADIENTS}"
     takers = [method.name for method in plan.methods if "whole gradients" in method.needs]
     if not engine.has_gradients and takers:
-        yield f"{', '.join(takers)}: needs whole gradients, {why}. Use DDP, or leave it out."
+        why = f"and under {engine.name} {_NO_GRADIENTS}"
+        yield wrong_value(
+            "methods", f": {takers} need whole gradients, {why}. Use DDP, or leave them out.", found=takers
+        )
     holders = [method.name for method in plan.methods if "whole weights" in method.needs]
     if not engine.has_gradients and holders:
-        yield (
-            f"{', '.join(holders)}: copies or changes the whole model, but under {engine.name} each rank has only a "
-            "shard of what is trained. Use DDP, or a method that goes by the model's outputs, such as DERPlusPlus."
+        yield wrong_value(
+            "methods",
+            f": {holders} copy or change the whole model, but under {engine.name} each rank has only a shard of what "
+            "is trained. Use DDP, or a method that goes by the model's outputs, such as DERPlusPlus.",
+            found=holders,
         )
     if not engine.has_layers and plan.probed is not None:
-        yield (
-            f"Per-stream gradients cannot be measured under {engine.name}, which holds a layer's weights only while it "
-            "runs. Use stage 2, FSDP2 or DDP, or no option that needs them (mixing, batch_size, probe)."
+        yield wrong_value(
+            "probe",
+            f"cannot measure gradients per stream under {engine.name}, which holds a layer's weights only while it "
+            "runs. Use stage 2, FSDP2 or DDP, or no option that needs them (mixing, batch_size, probe).",
         )
     if not engine.has_step:
         yield from _of_step(engine, plan)
@@ -126,28 +131,31 @@ def _refusals(engine: Engine, plan: RunPlan) -> Iterator[str]:
         yield from _of_heads(engine, plan)
 
 
-def _of_step(engine: Engine, plan: RunPlan) -> Iterator[str]:
+def _of_step(engine: Engine, plan: RunPlan) -> Iterator[InvalidValueError]:
     why = f"{engine.name} makes the optimizer step in the last backward of a step"
     if plan.config.nonfinite == "skip":
-        yield (f"nonfinite='skip' needs the losses of all ranks, but {why}. Use 'warn', 'raise' or another engine.")
+        yield wrong_value("nonfinite", f"='skip' needs the losses of all ranks, but {why}. Use 'warn' or 'raise'.")
     late = [method.name for method in plan.methods if type(method).end_backward is not StepHook.end_backward]
     if late:
-        yield f"{', '.join(late)}: would see the gradient too late, since {why}. Use DDP or FSDP2."
+        yield wrong_value("methods", f": {late} would see the gradient too late, since {why}. Use DDP or FSDP2.")
 
 
-def _of_heads(engine: Engine, plan: RunPlan) -> Iterator[str]:
+def _of_heads(engine: Engine, plan: RunPlan) -> Iterator[InvalidValueError]:
     """Refuses heads per stream: ranks that gather shards of weights, or reduce gradients, must run the same head."""
     if not engine.has_layers:
-        yield (
-            f"Streams have heads of their own, and {engine.name} does not clear the gradient of a head that the first "
-            f"micro-batch of a step does not use: it adds that of the step before. Use stage 2, FSDP2 or DDP."
+        yield wrong_value(
+            "heads",
+            f"of streams cannot be trained under {engine.name}, which does not clear the gradient of a head that the "
+            "first micro-batch of a step does not use: it adds that of the step before. Use stage 2, FSDP2 or DDP.",
         )
     iterable = [stream.name for stream in plan.streams if stream.is_iterable]
     if iterable or plan.config.max_tokens_per_micro_batch is not None:
         what = f"the iterable streams {iterable}" if iterable else "max_tokens_per_micro_batch"
-        yield (
-            f"Streams have heads of their own, and under {engine.name} all ranks have to run the same head at the same "
-            f"time, which {what} cannot guarantee. Use DDP, map-style streams, or per_device_train_batch_size only."
+        yield wrong_value(
+            "heads",
+            f"of streams need, under {engine.name}, that all ranks run the same head at the same time, which {what} "
+            "cannot guarantee. Use DDP, map-style streams, or per_device_train_batch_size only.",
+            found=iterable,
         )
 
 
@@ -156,16 +164,14 @@ def _check_deepspeed(trainer: Trainer, plan: RunPlan) -> None:
     if plugin is None:
         return
     if "scheduler" in plugin.deepspeed_config and not plan.is_step_based:
-        raise ValueError(REFUSED["deepspeed"])
+        raise InvalidValueError(REFUSED["deepspeed"], option="deepspeed")
     has_targets = "gradients between steps" in required(plan.needs)
     if (has_targets or plan.probed is not None) and plugin.deepspeed_config.get("fp16", {}).get("enabled") is True:
-        raise ValueError(
-            "Gradients of streams and targets cannot be measured under DeepSpeed in fp16, which scales losses "
-            "internally. Use bf16, or leave out the option that needs them (mixing, batch_size or probe)."
-        )
+        text = "of DeepSpeed scales losses internally: no gradients of streams or targets can be measured. Use bf16, "
+        raise wrong_value("fp16", f"{text}or no option that needs them (mixing, batch_size or probe).")
     checkpointing: Any = trainer.args.gradient_checkpointing_kwargs or {}
     if has_targets and checkpointing.get("use_reentrant"):
-        raise ValueError(
-            f"gradient_checkpointing_kwargs: use_reentrant=True cannot compute the gradients of targets that "
-            f"mixing={plan.policy.name} needs beside DeepSpeed's own. Use False, the default, or FSDP2 or DDP."
+        text = f": use_reentrant=True cannot compute gradients of targets, for mixing={plan.policy.name}, beside "
+        raise wrong_value(
+            "gradient_checkpointing_kwargs", f"{text}DeepSpeed's. Use False, the default, or FSDP2 or DDP."
         )

@@ -14,6 +14,7 @@ from mixer.models.labels import check_labels
 from mixer.models.token_ids import check_tokens
 from mixer.run.plan import RunPlan
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import listed
 
 # Samples without a label after which a stream has none: labels may be sparse.
@@ -119,7 +120,5 @@ class LabelsSeen:
         num_samples, whole = self._samples.sum(), float(self._sizes.astype(float).sum())
         if self._items.any() or teaches or num_samples < min(enough, whole):
             return
-        raise ValueError(
-            f"Nothing was learned: none of the {num_samples} samples of the streams {self._names} that this run has "
-            f"trained on had a label that counts. {_WHY}."
-        )
+        text = f"Nothing was learned: none of the {num_samples} samples of the streams {self._names} that this run has "
+        raise InvalidValueError(f"{text}trained on had a label that counts. {_WHY}.", option="labels")

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
 
 from mixer.run.config import MixingOptions
+from mixer.utils.errors import wrong_type
 from mixer.utils.recorded_arguments import check_keywords
 
 _STOCK = (Trainer, Seq2SeqTrainer)
@@ -70,20 +71,19 @@ def check_overrides(trainer_class: type, mixin: type) -> None:
     for owner, name in itertools.product(owners, (*_REPLACED, *_NEVER_CALLED, *_EXTENDED)):
         if name not in vars(owner):
             continue
-        is_below, found = order.index(owner) > order.index(mixin), f"{owner.__name__} overrides {name}"
+        is_below = order.index(owner) > order.index(mixin)
+        found = f"of {trainer_class.__name__} is overridden in {owner.__name__}"
         if is_below and name not in _EXTENDED:
-            raise TypeError(
-                f"{trainer_class.__name__}: {found}, which mixing replaces: its batches (generated, repeated or "
-                f"reordered) would be lost. Train with {owner.__name__} on one data set mixed beforehand "
-                f"(datasets.interleave_datasets), or use a trainer without {name}, such as SFTTrainer or DPOTrainer."
+            raise wrong_type(
+                name,
+                f"{found}, but mixing replaces it: its batches would be lost. Use {owner.__name__} on one data "
+                f"set mixed beforehand (datasets.interleave_datasets), or one without {name}, such as SFTTrainer.",
             )
         if name in _NEVER_CALLED:
-            raise TypeError(f"{trainer_class.__name__}: {found}, which mixing does not call: {_NEVER_CALLED[name]}")
+            raise wrong_type(name, f"{found}, but mixing does not call it: {_NEVER_CALLED[name]}")
         if not is_below and not _may_call_parent(vars(owner)[name], name):
-            raise TypeError(
-                f"{trainer_class.__name__}: {found} without super().{name}(), which a run on streams needs. Call it "
-                f"and change what it gets or returns, or change the streams (preprocess, data_collator, weights)."
-            )
+            text = f"{found} without super().{name}(), which a run on streams needs. Call it and change what it gets "
+            raise wrong_type(name, f"{text}or returns, or change the streams (preprocess, data_collator, weights).")
 
 
 def _may_call_parent(method: Any, name: str) -> bool:
@@ -113,7 +113,7 @@ def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[s
     """
     for name in given:
         if name in _ELSEWHERE:
-            raise TypeError(f"{trainer_class.__name__} has no argument {name!r}: set it in {_ELSEWHERE[name]}.")
+            raise wrong_type(name, f"is no argument of {trainer_class.__name__}: set it in {_ELSEWHERE[name]}.")
     order = trainer_class.__mro__
     below = next(owner for owner in order[order.index(mixin) + 1 :] if "__init__" in vars(owner))
     parameters = inspect.signature(below.__init__).parameters.values()  # type: ignore[misc]  # of that very class
@@ -144,16 +144,12 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
     names = _names(parent)
     hint = f"Pass all but the model by name, as in {trainer_class.__name__}(model, args=args, train_dataset=...)."
     if args is not None and not isinstance(args, TrainingArguments):
-        raise TypeError(
-            f"args must be TrainingArguments, got {type(args).__name__}. The order of arguments here is "
-            f"{', '.join(_IN_ORDER)}; {parent.__name__} has {', '.join(names[:4])}. {hint}"
-        )
+        own_order = f"The order here is {', '.join(_IN_ORDER)}; {parent.__name__} has {', '.join(names[:4])}. {hint}"
+        raise wrong_type("args", f"must be TrainingArguments, got {type(args).__name__}. {own_order}")
     knows_names = set(_IN_ORDER) <= set(names)
     if positional and knows_names and tuple(names[:4]) != _IN_ORDER:
-        raise TypeError(
-            f"{len(positional)} positional arguments follow {', '.join(_IN_ORDER)}, but "
-            f"{parent.__name__} has another order: {', '.join(names[:6])}. {hint}"
-        )
+        own_order = f"{parent.__name__} has another order: {', '.join(names[:6])}. {hint}"
+        raise wrong_type("positional arguments", f"follow {', '.join(_IN_ORDER)}, but {own_order}")
     _check_config(trainer_class, parent, args)
     return knows_names
 
@@ -164,9 +160,10 @@ def _check_config(trainer_class: type, parent: type, args: Any) -> None:
     kinds = [kind for kind in get_args(annotation) if isinstance(kind, type) and kind is not TrainingArguments]
     own = next((kind for kind in kinds if issubclass(kind, TrainingArguments)), None)
     if own is not None and isinstance(args, MixingOptions) and not isinstance(args, own):
-        raise TypeError(
-            f"{trainer_class.__name__} takes a {own.__name__}, got a {type(args).__name__}: use a class with both, "
-            f"MixingSFTConfig or @dataclass class MyConfig(MixingOptions, {own.__name__})."
+        raise wrong_type(
+            "args",
+            f"of {trainer_class.__name__} must be a {own.__name__}, got a {type(args).__name__}: use a class of both, "
+            f"MixingSFTConfig or @dataclass class MyConfig(MixingOptions, {own.__name__}).",
         )
 
 
@@ -179,10 +176,8 @@ def check_compute_loss(trainer_class: type[Trainer]) -> None:
     parameters = inspect.signature(trainer_class.compute_loss).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if "num_items_in_batch" not in parameters and not takes_any:
-        raise TypeError(
-            f"{trainer_class.__name__}.compute_loss takes {list(parameters)[1:]}, but the Trainer also passes "
-            f"num_items_in_batch: add num_items_in_batch=None to its parameters."
-        )
+        text = f"of {trainer_class.__name__} takes {list(parameters)[1:]}, but the Trainer also passes "
+        raise wrong_type("compute_loss", f"{text}num_items_in_batch: add num_items_in_batch=None to its parameters.")
 
 
 def check_create_optimizer(trainer_class: type[Trainer]) -> None:
@@ -193,10 +188,11 @@ def check_create_optimizer(trainer_class: type[Trainer]) -> None:
     """
     name = "create_optimizer_and_scheduler"
     if (owner := next(owner for owner in trainer_class.__mro__ if name in vars(owner))) is not Trainer:
-        raise TypeError(
-            f"{trainer_class.__name__}: {owner.__name__} overrides {name}, which the Trainer does not call. Override "
-            "create_optimizer() and create_scheduler(num_training_steps, optimizer=None), or pass optimizers=..."
+        text = f"of {trainer_class.__name__} is overridden in {owner.__name__}, but the Trainer does not call it. "
+        text += (
+            "Override create_optimizer() and create_scheduler(num_training_steps, optimizer=None), or pass optimizers."
         )
+        raise wrong_type(name, text)
 
 
 def _names(owner: type) -> list[str]:

@@ -12,7 +12,7 @@ from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.argument_support import REFUSED
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.text import shortened
 
 logger = logging.get_logger(__name__)
@@ -43,9 +43,10 @@ def check_needs(
     name = type(policy).__name__
     check_requests(f"Policy {name}", policy.needs)
     if "objective" in required(policy.needs) and objective is None:
-        raise ValueError(
-            f"Policy {name} needs an objective: set objective to the names of the evaluation sets that the run is for, "
-            f"'average' or 'worst' (of all sets), or an Objective. (mixing='auto' is Safeguard(MarginalValue()).)"
+        raise wrong_value(
+            "objective",
+            f"is missing, which policy {name} needs: set the evaluation sets that it is for, 'average' or 'worst' (of "
+            "all), or an Objective. (mixing='auto' is Safeguard(MarginalValue()).)",
         )
     _warn_of_unmeasured(policy, streams, args)
     if objective is not None and objective.bounds and not (policy.is_static or policy.holds_bounds):
@@ -62,13 +63,13 @@ def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingAr
     name = type(policy).__name__
     missing = [s.name for s in streams if not isinstance(eval_dataset, dict) or s.name not in eval_dataset]
     if missing:
-        raise ValueError(
-            f"Policy {name} needs losses of every stream: eval_dataset must be a dict by stream; missing: {missing}."
-        )
+        raise wrong_value("eval_dataset", f"must be a dict by stream for policy {name}, but {missing} are missing.")
     if args.eval_strategy == "no":
-        raise ValueError(f"Policy {name} needs evaluation losses: set eval_strategy to 'steps' or 'epoch'.")
+        raise wrong_value("eval_strategy", f"must be 'steps' or 'epoch': policy {name} needs evaluation losses.")
     if not args.eval_on_start and "an evaluation before the first step" in required(policy.needs):
-        raise ValueError(f"Policy {name} compares losses with those before the first step: set eval_on_start=True.")
+        raise wrong_value(
+            "eval_on_start", f"must be True: policy {name} compares losses with those before the first step."
+        )
 
 
 def _warn_of_unmeasured(policy: Policy, streams: Sequence[Stream], args: TrainingArguments) -> None:
@@ -113,9 +114,10 @@ def check_gradient_noise(trainer: Trainer, schedule: Schedule) -> None:
     if "whole gradients" not in required(schedule.needs):
         return
     if trainer.args.world_size > 1 and trainer.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
-        raise ValueError(
-            f"batch_size={schedule.name} compares the ranks' gradients of a whole step, but sync_each_batch=True "
-            "averages them after each micro-batch. Remove it from accelerator_config's gradient_accumulation_kwargs."
+        raise wrong_value(
+            "batch_size",
+            f"={schedule.name} compares the ranks' gradients of a step, but sync_each_batch=True averages them after "
+            "each micro-batch. Remove it from accelerator_config's gradient_accumulation_kwargs.",
         )
     if trainer.args.world_size > 1 and trainer.args.train_sampling_strategy == "group_by_length":
         logger.warning(

@@ -7,7 +7,7 @@ import datasets
 from transformers.utils import logging
 
 from mixer.mixture.stream import Stream
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_value
 from mixer.utils.turns import Render, is_nothing, unread_columns, unread_keys
 
 _IMAGES = {"image", "images"}
@@ -33,17 +33,14 @@ def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
     """
     for stream in streams:
         if not isinstance(stream.dataset, (datasets.Dataset, datasets.IterableDataset)):
-            raise TypeError(
-                f"Stream {stream.name!r}: {trainer} takes a datasets.Dataset or IterableDataset, got "
-                f"{type(stream.dataset).__name__}. Convert it, with Dataset.from_list or from_generator."
-            )
+            text = f"Stream {stream.name!r}: {trainer} takes a datasets.Dataset or IterableDataset, got "
+            text += f"{type(stream.dataset).__name__}. Convert it, with Dataset.from_list or from_generator."
+            raise InvalidTypeError(text, option="dataset", stream=stream.name)
     with_images = [stream.name for stream in streams if _IMAGES & first_sample(stream).keys()]
     if 0 < len(with_images) < len(streams):
         without = [stream.name for stream in streams if stream.name not in with_images]
-        raise ValueError(
-            f"Streams {with_images} have images and {without} have none: {trainer} uses a processor for all streams or "
-            f"for none. Train them in two runs, or remove the images."
-        )
+        text = f"has {with_images} with images and {without} without: {trainer} uses a processor for all streams or "
+        raise wrong_value("train_dataset", f"{text}for none. Train them in two runs, or remove the images.")
 
 
 def check_template(args: Any, tokenizer: Any) -> None:
@@ -94,21 +91,20 @@ def check_sft(stream: Stream, args: Any, formats: bool, render: Render) -> None:
     sample = first_sample(stream)
     columns, text = set(sample), args.dataset_text_field
     if not formats and not any(needed <= columns for needed in (*_SFT_FORMATS, {text})):
-        raise ValueError(
+        raise InvalidValueError(
             f"Stream {stream.name!r} has the columns {sorted(columns)}, but SFTTrainer needs 'messages', 'prompt' and "
-            f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename some, or pass a formatting_func."
+            f"'completion', {text!r} (dataset_text_field) or 'input_ids'. Rename some, or pass a formatting_func.",
+            option="columns",
+            stream=stream.name,
         )
     if args.assistant_only_loss and not (is_conversational(sample) or is_conversational_from_value(sample)):
-        raise ValueError(
-            f"assistant_only_loss=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}): "
-            "all of it would count. Convert it to 'messages', or leave the option out."
-        )
+        message = f"=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}): all of it "
+        message += "would count. Convert it to 'messages', or leave the option out."
+        raise wrong_value("assistant_only_loss", message, stream=stream.name)
     if args.completion_only_loss and not columns & {"completion", "labels"}:
-        raise ValueError(
-            f"completion_only_loss=True: stream {stream.name!r} has no completions (its columns are {sorted(columns)}"
-            f"), so its whole text would count for the loss. Convert it to 'prompt' and 'completion', or leave "
-            f"completion_only_loss out: each stream then decides for itself."
-        )
+        message = f"=True: stream {stream.name!r} has no completions (its columns are {sorted(columns)}): all of it "
+        message += "would count. Convert it to 'prompt' and 'completion', or leave it out: each stream then decides."
+        raise wrong_value("completion_only_loss", message, stream=stream.name)
     if not formats and "input_ids" not in columns and (dropped := _dropped(stream, sample, text, render)):
         logger.warning(
             "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "
@@ -148,5 +144,5 @@ def first_sample(stream: Stream) -> dict[str, Any]:
     """
     sample: dict[str, Any] | None = next(iter(stream.dataset), None)
     if sample is None:
-        raise ValueError(f"Stream {stream.name!r}: the data set is empty.")
+        raise InvalidValueError(f"Stream {stream.name!r}: the data set is empty.", option="dataset", stream=stream.name)
     return sample

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from mixer.policies.objective import Objective
 from mixer.run.replaced_methods import replaced
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import folder_name, make_folder, write_json
 from mixer.utils.text import did_you_mean, safe_name
 from mixer.utils.user_code import library_of
@@ -40,8 +40,8 @@ def check_best_metric(trainer: Trainer, has_metrics: bool, objective: Objective 
     args = trainer.args
     metric = args.metric_for_best_model
     if objective is not None and not (objective.metric == "loss" or has_metrics or _evaluates_itself(trainer)):
-        raise ValueError(
-            f"objective: its metric {objective.metric!r} needs compute_metrics: pass it, or leave metric='loss'."
+        raise wrong_value(
+            "objective", f": its metric {objective.metric!r} needs compute_metrics: pass it, or leave metric='loss'."
         )
     if metric is None or args.eval_strategy == "no" or trainer.eval_dataset is None or _evaluates_itself(trainer):
         return
@@ -97,12 +97,10 @@ def with_safe_name(metric: str | None, sets: Any) -> str | None:
 
 def _check_objective_metric(args: TrainingArguments, objective: Objective | None) -> None:
     if objective is None:
-        raise ValueError("metric_for_best_model='objective' needs an objective: pass objective=... to the trainer.")
+        raise wrong_value("metric_for_best_model", "='objective' needs an objective: pass one to the trainer.")
     if bool(args.greater_is_better) != objective.greater_is_better:
-        raise ValueError(
-            f"metric_for_best_model='objective' needs greater_is_better={objective.greater_is_better}, got "
-            f"{args.greater_is_better} (the Trainer's default for names that do not end in 'loss' is True)."
-        )
+        given = f"got {args.greater_is_better} (the Trainer's default for names that do not end in 'loss' is True)."
+        raise wrong_value("greater_is_better", f"must be {objective.greater_is_better} for the objective, {given}")
 
 
 def _may_be_computed(key: str, trainer: Trainer, has_metrics: bool) -> bool:
@@ -193,10 +191,8 @@ def check_best_of_each(trainer: Trainer) -> None:
     """
     if trainer.args.eval_strategy == "no" or not isinstance(trainer.eval_dataset, dict):
         found = "eval_strategy='no'" if isinstance(trainer.eval_dataset, dict) else "eval_dataset is not a dict"
-        raise ValueError(
-            f"save_best_of_each=True saves weights when an evaluation set is at its best, but {found}. Pass "
-            f"eval_dataset as a dict by name, and set eval_strategy='steps' or 'epoch'."
-        )
+        text = f"=True saves weights when an evaluation set is at its best, but {found}. Pass eval_dataset as a dict "
+        raise wrong_value("save_best_of_each", f"{text}by name, and set eval_strategy='steps' or 'epoch'.")
 
 
 def folder_of(output_dir: str | Path, name: str) -> Path:

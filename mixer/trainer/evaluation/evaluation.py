@@ -26,6 +26,7 @@ from mixer.run.trl_metrics import name_by_set
 from mixer.trainer.evaluation.best_model import early_stopping_by_its_metric, save_best_of_each
 from mixer.trainer.evaluation.evaluation_sets import checking_metrics, lack_of_labels
 from mixer.utils.attributes import attributes_held
+from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.text import safe_name, safe_names
 
 _PREFIX = "eval_"
@@ -90,16 +91,15 @@ class StreamEvaluation:
         for name, rows in {} if splits is None else splits.rows.items():
             called = f"The target {name!r} of the objective"
             if (lack := lack_of(called, rows, self._stream_of(name))) is not None:
-                raise ValueError(f"{called} has no loss: {lack}")
+                raise InvalidValueError(f"{called} has no loss: {lack}", option="objective", stream=name)
         sets = self._trainer.eval_dataset
         if self._trainer.args.eval_strategy == "no" or sets is None:
             return
         for name, dataset in (sets if isinstance(sets, dict) else {"": sets}).items():
             (stream, _), called = self.stream_and_task_of(name), f"eval_dataset[{name!r}]" if name else "eval_dataset"
             if isinstance(dataset, Sized) and not len(dataset):
-                raise ValueError(
-                    f"{called} is empty: it has no loss. Add samples, leave it out, or set eval_strategy='no'."
-                )
+                text = f"{called} is empty. Add samples, leave it out, or set eval_strategy='no'."
+                raise InvalidValueError(text, option="eval_dataset", stream=name or None)
             if isinstance(dataset, Sized) and (lack := lack_of(called, dataset, stream)) is not None:
                 if self._trainer.is_world_process_zero():
                     logger.warning("%s has no loss: %s", called, lack)
@@ -262,9 +262,10 @@ class StreamEvaluation:
         if parameters_of_forward(model)[TASK].default is not inspect.Parameter.empty:
             return None
         called = repr(name) if name else "without a name"
-        raise ValueError(
-            f"The model takes a task, but the evaluation set {called} belongs to no stream and no head. Pass "
-            f"eval_dataset as a dict by the streams' names, or metric_key_prefix='eval_NAME' ('test_NAME' to predict)."
+        raise wrong_value(
+            "eval_dataset",
+            f"has a set {called} of no stream and no head, but the model takes a task. Pass a dict by the streams' "
+            "names, or metric_key_prefix='eval_NAME' ('test_NAME' to predict).",
         )
 
     # ---- Loaders and batches ----
@@ -276,10 +277,8 @@ class StreamEvaluation:
             lengths = self._mixture.basis.ranks.gather(len(dataset) if isinstance(dataset, Sized) else "no length")
             if len(set(lengths)) > 1:
                 by_rank = ", ".join(f"{length} on rank {rank}" for rank, length in enumerate(lengths))
-                raise ValueError(
-                    f"The evaluation set has different lengths on the ranks, which would wait for each other: "
-                    f"{by_rank}. Pass the whole set on every rank: the trainer shards it."
-                )
+                text = f"has different lengths on the ranks, which would wait for each other: {by_rank}. Pass the "
+                raise wrong_value("eval_dataset", f"{text}whole set on every rank: the trainer shards it.")
 
     def measured(self, evaluate: Callable[..., Any], dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluates a set, and computes its loss over all ranks; see `Trainer.evaluation_loop`."""

@@ -15,6 +15,7 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import is_dataset
 from mixer.models.labels import find_lack_of_labels
 from mixer.run.samples import StreamSamples, try_user_code
+from mixer.utils.errors import wrong_type, wrong_value
 from mixer.utils.random_state import drawn_places
 
 _MOST_LOOKED_AT = 100  # samples of a set in search of a label
@@ -38,10 +39,10 @@ def check_sets(
     metrics = metrics_by_set or {}
     if unknown := [name for name in metrics if names is None or name not in names]:
         state = "is not a dict" if names is None else f"has the sets {names}"
-        raise ValueError(f"compute_metrics names the evaluation sets {unknown}, but eval_dataset {state}.")
+        raise wrong_value("compute_metrics", f"names the evaluation sets {unknown}, but eval_dataset {state}.")
     for name, function in metrics.items():
         if not callable(function):
-            raise TypeError(f"compute_metrics[{name!r}] must be a function, got {function!r}.")
+            raise wrong_type("compute_metrics", f"[{name!r}] must be a function, got {function!r}.", stream=name)
     check_eval_weights(eval_weights, sets)
 
 
@@ -56,13 +57,11 @@ def check_evaluation_names(eval_dataset: Any) -> None:
         TypeError: If they are a list of datasets or streams.
     """
     if isinstance(eval_dataset, (list, tuple)) and eval_dataset and is_dataset(eval_dataset[0]):
-        raise TypeError(
-            f"eval_dataset is a list of {len(eval_dataset)} datasets: use a dict of them by name, such as "
-            '{"math": math_dev, "code": code_dev}.'
-        )
+        text = 'is a list of datasets: use a dict of them by name, such as {"math": math_dev, "code": code_dev}.'
+        raise wrong_type("eval_dataset", text)
     for name, entry in {"worst": "eval_worst_loss", "mean": "eval_mean_METRIC, means over the sets"}.items():
         if isinstance(eval_dataset, dict) and name in eval_dataset:
-            raise ValueError(f"eval_dataset: the name {name!r} is reserved for {entry}; rename the set.")
+            raise wrong_value("eval_dataset", f": the name {name!r} is reserved for {entry}; rename the set.")
 
 
 def lack_of_labels(
@@ -115,14 +114,14 @@ def checking_metrics(compute_metrics: Callable[..., Any], name: str) -> Callable
         found = compute_metrics(*args, **kwargs)
         if not kwargs.get("compute_result", True):  # between batches only
             return found
-        called = f"compute_metrics of the evaluation set {name!r}" if name else "compute_metrics"
+        expected = (f"of the evaluation set {name!r} " if name else "") + "must return a dict of numbers by name"
         if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-            raise TypeError(f"{called} must return a dict of numbers by name, got {_shown(found)}.")
+            raise wrong_type("compute_metrics", f"{expected}, got {_shown(found)}.", stream=name)
         for metric, value in found.items():
             if (isinstance(value, Tensor) and value.numel() != 1) or isinstance(value, np.ndarray):
-                raise TypeError(
-                    f"{called} must return a dict of numbers by name, but {metric!r} is {_shown(value)}, which "
-                    "checkpoints cannot hold: return a number, such as float(...), or a list (.tolist())."
+                text = f"{expected}, but {metric!r} is {_shown(value)}, which checkpoints cannot hold: return a "
+                raise wrong_type(
+                    "compute_metrics", f"{text}number, such as float(...), or a list (.tolist()).", stream=name
                 )
         return found
 

@@ -130,5 +130,5 @@ def test_a_method_that_copies_the_model_is_refused_early(by_engine: Callable[[st
     if engine.startswith("zero"):
         pytest.importorskip("deepspeed")
     for found in by_engine(engine):
-        assert found["refused"].startswith("ValueError: LwF: copies or changes the whole model")
+        assert found["refused"].startswith("InvalidValueError: methods: ['LwF'] copy or change the whole model")
     assert by_engine("ddp")[0]["refused"] == "no error"

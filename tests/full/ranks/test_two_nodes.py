@@ -131,8 +131,8 @@ def test_nodes_go_on_from_the_newest_checkpoint_that_is_whole_on_both(results: R
         assert own["asked"].startswith("InvalidValueError: Rank 1: Cannot resume from")
         assert "optimizer.pt is torn" in own["asked"]
         assert own["resumed"]
-        assert own["lost"].startswith("ValueError: No checkpoint in ")
-        assert "; rank 1's node has none. Copy one to the nodes that lack it" in own["lost"]
+        assert own["lost"].startswith("InvalidValueError: resume_from_checkpoint: no checkpoint in ")
+        assert "; rank 1's node has none. Copy one to all" in own["lost"]
 
 
 def test_what_cannot_go_well_ends_in_the_same_error_on_both(results: Results) -> None:
@@ -150,5 +150,5 @@ def test_what_cannot_go_well_ends_in_the_same_error_on_both(results: Results) ->
     for found in (result["refusals"] for result in results):
         assert found["own buffer"] == "no error"  # on the disk of each node
         for case, messages in told.items():
-            assert found[case].startswith("ValueError: ")
+            assert "ValueError: " in found[case]
             assert all(message in found[case] for message in messages), found[case]

@@ -37,14 +37,11 @@ MORE = {"train_dataset": {**STREAMS, "c": Tokens(20, 3)}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message", "totals", "seen"),
-    [
-        (MORE, r"checkpoint-3: streams were .* set allow_inexact=True", [6] * 6, [15, 15, 6]),
-        ({"batch_size": 4}, r"batch_size was 6 .* is 4 now.* set allow_inexact=True", [6, 6, 6, 4, 4, 4], [15, 15]),
-    ],
+    ("changes", "totals", "seen"),
+    [(MORE, [6] * 6, [15, 15, 6]), ({"batch_size": 4}, [6, 6, 6, 4, 4, 4], [15, 15])],
 )
-def test_a_run_takes_up_one_stream_more_or_another_size(checkpoint, changes, message, totals, seen) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_run_takes_up_one_stream_more_or_another_size(checkpoint, changes, totals, seen) -> None:
+    with refused("allow_inexact"):
         _train(checkpoint.parent, checkpoint, **changes)
     rows = _train(checkpoint.parent, checkpoint, allow_inexact=True, **changes).ledger.to_pandas()
     assert rows.groupby("step")["count"].sum().tolist() == totals
@@ -75,7 +72,7 @@ def test_a_run_takes_up_another_batch_size_or_accumulation_as_the_trainer_does(t
     whole = _train(tmp_path, **sizes)
     others: list[dict[str, Any]] = [{"gradient_accumulation_steps": 3}, {"per_device_train_batch_size": 4}]
     for number, changes in enumerate(others):
-        with pytest.raises(ValueError, match="allow_inexact=True"):
+        with refused("batch_size"):
             _train(tmp_path / str(number), tmp_path / "checkpoint-3", **{**sizes, **changes})
         resumed = _train(tmp_path / str(number), tmp_path / "checkpoint-3", **{**sizes, **changes}, allow_inexact=True)
         rows = resumed.ledger.to_pandas()

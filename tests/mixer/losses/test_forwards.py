@@ -10,6 +10,7 @@ from mixer.trainer.loss_kinds import LossKinds
 from tests.helpers import MODEL_DATA, arguments, build_model, three_streams
 from tests.losses import padded, ragged, small_model
 from tests.mixer.trainer.runs import train
+from tests.refusals import refused
 
 
 def counted(model: nn.Module) -> list[int]:
@@ -44,5 +45,5 @@ def test_a_declared_loss_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_another_declaration_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="loss_reduction"):
+    with refused("loss_reduction"):
         arguments(tmp_path, loss_reduction="average")

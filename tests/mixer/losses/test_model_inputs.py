@@ -30,7 +30,7 @@ def _from_images(batch: dict[str, Any]) -> dict[str, Any]:
 def test_a_transform_that_misses_a_removed_column_is_told_why(tmp_path: Path) -> None:
     images = datasets.Dataset.from_dict({"image": [[0.5]] * 6, "label": [0, 1, 2] * 2}).with_transform(_from_images)
     good = Tokens(6, 1, _KIND)
-    with pytest.raises(ValueError, match=r"Stream 'images': .*'image'.*remove_unused_columns=True.*Set it to False"):
+    with refused("remove_unused_columns", stream="images"):
         _trainer(tmp_path, {"good": good, "images": images})
     evaluates = {"eval_strategy": "steps", "eval_steps": 1}
     with pytest.raises(KeyError, match="image") as error:
@@ -41,24 +41,24 @@ def test_a_transform_that_misses_a_removed_column_is_told_why(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("forward", "inputs", "message"),
+    ("forward", "inputs", "wrong"),
     [
         (lambda a, b: 0, {"a": 1, "b": 2}, None),
         (lambda a, b=1: 0, {"a": 1}, None),
         (lambda *args: 0, {"anything": 1}, None),
         (lambda a, **kwargs: 0, {"a": 1, "more": 2}, None),
-        (lambda a, **kwargs: 0, {"more": 2}, r"needs \['a'\]"),
-        (lambda a: 0, {"a": 1, "b": 2, "c": 3}, r"the columns \['b', 'c'\], which"),
+        (lambda a, **kwargs: 0, {"more": 2}, ["more"]),
+        (lambda a: 0, {"a": 1, "b": 2, "c": 3}, ["b", "c"]),
         (lambda a, *, b=1: 0, {"a": 1}, None),
     ],
 )
-def test_columns_are_held_against_the_parameters(forward: Any, inputs: Any, message: str | None) -> None:
+def test_columns_are_held_against_the_parameters(forward: Any, inputs: Any, wrong: list[str] | None) -> None:
     model = nn.Module()
     model.forward = forward  # type: ignore[method-assign]
-    if message is None:
+    if wrong is None:
         check_columns(model, "s", inputs)
         return
-    with pytest.raises(ValueError, match=message):
+    with refused("columns", stream="s", found=wrong):
         check_columns(model, "s", inputs)
 
 
@@ -69,32 +69,16 @@ def test_adapters_are_looked_through() -> None:
     assert list(heads_of(get_peft_model(multi_task(), options)) or {}) == list(HEADS)
 
 
-@pytest.mark.parametrize(
-    ("head", "build", "message"),
-    [
-        (
-            "topic",
-            lambda: build_model("bert-classifier"),
-            r"head of the streams \['a'\] needs a parameter task of BertForSequenceClass",
-        ),
-        (
-            "else",
-            multi_task,
-            r"heads \['topic', 'stars', 'flags', 'tags'\], but none for \['else'\] of the streams \['a'",
-        ),
-    ],
-)
-def test_a_head_that_the_model_has_not_is_named(tmp_path: Path, head: str, build: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("head", "build"), [("topic", lambda: build_model("bert-classifier")), ("else", multi_task)])
+def test_a_head_that_the_model_has_not_is_named(tmp_path: Path, head: str, build: Any) -> None:
+    with refused("head"):
         _trainer(tmp_path, [Stream("a", Tokens(6, 1, _KIND), head=head), *task_streams(["stars"])], build())
 
 
 @pytest.mark.parametrize("head", ["stars", "flags"])
 def test_smoothing_is_for_classes_alone(tmp_path: Path, head: str) -> None:
     args = {"label_smoothing_factor": 0.1}
-    with pytest.raises(
-        ValueError, match=rf"label_smoothing_factor=0\.1 needs classes, but stream '{head}' trains the head '{head}'"
-    ):
+    with refused("label_smoothing_factor", stream=head):
         _trainer(tmp_path, task_streams(["topic", head]), multi_task(), args=args)
 
     def own_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:

@@ -78,7 +78,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[pytest.MonkeyPa
     ("optim", {"optim": "lomo"}, {"batch_size": 9}, None),
     ("optim", {"optim": "adalomo"}, GROWS, None),
     ("optim", {"optim": "galore_adamw_layerwise"}, {"max_tokens_per_micro_batch": 100}, None),
-    ("gradient_accumulation_steps", {"gradient_accumulation_steps": 2}, {"batch_size": 8}, None),
+    ("batch_size", {"gradient_accumulation_steps": 2}, {"batch_size": 8}, None),
     ("average_tokens_across_devices", {"average_tokens_across_devices": False}, {}, _two_ranks),
     ("enable_jit_checkpoint", {"enable_jit_checkpoint": True}, {}, None),
     ("ignore_data_skip", {"ignore_data_skip": True}, UNSIZED, None),
@@ -96,7 +96,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[pytest.MonkeyPa
 
 @pytest.mark.parametrize(("name", "own", "more", "prepare"), CASES)
 def test_what_is_refused_is_refused_at_construction(name, own, more, prepare, tmp_path, monkeypatch) -> None:
-    if not {name, *own} <= set(option_names()):
+    if not {name, *own} - {"batch_size"} <= set(option_names()):
         pytest.skip("not in this version of transformers")
 
     class Prepared(more.get("kind", MixingTrainer)):  # type: ignore[misc]
@@ -105,7 +105,7 @@ def test_what_is_refused_is_refused_at_construction(name, own, more, prepare, tm
             if prepare is not None:
                 prepare(monkeypatch)
 
-    with pytest.raises(ValueError, match=name):
+    with refused(name):
         make(tmp_path, **{**own, **more, "kind": Prepared})
 
 
@@ -165,16 +165,16 @@ def test_processes_that_would_train_alone_are_refused(tmp_path, monkeypatch, siz
 
 
 @pytest.mark.parametrize(
-    ("streams", "model", "message"),
+    ("streams", "model", "option"),
     [
-        ({"b": _rows("target")}, "bert-classifier", r"'b': a micro-batch of it has \['input_ids', 'attention_mask'\]"),
-        ({"a": Unlabelled(5, 1)}, "llama", r"'a': .* the columns \['number', 'input_ids', 'attention_mask'\]"),
-        ([Stream("a", _rows(), label_names=["value"])], "bert-classifier", r"'a': label_names contains .'value'"),
-        ({"a": _rows().select_columns(["text"])}, "bert-classifier", r"'a': the model takes none of the columns \['te"),
+        ({"b": _rows("target")}, "bert-classifier", "labels"),
+        ({"a": Unlabelled(5, 1)}, "llama", "labels"),
+        ([Stream("a", _rows(), label_names=["value"])], "bert-classifier", "label_names"),
+        ({"a": _rows().select_columns(["text"])}, "bert-classifier", "columns"),
     ],
 )
-def test_labels_that_are_not_there_are_named(tmp_path: Path, streams: Any, model: str, message: str) -> None:
-    with pytest.raises(ValueError, match=rf"Stream {message}"):
+def test_labels_that_are_not_there_are_named(tmp_path: Path, streams: Any, model: str, option: str) -> None:
+    with refused(option, stream="b" if "b" in streams else "a"):
         _trainer(tmp_path, streams, model).train()
 
 
@@ -192,8 +192,8 @@ EVALUATES = {"eval_strategy": "steps", "eval_steps": 1}
 
 def test_an_empty_set_is_refused(tmp_path: Path) -> None:
     empty = _rows().select([])
-    for sets, called in ((empty, "eval_dataset"), ({"a": empty}, r"eval_dataset\['a'\]")):
-        with pytest.raises(ValueError, match=f"^{called} is empty: .* set eval_strategy='no'"):
+    for sets, name in ((empty, None), ({"a": empty}, "a")):
+        with refused("eval_dataset", stream=name):
             _trainer(tmp_path, {"a": _rows()}, eval_dataset=sets, **EVALUATES)
         _trainer(tmp_path, {"a": _rows()}, eval_dataset=sets)
 

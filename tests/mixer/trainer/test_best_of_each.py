@@ -11,6 +11,7 @@ from mixer.tools.records.run import Run
 from mixer.tools.report.findings import findings_of
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import make, train
+from tests.refusals import refused
 
 
 def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(tmp_path, caplog) -> None:
@@ -37,12 +38,8 @@ def test_a_small_stream_loses_share_and_the_best_of_each_is_kept(tmp_path, caplo
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"eval_dataset": Tokens(4, 1)}, "eval_dataset is not a dict"),
-        ({"eval_dataset": {"a": Tokens(4, 1)}}, "eval_strategy='no'"),
-    ],
+    ("sets", "strategy"), [(Tokens(4, 1), "epoch"), ({"a": Tokens(4, 1)}, "no")], ids=["no dict", "no evaluations"]
 )
-def test_best_weights_of_each_need_evaluations_by_name(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=f"save_best_of_each=True saves weights when .*{reason}"):
-        make(tmp_path, eval_strategy="epoch" if "dict" in reason else "no", save_best_of_each=True, **options)
+def test_best_weights_of_each_need_evaluations_by_name(tmp_path: Path, sets: Any, strategy: str) -> None:
+    with refused("save_best_of_each"):
+        make(tmp_path, eval_strategy=strategy, save_best_of_each=True, eval_dataset=sets)

@@ -12,6 +12,7 @@ from mixer import Head, MixingTrainer, Stream
 from tests.helpers import build_model
 from tests.mixer.forms import multi_task
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 KNOWN, SWAPPED = ["bad", "fine", "good"], ["good", "bad", "fine"]
 
@@ -60,7 +61,7 @@ def _as_it_is(sample: Any) -> Any:
     ],
 )
 def test_another_order_is_refused(tmp_path: Path, data: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="the same number would mean two things"):
+    with refused():
         _build(tmp_path, data, **options)
 
 
@@ -70,9 +71,9 @@ def test_the_run_describes_its_classes_by_name(tmp_path: Path) -> None:
 
 def test_the_call_that_is_offered_renumbers_the_labels(tmp_path: Path) -> None:
     other = _table(SWAPPED)
-    with pytest.raises(ValueError, match="Stream 'b'") as refused:
+    with refused(stream="b") as caught:
         _build(tmp_path, {"a": _table(KNOWN), "b": other})
-    call = str(refused.value).partition("Renumber it with ")[2].partition(", or")[0]
+    call = str(caught.value).partition("Renumber it with ")[2].partition(", or")[0]
     assert call == "dataset.align_labels_with_mapping({'bad': 0, 'fine': 1, 'good': 2}, 'label')"
     aligned = other.align_labels_with_mapping({"bad": 0, "fine": 1, "good": 2}, "label")
     assert aligned["label"][:3] == [2, 0, 1]
@@ -114,7 +115,7 @@ def test_numbers_beside_names_are_told_once(tmp_path: Path, caplog: pytest.LogCa
 @pytest.mark.parametrize("labels", [[0, None, 1], [0.0, 1.0, 2.0], ["x", "y", "z"]])
 def test_labels_of_evaluation_sets_are_numbers_of_classes(tmp_path: Path, labels: list[Any]) -> None:
     held_out = Dataset.from_dict({"input_ids": [[1, 2, 3]] * 3, "label": labels})
-    with pytest.raises(ValueError, match=r"eval_dataset\['b'\]: its column 'label'"):
+    with refused("label"):
         _build(tmp_path, {"a": _table(None)}, eval_dataset={"b": held_out})
 
 
@@ -122,7 +123,7 @@ def test_heads_have_classes_of_their_own(tmp_path: Path) -> None:
     model = multi_task({"one": Head(3), "two": Head(3)})
     data = {"one": _table(KNOWN), "two": _table(SWAPPED)}
     _build(tmp_path, data, model, eval_dataset=data)
-    with pytest.raises(ValueError, match="which shares the head 'one'"):
+    with refused(stream="b"):
         _build(tmp_path, [Stream("a", data["one"], head="one"), Stream("b", data["two"], head="one")], model)
 
 

@@ -52,43 +52,39 @@ ZERO = ("zero0", "zero1", "zero2", "zero3")
 FP16 = {"fp16": {"enabled": True}}
 REENTRANT = {"checkpointing": {"use_reentrant": True}}
 CASES: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
-    (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, r"batch_size=NoiseScale needs GradientNoise.* Use DDP"),
-    (ZERO, {"methods": [_aggregating(2)]}, "GradientAggregation: needs whole gradients"),
-    (SHARDING, {"methods": [AGEM()]}, "AGEM: needs whole gradients, and under .* Use DDP"),
-    (SHARDING, {"methods": [_HoldsTheModel()]}, "_HoldsTheModel: copies or changes the whole model, .* Use DDP"),
-    (("zero3",), {"probe": Probing(interval_steps=1)}, "cannot be measured under DeepSpeed ZeRO-3.*Use stage 2, FSDP2"),
-    (("zero3",), {"policy": MarginalValue()}, "mixing=MarginalValue needs Alignment.*stage 2 and FSDP2 .*Use DDP"),
-    (("zero2",), {"policy": MarginalValue(), "config": REENTRANT}, "gradient_checkpointing_kwargs: .* FSDP2 or DDP"),
-    (("zero1",), {"policy": MarginalValue(), "config": FP16}, "under DeepSpeed in fp16, .* Use bf16"),
-    (ZERO, {"nonfinite": "skip"}, "nonfinite='skip' .* in the last backward"),
-    (ZERO, {"methods": [_SeesGradients()]}, "_SeesGradients: would see the gradient too late"),
-    (("zero3",), HEADS, "first micro-batch"),
-    (("fsdp2", "zero2"), {**HEADS, "max_tokens_per_micro_batch": 9}, "max_tokens_per_micro_batch cannot guarantee"),
-    (("fsdp2",), {**HEADS, "streams": [Stream("rows", InOrder([])), Stream("b", [3])]}, r"iterable streams \['rows'\]"),
-    (
-        ("zero2",),
-        {"config": {"scheduler": {"type": "W"}}, "budget": Budget(samples=9)},
-        "scheduler, .* lr_scheduler_ty",
-    ),
-    (("zero2",), {"config": FP16, "probe": Probing(interval_steps=1)}, "under DeepSpeed in fp16, .* Use bf16"),
+    (SHARDING, {"schedule": schedules.NoiseScale(initial=8)}, "batch_size"),
+    (ZERO, {"methods": [_aggregating(2)]}, "methods"),
+    (SHARDING, {"methods": [AGEM()]}, "methods"),
+    (SHARDING, {"methods": [_HoldsTheModel()]}, "methods"),
+    (("zero3",), {"probe": Probing(interval_steps=1)}, "probe"),
+    (("zero3",), {"policy": MarginalValue()}, "mixing"),
+    (("zero2",), {"policy": MarginalValue(), "config": REENTRANT}, "gradient_checkpointing_kwargs"),
+    (("zero1",), {"policy": MarginalValue(), "config": FP16}, "fp16"),
+    (ZERO, {"nonfinite": "skip"}, "nonfinite"),
+    (ZERO, {"methods": [_SeesGradients()]}, "methods"),
+    (("zero3",), HEADS, "heads"),
+    (("fsdp2", "zero2"), {**HEADS, "max_tokens_per_micro_batch": 9}, "heads"),
+    (("fsdp2",), {**HEADS, "streams": [Stream("rows", InOrder([])), Stream("b", [3])]}, "heads"),
+    (("zero2",), {"config": {"scheduler": {"type": "W"}}, "budget": Budget(samples=9)}, "deepspeed"),
+    (("zero2",), {"config": FP16, "probe": Probing(interval_steps=1)}, "fp16"),
 ]
 
 
-@pytest.mark.parametrize(("engines", "wish", "message"), CASES, ids=lambda value: str(value)[:20])
-def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(engines, wish, message) -> None:
+@pytest.mark.parametrize(("engines", "wish", "option"), CASES, ids=lambda value: str(value)[:20])
+def test_what_an_engine_cannot_give_is_refused_and_ddp_gives_all_of_it(engines, wish, option) -> None:
     config = wish.get("config", {})
     wish = {name: value for name, value in wish.items() if name != "config"}
     for engine in engines:
         check_engine(trainer_with(engine, **config), planned())
-        with pytest.raises(ValueError, match=message):
+        with refused(option):
             check_engine(trainer_with(engine, **config), planned(**wish))
     check_engine(trainer_with("ddp"), planned(**wish))
 
 
 def test_the_first_fsdp_and_other_engines_are_refused_and_fsdp_that_is_not_used_is_told(caplog) -> None:
-    with pytest.raises(ValueError, match="fsdp_config: version 1"):
+    with refused("fsdp_config"):
         engine_of(trainer_with("fsdp1"))
-    with pytest.raises(ValueError, match="does not support the engine XLA: use DDP, FSDP2 or DeepSpeed"):
+    with refused("distributed_type", found="XLA"):
         engine_of(trainer_with("xla"))
     check_engine(trainer_with("ddp", fsdp=True), planned())
     check_engine(trainer_with("fsdp2", fsdp=True), planned())

@@ -12,9 +12,11 @@ from torch import Tensor
 from transformers import Trainer
 
 from mixer import Head, MixingTrainer, Objective, Stream
+from mixer.utils.errors import ErrorFacts
 from tests.helpers import On, Tokens, build_model
 from tests.mixer.forms import NAMES, loss_sum_of_head, multi_task, num_items, task_data, task_streams
 from tests.mixer.trainer import runs
+from tests.refusals import refused
 
 TOPIC = task_data("topic")
 
@@ -63,25 +65,25 @@ def test_each_set_goes_through_its_head_together_or_by_itself_by_its_prefix_or_i
 def test_sets_that_nobody_knows_the_head_of_are_refused(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
     for evaluate, data in ((trainer.evaluate, TOPIC), (trainer.predict, TOPIC), (trainer.evaluate, {"unseen": TOPIC})):
-        with pytest.raises(ValueError, match=r"no stream and no head\. Pass eval_dataset as a dict by the str"):
+        with refused("eval_dataset"):
             evaluate(data)
     assert trainer._evaluation.task is None
     assert trainer.evaluate(task_data("topic"), metric_key_prefix="eval_topic")["eval_topic_loss"] > 0
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("option", "value"),
     [
-        ({"eval_dataset": {"topic_dev": TOPIC}, "eval_strategy": "steps"}, r"set 'topic_dev' belongs to no stream"),
-        ({"eval_dataset": TOPIC, "eval_strategy": "steps"}, r"without a name belongs to no stream"),
-        ({"eval_dataset": [TOPIC, TOPIC]}, "eval_dataset is a list of 2 datasets: use a dict of them by name"),
-        ({"compute_metrics": {"unknown": len}}, r"sets \['unknown'\], but eval_dataset has the sets \['topic'"),
-        ({"compute_metrics": {"topic": 3}}, r"compute_metrics\['topic'\] must be a function, got 3"),
+        ("eval_dataset", {"topic_dev": TOPIC}),
+        ("eval_dataset", TOPIC),
+        ("eval_dataset", [TOPIC, TOPIC]),
+        ("compute_metrics", {"unknown": len}),
+        ("compute_metrics", {"topic": 3}),
     ],
 )
-def test_sets_and_metrics_without_use_are_refused_early(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        _trainer(tmp_path, **changes)
+def test_sets_and_metrics_without_use_are_refused_early(tmp_path: Path, option: str, value: Any) -> None:
+    with refused(option, ErrorFacts):
+        _trainer(tmp_path, **{option: value}, eval_strategy="steps")
 
 
 def test_heads_that_no_stream_has_no_streams_at_all_and_one_head_that_needs_no_name(tmp_path: Path) -> None:

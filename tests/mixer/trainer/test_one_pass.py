@@ -9,6 +9,7 @@ import torch
 from mixer import Budget, GroupDRO, MixingTrainer, Probing
 from tests.helpers import weights_of
 from tests.mixer.trainer.runs import make, train
+from tests.refusals import refused
 
 
 class Lomo(MixingTrainer):
@@ -38,7 +39,7 @@ class _NoRows(Lomo):
 def test_a_step_in_parts_is_refused_before_it_is_trained(kind: type, options: Any, step: int, tmp_path: Path) -> None:
     trainer = make(tmp_path, kind=kind, optim="lomo", batch_size=8, **options)
     before = weights_of(trainer.model).clone()
-    with pytest.raises(ValueError, match=rf"Step {step} has 3 micro-batches, and optim='lomo' .* one stream"):
+    with pytest.raises(ValueError, match=rf"optim='lomo' .* 3 micro-batches of step {step}\. .* one stream"):
         trainer.train()
     assert step > 1 or torch.equal(weights_of(trainer.model), before)
     fits = train(tmp_path, kind=Lomo, optim="lomo", batch_size=8)
@@ -47,6 +48,6 @@ def test_a_step_in_parts_is_refused_before_it_is_trained(kind: type, options: An
 
 def test_a_learning_rate_by_layer_cannot_follow_the_data(tmp_path: Path) -> None:
     options = {"optim": "galore_adamw_layerwise", "max_steps": -1}
-    with pytest.raises(ValueError, match=r"optim='galore_adamw_layerwise' .* Set the budget in steps or epochs"):
+    with refused("optim"):
         make(tmp_path, budget=Budget(samples=24), **options)
     make(tmp_path, budget=Budget(epochs=2), **options)

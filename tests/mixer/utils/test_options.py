@@ -30,15 +30,15 @@ def test_what_does_not_fit_is_refused_at_construction(tmp_path: Path, changes: d
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "option"),
     [
-        ({"eval_dataset": {"worst": Tokens(3, 1)}}, "'worst' is reserved"),
-        ({"mixing": OF_EVALUATIONS}, r"missing: \['a', 'b', 'c'\]"),
-        ({"mixing": OF_EVALUATIONS, "eval_dataset": three_streams()}, "set eval_strategy"),
+        ({"eval_dataset": {"worst": Tokens(3, 1)}}, "eval_dataset"),
+        ({"mixing": OF_EVALUATIONS}, "eval_dataset"),
+        ({"mixing": OF_EVALUATIONS, "eval_dataset": three_streams()}, "eval_strategy"),
     ],
 )
-def test_evaluations_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_evaluations_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any], option: str) -> None:
+    with refused(option):
         make(tmp_path, **changes)
 
 
@@ -50,5 +50,5 @@ def test_what_nobody_observes_and_other_data_after_construction_are_refused(tmp_
         make(tmp_path, mixing=Psychic())
     trainer = make(tmp_path)
     trainer.train_dataset = Tokens(4, 1)
-    with pytest.raises(ValueError, match="Build a new trainer"):
+    with refused("train_dataset"):
         trainer.train()

@@ -134,6 +134,6 @@ def test_a_buffer_is_old_and_an_evaluation_before_the_first_step_is_needed(tmp_p
     trainer = _trainer(tmp_path, ReplayBound(), streams)
     trainer.train()
     assert trainer.mixing.seen[1] > 0
-    with pytest.raises(ValueError, match="eval_on_start=True"):
+    with refused("eval_on_start"):
         _trainer(tmp_path, ReplayBound(), streams, eval_on_start=False)
     _trainer(tmp_path, ReplayRatio(0.1), streams, eval_on_start=False)

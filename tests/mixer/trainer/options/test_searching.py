@@ -12,6 +12,7 @@ from mixer.checkpoint.checkpoint_files import find_problem
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import On, Tokens, build_model
 from tests.mixer.trainer.runs import make
+from tests.refusals import refused
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -134,21 +135,18 @@ def test_names_of_trials_name_folders_and_the_objective_is_the_mean_loss_if_noth
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"gradient_accumulation_steps": 2}, "leave out gradient_accumulation_steps=2"),
-        ({"num_train_epochs": 0.0}, "num_train_epochs must be above 0"),
-    ],
+    ("changes", "option"),
+    [({"gradient_accumulation_steps": 2}, "batch_size"), ({"num_train_epochs": 0.0}, "num_train_epochs")],
 )
-def test_a_trial_is_refused_what_a_trainer_is(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_trial_is_refused_what_a_trainer_is(changes: dict[str, Any], option: str, tmp_path: Path) -> None:
+    with refused(option):
         _search(_trainer(tmp_path, batch_size=8), [changes])
 
 
 def test_a_search_that_cannot_be_is_refused(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path)
-    with pytest.raises(ValueError, match="n_jobs=2 would run trials at once"):
+    with refused("n_jobs"):
         _search(trainer, TRIALS, n_jobs=2)
     trainer.compute_metrics = lambda prediction: {"accuracy": 0.5}
-    with pytest.raises(ValueError, match=r"compute_objective is missing.*\['math', 'code'\]"):
+    with refused("compute_objective"):
         _search(trainer, TRIALS, True)
