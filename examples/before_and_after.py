@@ -13,14 +13,14 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks import chats
-from tasks.generation import TextScore, exact_match, rouge_l
+from tasks.generation import TextScore, exact_match, rouge_l, token_f1
 from tasks.sources import smollm2
 
 SOURCES: dict[str, tuple[Any, TextScore]] = {
     "docstrings": (chats.docstrings, rouge_l),
     "examples": (chats.examples, exact_match),
-    "characters": (chats.characters, exact_match),
-    "error_codes": (chats.error_codes, exact_match),
+    "characters": (chats.characters, token_f1),
+    "error_codes": (chats.error_codes, token_f1),
 }
 
 
