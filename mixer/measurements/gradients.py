@@ -21,7 +21,7 @@ Number = TypeVar("Number", float, FloatArray)
 class Noise(NamedTuple):
     """Signal and noise of the gradient of the whole mixture.
 
-    Args:
+    Attributes:
         squared_norm: Unbiased estimate of `||g||²`, the squared norm of the true gradient.
         variance: Estimate of `tr Σ`, the variance of a single sample's gradient.
     """
