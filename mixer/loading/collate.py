@@ -75,17 +75,15 @@ def stack_rows(rows: Sequence[Row]) -> Columns | None:
     Returns:
         For each column a tensor `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes by column.
     """
-    first = rows[0][0] if rows else None
-    numbers = [number for _, number in rows]
-    is_range = numbers == [*range(numbers[0], numbers[0] + len(numbers))] if numbers else True
-    if first is not None and not is_range and all(samples is first for samples, _ in rows):
-        return None if first.tensors is None else {name: values[numbers] for name, values in first.tensors.items()}
     runs: list[tuple[Samples, int, int]] = []
     for samples, number in rows:
         if runs and runs[-1][0] is samples and runs[-1][2] == number:
             runs[-1] = (samples, runs[-1][1], number + 1)
         else:
             runs.append((samples, number, number + 1))
+    if len(runs) > 1 and all(samples is runs[0][0] for samples, *_ in runs):  # one index in place of many slices
+        columns, numbers = runs[0][0].tensors, [number for _, number in rows]
+        return None if columns is None else {name: values[numbers] for name, values in columns.items()}
     parts: list[Columns] = []
     for samples, start, stop in runs:
         columns = samples.tensors
