@@ -9,16 +9,15 @@ import errno
 import os
 import sysconfig
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 import datasets
 import numpy as np
 
-from mixer.utils.errors import InvalidValueError
-from tasks.text_domains import NO_SOURCES, VALIDATION_SHARE, key_of, read_texts, split_of
+from mixer.utils.errors import wrong_value
+from tasks.text_domains import NO_SOURCES, VALIDATION_SHARE, key_of, manual_topics, read_texts, split_of
 
 _SENTENCE = range(25, 121)  # characters of a docstring's first sentence
 _CODE = range(60, 401)  # characters of a function without its docstring
@@ -44,17 +43,14 @@ def docstrings(num_samples: int = 1_000, num_validation_samples: int = 50) -> Ch
         ValueError: If there are fewer than that.
     """
 
-    def pairs(text: str) -> Iterator[tuple[str, str]]:
-        lines = text.splitlines()
-        for node in ast.walk(ast.parse(text)):
-            sentence = _first_sentence(node)
-            if isinstance(node, ast.FunctionDef) and len(sentence) in _SENTENCE and len(node.body) > 1:
-                body = (
-                    lines[node.lineno - 1 : node.body[0].lineno - 1] + lines[node.body[0].end_lineno : node.end_lineno]
-                )
-                code = "\n".join(body)
-                if len(code) in _CODE:
-                    yield f"What does this function do?\n{code}", sentence
+    def pairs(node: ast.AST, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+        sentence = _first_sentence(node)
+        if isinstance(node, ast.FunctionDef) and len(sentence) in _SENTENCE and len(node.body) > 1:
+            docstring = node.body[0]
+            before, after = lines[node.lineno - 1 : docstring.lineno - 1], lines[docstring.end_lineno : node.end_lineno]
+            code = "\n".join([*before, *after])
+            if len(code) in _CODE:
+                yield f"What does this function do?\n{code}", sentence
 
     return _split("docstrings", _of_files(pairs), num_samples, num_validation_samples)
 
@@ -73,10 +69,9 @@ def examples(num_samples: int = 1_000, num_validation_samples: int = 50) -> Chat
         ValueError: If there are fewer than that.
     """
 
-    def pairs(text: str) -> Iterator[tuple[str, str]]:
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                yield from _results(ast.get_docstring(node) or "")
+    def pairs(node: ast.AST, _lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield from _results(ast.get_docstring(node) or "")
 
     return _split("examples", _of_files(pairs), num_samples, num_validation_samples)
 
@@ -129,18 +124,22 @@ def manual(num_samples: int = 400, num_validation_samples: int = 40) -> Chats:
     Raises:
         ValueError: If there are fewer than that.
     """
-    texts = ((key_of(f"topics/{name}"), text) for name, text in topics.items())
-    paragraphs = [(key, " ".join(part.split())) for key, text in sorted(texts) for part in text.split("\n\n")]
+    paragraphs = [(key, " ".join(part.split())) for key, text in manual_topics() for part in text.split("\n\n")]
     rows = ((key, part, {"text": part}) for key, part in paragraphs if len(part) in _PARAGRAPH and "::=" not in part)
     return _rows("paragraphs", rows, num_samples, num_validation_samples)
 
 
-def _of_files(pairs: Callable[[str], Iterable[tuple[str, str]]]) -> Iterator[tuple[float, str, str]]:
-    """Yields the chats of all files, with the key of their file, which decides the split."""
+def _of_files(pairs: Callable[[ast.AST, Sequence[str]], Iterator[tuple[str, str]]]) -> Iterator[tuple[float, str, str]]:
+    """Yields the chats of all files, with the key of their file, which decides the split.
+
+    Args:
+        pairs: Yields the questions and answers of a node of a file's syntax tree, given the file's lines.
+    """
     roots = (Path(sysconfig.get_paths()["stdlib"]), Path(str(np.__file__)).parent)
     for key, text in read_texts(roots, "*.py", NO_SOURCES):
         try:
-            found = list(pairs(text))
+            lines = text.splitlines()
+            found = [pair for node in ast.walk(ast.parse(text)) for pair in pairs(node, lines)]
         except (SyntaxError, ValueError):  # a file for another version of Python
             continue
         yield from ((key, question, answer) for question, answer in found)
@@ -203,5 +202,5 @@ def _rows(
     for split, name in (("train", "num_samples"), ("validation", "num_validation_samples")):
         if len(found[split]) < wanted[split]:
             text = f"must be at most {len(found[split]):,}, the {what} that are there, got {wanted[split]:,}."
-            raise InvalidValueError.about(name, text, found=wanted[split])
+            raise wrong_value(name, text, found=wanted[split])
     return {split: datasets.Dataset.from_list(own) for split, own in found.items()}

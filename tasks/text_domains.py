@@ -123,8 +123,7 @@ def python_manual(num_samples: int = 2_000, num_validation_samples: int = 100, b
     Raises:
         ValueError: If there is less text than that.
     """
-    keyed = sorted((key_of(f"topics/{name}"), text) for name, text in topics.items())
-    return _split("Python's manual", keyed, num_samples, num_validation_samples, block_length)
+    return _split("Python's manual", manual_topics(), num_samples, num_validation_samples, block_length)
 
 
 def random_text(
@@ -173,6 +172,11 @@ def read_texts(
             continue  # a folder, or a file in another encoding or for another version of Python
         if text:
             yield key, text
+
+
+def manual_topics() -> list[tuple[float, str]]:
+    """Returns the topics of Python's manual in the order of their keys."""
+    return sorted((key_of(f"topics/{name}"), text) for name, text in topics.items())
 
 
 def key_of(name: str) -> float:
