@@ -150,7 +150,8 @@ class StreamSamples:
         """
         form = self.specifics.get(number, StreamSpecifics())
         collator, inputs = form.collator or self.common_collator, None
-        with try_user_code(f"A sample of stream {self.streams[number].name!r} cannot be collated."):
+        called = "no stream" if number < 0 else f"stream {self.streams[number].name!r}"
+        with try_user_code(f"A sample of {called} cannot be collated."):
             inputs = collator([copy.copy(sample) for _ in range(times)])  # some remove columns from their input
         if not isinstance(inputs, Mapping):
             return None

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,12 +12,13 @@ import huggingface_hub
 import transformers
 from filelock import FileLock
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
 from transformers.utils.hub import cached_file
 from transformers.utils.import_utils import is_gguf_available
 
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import wrong_value
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 
 
 def convert_gguf(name_or_path: Path | str, gguf_file: str, revision: str | None = None) -> Path:
@@ -66,7 +66,7 @@ def cached_folder(name: str, fill: Callable[[Path], None]) -> Path:
 
 def _file(name_or_path: Path | str, gguf_file: str, revision: str | None) -> Path:
     if not is_gguf_available():
-        raise InvalidValueError.about("gguf_file", "needs the package gguf: pip install gguf.")
+        raise wrong_value("gguf_file", "needs the package gguf: pip install gguf.")
     try:
         found = cached_file(str(name_or_path), gguf_file, revision=revision)
     except OSError as error:
@@ -74,7 +74,7 @@ def _file(name_or_path: Path | str, gguf_file: str, revision: str | None) -> Pat
         files = sorted(path.name for path in folder.glob("*.gguf")) if folder.is_dir() else []
         there = f" {folder} has {', '.join(files) or 'no GGUF file'}." if folder.is_dir() else f" {error}"
         text = f"{gguf_file!r} was not found in {str(name_or_path)!r}.{there}"
-        raise InvalidValueError.about("gguf_file", text, found=gguf_file) from error
+        raise wrong_value("gguf_file", text, found=gguf_file) from error
     return Path(str(found))
 
 
@@ -86,7 +86,7 @@ def _convert(path: Path, folder: Path) -> None:
         model: PreTrainedModel = auto.from_pretrained(**source, **_unpacked())
         tokenizer = AutoTokenizer.from_pretrained(**source)
     except Exception as error:  # a file that is none of GGUF's fails in many ways
-        raise InvalidValueError.about("gguf_file", f"{path} cannot be read: {error}", found=path.name) from error
+        raise wrong_value("gguf_file", f"{path} cannot be read: {error}", found=path.name) from error
     # The weights are ordinary ones now: else transformers would refuse to save them.
     for owner, name in ((model, "hf_quantizer"), (model.config, "quantization_config")):
         if hasattr(owner, name):
