@@ -9,17 +9,27 @@ from typing import Any
 import numpy as np
 from transformers import TrainingArguments
 
+from mixer.loading.chosen_loss_units import new_loss_units
 from mixer.loading.learning_rate import decay_step
 from mixer.loading.lengths import Lengths
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.clock import Budget, Clock
+from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.length_order import NO_GROUPS, LengthGroups
 from mixer.mixture.planner import Drawing, Planner
-from mixer.mixture.resolve import Amounts, amounts_of, check_amounts, check_epochs, resolve_epoch_size
+from mixer.mixture.resolve import (
+    Amounts,
+    amounts_of,
+    check_amounts,
+    check_epochs,
+    check_own_weights,
+    check_samples,
+    resolve_epoch_size,
+)
 from mixer.mixture.stream import Stream
-from mixer.mixture.streams import total_samples
+from mixer.mixture.streams import describe, total_samples
 from mixer.models.labels import IGNORED
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
@@ -112,6 +122,39 @@ def assemble(
     groups = length_groups(streams, size.initial, lengths if groups_by_length else None)
     planner = Planner(streams, options.seed, options.groupings, options.drawing, clock.decay_begins, groups)
     return planner, clock, size
+
+
+def new_mixing(
+    args: TrainingArguments,
+    streams: Sequence[Stream],
+    policy: Policy,
+    options: MixtureOptions,
+    loss_units: str | Mapping[str, float] | None,
+    has_heads: bool,
+    scheduler: Any = None,
+    lengths: Lengths | None = None,
+) -> Mixing:
+    """Builds the controller of a new run.
+
+    Args:
+        args: Training arguments.
+        streams: Streams.
+        policy: The policy.
+        options: Mixture settings.
+        loss_units: The option of that name; see `new_loss_units`.
+        has_heads: Whether the streams have heads that differ.
+        scheduler: See `assemble`.
+        lengths: See `assemble`.
+
+    Raises:
+        ValueError: If sizes, budget, policy and streams are inconsistent.
+    """
+    planner, clock, size = assemble(args, streams, options, scheduler=scheduler, lengths=lengths)
+    check_samples(policy, len(streams), size.value)
+    units = new_loss_units(loss_units, policy, streams, has_heads)
+    mixing = Mixing(planner, policy, clock, size, options.objective, units)
+    check_own_weights(policy, describe(streams), mixing.weights)
+    return mixing
 
 
 def length_groups(streams: Sequence[Stream], batch_size: int, lengths: Lengths | None) -> LengthGroups:

@@ -13,18 +13,15 @@ from mixer.distributed.collectives import RankSync
 from mixer.ledger.description import describe_run
 from mixer.ledger.ledger import Ledger
 from mixer.ledger.recorder import Recorder
-from mixer.loading.build import MixtureOptions, assemble, resolve_budget
-from mixer.loading.chosen_loss_units import new_loss_units
+from mixer.loading.build import MixtureOptions, new_mixing, resolve_budget
 from mixer.loading.learning_rate import check_schedule
 from mixer.loading.lengths import Lengths
 from mixer.losses.stream_losses import StreamLosses
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements.hooks.stream_gradients import RunProbe
 from mixer.measurements.hooks.table import check_measured, new_hooks
-from mixer.mixture.controller import Mixing
-from mixer.mixture.resolve import check_own_weights, check_samples, resolve_epoch_size
+from mixer.mixture.resolve import resolve_epoch_size
 from mixer.mixture.stream import Stream
-from mixer.mixture.streams import describe
 from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.hooks import Observer
 from mixer.run.loading import StreamLoading
@@ -188,17 +185,10 @@ def _check_parts(basis: Basis, hooks: Sequence[Observer], samples: StreamSamples
 
 
 def _new_run(trainer: Trainer, plan: RunPlan, lengths: Lengths | None) -> Run:
-    mixing, args = _new_mixing(trainer, plan, lengths), trainer.args
+    args, units = trainer.args, plan.config.loss_units
+    mixing = new_mixing(
+        args, plan.streams, plan.policy, plan.mixture, units, plan.have_heads, trainer.lr_scheduler, lengths
+    )
     folder, is_writer = Path(str(args.output_dir)) / "ledger", trainer.is_world_process_zero()
     ledger = Ledger(folder, is_writer, plan.config.ledger_interval_steps)
     return Run(mixing, ledger, Recorder(mixing, ledger, plan.reads_losses_at_once))
-
-
-def _new_mixing(trainer: Trainer, plan: RunPlan, lengths: Lengths | None) -> Mixing:
-    policy, streams, mixture = plan.policy, plan.streams, plan.mixture
-    planner, clock, size = assemble(trainer.args, streams, mixture, scheduler=trainer.lr_scheduler, lengths=lengths)
-    check_samples(policy, len(streams), size.value)
-    units = new_loss_units(plan.config.loss_units, policy, streams, plan.have_heads)
-    mixing = Mixing(planner, policy, clock, size, mixture.objective, units)
-    check_own_weights(policy, describe(streams), mixing.weights)
-    return mixing

@@ -7,16 +7,15 @@ from typing import Any, cast
 from transformers import TrainingArguments
 
 from mixer.ledger.evaluated_losses import check_eval_weights
-from mixer.loading.build import assemble, resolve_budget, resolve_policy
-from mixer.loading.chosen_loss_units import new_loss_units
+from mixer.loading.build import new_mixing, resolve_budget, resolve_policy
 from mixer.loading.learning_rate import check_schedule
 from mixer.measurements import LearningRate, Needs, names_of
 from mixer.mixture.controller import Mixing
-from mixer.mixture.resolve import check_own_weights, check_samples
 from mixer.mixture.stream import Stream
-from mixer.mixture.streams import as_streams, describe
+from mixer.mixture.streams import as_streams
 from mixer.run.class_checks import check_budget, check_finite
 from mixer.run.config import options_in
+from mixer.run.loading import data_seed
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.stream_checks import check_evaluation, check_streams
 from mixer.trainer.checks.requirements import check_needs
@@ -56,8 +55,7 @@ class Parts:
         objective = None if objective is None else objective.of_sets(list(evaluated))
         streams, self.stand_ins = _stand_ins(as_streams(built))
         self.streams = streams
-        seed = args.seed if args.data_seed is None else args.data_seed
-        options = config.mixture(recipe.batch_size, recipe.budget, recipe.groupings, seed, objective)
+        options = config.mixture(recipe.batch_size, recipe.budget, recipe.groupings, data_seed(args), objective)
         check_eval_weights(options.eval_weights, evaluated)
         schedule = copy.copy(options.schedule)  # copies, as simulate may hold them
         options = replace(options, schedule=schedule)
@@ -65,12 +63,8 @@ class Parts:
         check_budget(args, resolve_budget(args, options.budget, streams))
         check_needs(policy, streams, args, evaluated, objective)
         check_schedule(schedule, None)
-        planner, clock, size = assemble(args, streams, options)
-        check_samples(policy, len(streams), size.value)
         has_heads = len({stream.head for stream in streams}) > 1
-        units = new_loss_units(config.loss_units, policy, streams, has_heads)
-        self.mixing = Mixing(planner, policy, clock, size, objective, units)
-        check_own_weights(policy, describe(streams), self.mixing.weights)
+        self.mixing = new_mixing(args, streams, policy, options, config.loss_units, has_heads)
         memories = [stream for stream in streams if stream.is_memory]
         self.followers = [own.dataset.follow(own.name, streams, lambda: self.mixing.planner) for own in memories]
 
