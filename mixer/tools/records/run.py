@@ -18,6 +18,7 @@ from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
 from mixer.tools.records.clock import by_stream, on_clock
 from mixer.tools.records.gradient_tables import COLUMNS as GRADIENTS, Cosines, Measured, measurements, read_gradients
+from mixer.utils.arrays import FloatArray
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import mixing_unit, rule_in_words
 
@@ -36,7 +37,7 @@ _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
 _TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
 # Values for a stream that a step did not have.
 _ABSENT = {"count": 0, "tokens": 0, "labels": 0, "seen": 0, "staleness": 0, "active": False}
-_DERIVED = ("row_clock", "figures", "arrays")
+_DERIVED = ("row_clock", "figures", "arrays", "_losses")
 _TENTH = 0.1  # of the steps, for losses of training
 _MOST_RANGES = 6
 
@@ -216,9 +217,14 @@ class Run:
         }
         return self.but(**cut)
 
+    @functools.cached_property
+    def _losses(self) -> dict[str, FloatArray]:
+        """By evaluation set, its losses: taking a column out of a table is slow where there are very many sets."""
+        return {name: rows["loss"].to_numpy() for name, rows in self.evaluations.items()}
+
     def losses(self, place: int = -1) -> dict[str, float]:
         """Gives the loss of each set at its first evaluation (place 0), its last (−1) or another."""
-        return {name: float(rows["loss"].to_numpy()[place]) for name, rows in self.evaluations.items()}
+        return {name: float(losses[place]) for name, losses in self._losses.items()}
 
     def results(self, place: int = -1) -> Results:
         """Gives the losses and metrics of each set; see `losses`."""
