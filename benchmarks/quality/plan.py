@@ -20,7 +20,7 @@ from benchmarks.quality.scenarios import Scenario
 ALL_OF_GRID = "grid"
 # The best of a grid is a lucky one on the seeds that it was chosen on: these are none that are reported.
 _GRID_SEEDS, FIRST_SEED = (1, 2), 11
-_NUM_MIXTURES = {"small": 16, "llama": 12, "gpu": 12}
+_NUM_MIXTURES = {"small": 16, "llama": 12, "gpu": 12, "smollm2": 16, "minilm": 16}
 _NUM_QUICK, _NUM_BEST = 4, 3
 _NEAR, _NUM_NEAR = 0.02, 3  # how far weights of nearly the same mixture differ, and how many of them are run
 

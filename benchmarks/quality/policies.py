@@ -31,7 +31,7 @@ import pandas as pd
 from torch.utils.data import Dataset
 
 from benchmarks.quality.data import Splits
-from benchmarks.quality.scenarios import Scenario, Size
+from benchmarks.quality.scenarios import WITH_OWN, Scenario, Size
 from mixer.measurements import EvaluationLoss, Needs, asked
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy, built_in_policies
@@ -46,6 +46,7 @@ _WRAPPERS = {"Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", 
 _NO_COMPETITORS = {"Fixed", "Scheduled", "Function"} | _WRAPPERS
 _WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
 _OF_LLAMA = (UNIFORM, MOST_SIMILAR, "Proportional", AUTO, "MarginalValue", "DGA", "DoGE", "GRAPE")
+_OF_OWN = (UNIFORM, MOST_SIMILAR, "Proportional", "Temperature", AUTO)
 
 
 class Entry(NamedTuple):
@@ -90,7 +91,8 @@ def competitors(size: Size = "small") -> dict[str, Entry]:
         Entries by name.
     """
     found = {name: Entry(name) for name in classes() if name not in _NO_COMPETITORS} | _ENTRIES
-    return {name: entry for name, entry in found.items() if size == "small" or name in _OF_LLAMA}
+    few = _OF_OWN if size in WITH_OWN else _OF_LLAMA
+    return {name: entry for name, entry in found.items() if size == "small" or name in few}
 
 
 def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
