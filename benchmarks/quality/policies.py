@@ -18,6 +18,7 @@ Evaluations come at the same interval.
 most like the target's validation rows, by the cosine of the logarithms of counts of pairs of neighbouring tokens, or of
 the mean outputs of an encoder's frozen layers.
 Several targets have equal parts of the batch. Where that stream is not there, or used up, all others take its place.
+*target only*, of models with real weights, is the same but where a target is a stream, which is then the one.
 """
 
 import inspect
@@ -36,17 +37,18 @@ from mixer.measurements import EvaluationLoss, Needs, asked
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy, built_in_policies
 
-UNIFORM, AUTO, MOST_SIMILAR = "Uniform", "auto", "most similar source"
+UNIFORM, AUTO, MOST_SIMILAR, TARGET_ONLY = "Uniform", "auto", "most similar source", "target only"
 # In settings, replaced when a policy is made: validation losses by stream, samples of the run, and shares by text.
 REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY = "the reference's validation losses", "the run's samples", "by similarity"
-_KNOWN_IN_A_RUN = {REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY}
+BY_TARGET = "by target"  # as by similarity, but a target that is a stream is the one that is most like it
+_KNOWN_IN_A_RUN = {REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY, BY_TARGET}
 _REST = 1e-9  # weight of a stream that gets samples only where no other is there
 # The grid stands for `Fixed`, users write `Scheduled` and `Function`, the others are wrappers.
 _WRAPPERS = {"Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", "OverfitGuard"}
 _NO_COMPETITORS = {"Fixed", "Scheduled", "Function"} | _WRAPPERS
 _WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
 _OF_LLAMA = (UNIFORM, MOST_SIMILAR, "Proportional", AUTO, "MarginalValue", "DGA", "DoGE", "GRAPE")
-_OF_OWN = (UNIFORM, MOST_SIMILAR, "Proportional", "Temperature", AUTO)
+_OF_OWN = (UNIFORM, TARGET_ONLY, "Proportional", "Temperature", AUTO)
 
 
 class Entry(NamedTuple):
@@ -66,6 +68,7 @@ _ENTRIES: dict[str, Entry] = {
     "SkillIt": Entry("SkillIt", {"window": 3}),
     "DoGE, scale-free": Entry("DoGE", {"scale_free": True}),
 }
+_ENTRIES_OF_OWN = {TARGET_ONLY: Entry("Fixed", {"weights": BY_TARGET})}
 
 
 @cache
@@ -91,6 +94,8 @@ def competitors(size: Size = "small") -> dict[str, Entry]:
         Entries by name.
     """
     found = {name: Entry(name) for name in classes() if name not in _NO_COMPETITORS} | _ENTRIES
+    if size in WITH_OWN:
+        found |= _ENTRIES_OF_OWN
     few = _OF_OWN if size in WITH_OWN else _OF_LLAMA
     return {name: entry for name, entry in found.items() if size == "small" or name in few}
 
@@ -133,18 +138,22 @@ def _by_objective(class_name: str, parameters: Mapping[str, inspect.Parameter], 
     return found
 
 
-def similar_shares(scenario: Scenario, parts: Mapping[str, Splits]) -> list[float]:
+def similar_shares(scenario: Scenario, parts: Mapping[str, Splits], keeps_targets: bool = False) -> list[float]:
     """Finds the stream that is most like each target, by the text that it is trained on; see the module.
 
     Args:
         scenario: The scenario.
         parts: What `Scenario.read` gave.
+        keeps_targets: Whether a target that is a stream is the one, whatever the others are like.
 
     Returns:
         A weight for each stream.
     """
     weights = pd.Series(_REST, scenario.streams)
     for target in scenario.objective.importance:
+        if keeps_targets and target in weights:
+            weights[target] += 1.0
+            continue
         wanted = _pairs(parts[target]["validation"])
         cosines = {}
         for name in scenario.streams:
@@ -159,7 +168,8 @@ def _pairs(dataset: Dataset[Any]) -> "pd.Series[float]":
     assert hasattr(dataset, "read_columns")
     columns = dataset.read_columns(np.arange(len(dataset)))
     if "hidden" in columns:  # of an encoder, whose mean feature stands for the pairs
-        return pd.Series((columns["hidden"].float() * columns["attention_mask"][..., None]).mean(dim=(0, 1)).numpy())
+        features = columns["hidden"].float() * columns["attention_mask"][..., None]
+        return pd.Series(features.flatten(0, -2).mean(dim=0).numpy())
     ids = columns["input_ids"].numpy()
     return np.log1p(pd.Series((ids[:, :-1] * 2**20 + ids[:, 1:])[ids[:, 1:] > 0]).value_counts())
 

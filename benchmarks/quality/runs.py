@@ -15,13 +15,23 @@ from transformers.utils import logging
 
 from benchmarks.quality.cache import Run
 from benchmarks.quality.data import PARTS, Splits
-from benchmarks.quality.policies import BY_SIMILARITY, NUM_SAMPLES, REFERENCE_LOSSES, UNIFORM, make, similar_shares
-from benchmarks.quality.scenarios import Scenario
-from mixer import MixingTrainer, Objective, Policy, Stream
+from benchmarks.quality.policies import (
+    BY_SIMILARITY,
+    BY_TARGET,
+    NUM_SAMPLES,
+    REFERENCE_LOSSES,
+    UNIFORM,
+    make,
+    similar_shares,
+)
+from benchmarks.quality.scenarios import WITH_OWN, Scenario
+from mixer import MixingTrainer, Policy, Stream
 from mixer.measurements import EvaluationLoss, asked
+from mixer.models.inputs import TASK, takes_task
 
-NUM_PLACES = 12  # of the run, at which the objective is taken
-_COURSE_ROWS = 128  # of a target's test part at each place; all of them at the end
+# Places of the run at which the objective is taken, and rows of a target's test part there; all of them at the end.
+_COURSE = 12, 128
+_COURSE_OF_OWN = 6, 64  # of models with real weights, which take longer
 _ROWS = 64  # of a batch that is evaluated: more take longer a row
 
 Metrics = dict[str, dict[str, float]]
@@ -30,9 +40,9 @@ Metrics = dict[str, dict[str, float]]
 class _Course(TrainerCallback):
     """Takes the objective at places of the run, and the processor time of training without that."""
 
-    def __init__(self, measure: Callable[[nn.Module], float], num_steps: int):
+    def __init__(self, measure: Callable[[nn.Module], float], num_steps: int, num_places: int):
         self._measure, self.values = measure, list[float]()
-        self._places = {round(place * num_steps / NUM_PLACES) for place in range(1, NUM_PLACES + 1)}
+        self._places = {round(place * num_steps / num_places) for place in range(1, num_places + 1)}
         self.places: list[float] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -52,12 +62,13 @@ class _Course(TrainerCallback):
         self.cpu_seconds += time.process_time()
 
 
-def evaluate(model: nn.Module, dataset: Any, most: int | None = None) -> dict[str, float]:
+def evaluate(model: nn.Module, dataset: Any, head: str, most: int | None = None) -> dict[str, float]:
     """Evaluates a model without the trainer, whose policy must not see it.
 
     Args:
         model: The model; it stays in the mode that it is in.
         dataset: Blocks, which are all of one length, or sentences.
+        head: The head to evaluate it with, of a model with several.
         most: About how many rows to take; `None` for all.
 
     Returns:
@@ -65,12 +76,12 @@ def evaluate(model: nn.Module, dataset: Any, most: int | None = None) -> dict[st
     """
     was_training, totals = model.training, {"loss": 0.0}
     rows = np.arange(0, len(dataset), 1 if most is None else -(-len(dataset) // most))
-    device = next(model.parameters()).device
+    device, task = next(model.parameters()).device, {TASK: head} if takes_task(model) else {}
     model.eval()
     with torch.no_grad():
         for chunk in np.split(rows, range(_ROWS, len(rows), _ROWS)):
             inputs = {name: values.to(device) for name, values in dataset.read_columns(chunk).items()}
-            outputs = model(**inputs)
+            outputs = model(**task, **inputs)
             totals["loss"] += float(outputs.loss) * len(chunk)
             if outputs.logits.ndim == 2:
                 right = (outputs.logits.argmax(dim=-1) == inputs["labels"]).sum()
@@ -98,8 +109,8 @@ def _run(run: Run, folder: Path, data_dir: Path | None, session: str) -> None:
     parts = run.scenario.read(data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
     known: dict[str, Any] = {NUM_SAMPLES: run.scenario.num_steps * int(run.scenario.content["batch_size"])}
-    if BY_SIMILARITY in run.settings.values():
-        known[BY_SIMILARITY] = similar_shares(run.scenario, parts)
+    for setting in {BY_SIMILARITY, BY_TARGET} & {own for own in run.settings.values() if isinstance(own, str)}:
+        known[setting] = similar_shares(run.scenario, parts, setting == BY_TARGET)
     reference: Mapping[str, Any] = {}
     if needs_reference:
         reference = _reference(run, folder, data_dir, session)
@@ -153,8 +164,9 @@ def new_trainer(
 
 def _train(run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Splits]) -> dict[str, Any]:
     scenario, objective = run.scenario, run.scenario.objective
-    course = _Course(partial(_value, objective, parts), scenario.num_steps)
-    first = _metrics(model, {name: parts[name] for name in objective.bounds})
+    num_places, num_rows = _COURSE_OF_OWN if scenario.size in WITH_OWN else _COURSE
+    course = _Course(partial(_value, scenario, parts, num_rows), scenario.num_steps, num_places)
+    first = _metrics(scenario, model, {name: parts[name] for name in objective.bounds})
     with tempfile.TemporaryDirectory() as output:
         arguments = scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss)))
         held = {name: own["validation"] for name, own in parts.items()}
@@ -164,7 +176,7 @@ def _train(run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Split
         counts = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
     return {
         # Policies that aim at a reference's losses need those of all streams.
-        **_metrics(model, parts if run.name == UNIFORM else {name: parts[name] for name in objective.names}),
+        **_metrics(scenario, model, parts if run.name == UNIFORM else {name: parts[name] for name in objective.names}),
         "first": first,
         "course": [course.places, course.values],
         "cpu_seconds": course.cpu_seconds,
@@ -172,10 +184,15 @@ def _train(run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Split
     }
 
 
-def _value(objective: Objective, parts: Mapping[str, Splits], model: nn.Module) -> float:
-    tests = {name: parts[name]["test"] for name in objective.importance}
-    return objective.value({name: evaluate(model, own, _COURSE_ROWS)[objective.metric] for name, own in tests.items()})
+def _value(scenario: Scenario, parts: Mapping[str, Splits], num_rows: int, model: nn.Module) -> float:
+    objective, found = scenario.objective, {}
+    for name in objective.importance:
+        found[name] = evaluate(model, parts[name]["test"], scenario.head_of(name), num_rows)[objective.metric]
+    return objective.value(found)
 
 
-def _metrics(model: nn.Module, parts: Mapping[str, Splits]) -> dict[str, Metrics]:
-    return {part: {name: evaluate(model, own[part]) for name, own in parts.items()} for part in PARTS[1:]}
+def _metrics(scenario: Scenario, model: nn.Module, parts: Mapping[str, Splits]) -> dict[str, Metrics]:
+    return {
+        part: {name: evaluate(model, own[part], scenario.head_of(name)) for name, own in parts.items()}
+        for part in PARTS[1:]
+    }

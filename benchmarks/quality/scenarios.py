@@ -110,9 +110,13 @@ class Scenario:
         return list(_recipe(self).streams)
 
     def options_of(self, stream: str) -> dict[str, Any]:
-        """When a stream enters and how often it is passed over, as far as its recipe says so."""
+        """When a stream enters, how often it is passed over and its head, as far as its recipe says so."""
         own = self.content["streams"][stream]
-        return {name: own[name] for name in ("enters_at", "max_epochs") if name in own}
+        return {name: own[name] for name in ("enters_at", "max_epochs", "head") if name in own}
+
+    def head_of(self, name: str) -> str:
+        """The head of a stream, or of an evaluation set, of a model with several."""
+        return str(self.content["streams"].get(name, {}).get("head", name))
 
     @property
     def objective(self) -> Objective:
