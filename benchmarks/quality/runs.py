@@ -65,10 +65,11 @@ def evaluate(model: nn.Module, dataset: Any, most: int | None = None) -> dict[st
     """
     was_training, totals = model.training, {"loss": 0.0}
     rows = np.arange(0, len(dataset), 1 if most is None else -(-len(dataset) // most))
+    at_once = getattr(dataset, "num_rows_at_once", _ROWS)
     device = next(model.parameters()).device
     model.eval()
     with torch.no_grad():
-        for chunk in np.split(rows, range(_ROWS, len(rows), _ROWS)):
+        for chunk in np.split(rows, range(at_once, len(rows), at_once)):
             inputs = {name: values.to(device) for name, values in dataset.read_columns(chunk).items()}
             outputs = model(**inputs)
             totals["loss"] += float(outputs.loss) * len(chunk)
