@@ -1,4 +1,4 @@
-"""Questions with answers, and texts, by which `--model smollm2` learns: files of the data's folder and what is built in.
+"""Questions with answers, and texts, for `--model smollm2`: files of the data's folder and what is built in.
 
 A question is what a user writes, an answer what the assistant does. Some answers have an exact check: `EXACT`.
 """
@@ -78,8 +78,7 @@ def _rows(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     path = folder / "instruct" / name
     if not path.is_file():
         raise FileNotFoundError(f"{name} is missing under instruct/ of the data: give its folder, by --data-dir.")
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as lines:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
         yield from map(json.loads, lines)
 
 

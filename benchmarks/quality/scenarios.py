@@ -105,6 +105,11 @@ class Scenario:
         return max(1, round(self.num_steps / self.num_decisions))
 
     @property
+    def num_places(self) -> int:
+        """Places of a run at which the objective is taken: few where that takes as long as the training."""
+        return 4 if self.size == "smollm2" else 12
+
+    @property
     def streams(self) -> list[str]:
         """Names of the streams."""
         return list(_recipe(self).streams)

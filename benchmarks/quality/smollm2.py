@@ -1,9 +1,9 @@
 """Chats and texts for SmolLM2-135M-Instruct, of which the upper four of 30 layers and the last norm are trained.
 
-The lower layers and the output, which is the embedding, are frozen. What the lower layers give is computed once, and kept
-in half precision beside the weights. A chat is rendered by the tokenizer's own template, and its labels are the answer;
-those of more than 144 tokens are left out. A text is cut to 96 tokens. Rows are padded on the left: answers stand side by
-side, and the output is computed only where a row of the batch has a label.
+The lower layers and the output, which is the embedding, are frozen. What the lower layers give is computed once, in
+`bfloat16` as the rest, and kept beside the weights in half precision. A chat is rendered by the tokenizer's own template, and its labels are the
+answer; those of more than 144 tokens are left out. A text is cut to 96 tokens. Rows are padded on the left: answers
+stand side by side, and the output is computed only where a row of the batch has a label.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from tasks.sources.arrays import InMemory, Sample
 
 NUM_UPPER = 4
 _LENGTH, _TEXT_LENGTH = 144, 96  # tokens of a chat at most, and of a text
-_COUNTS = {"train": 240, "validation": 32, "test": 48}  # rows at most: a run trains on 480
+_COUNTS = {"train": 240, "validation": 64, "test": 48}  # rows at most: a run trains on 480
 _ROWS_AT_ONCE = 16
 
 
@@ -56,7 +56,12 @@ class Rows(InMemory):
 
 
 def rows(
-    name: str, folder: str | None = None, num_samples: int | None = None, number: int = 0, of: int = 1, wrong: float = 0.0
+    name: str,
+    folder: str | None = None,
+    num_samples: int | None = None,
+    number: int = 0,
+    of: int = 1,
+    wrong: float = 0.0,
 ) -> Splits:
     """Reads a source, as what the lower layers make of its rows.
 
@@ -80,8 +85,17 @@ def rows(
         chosen = _chosen(name, folder, part)
         whole = _encoded(_spoilt(chosen, wrong) if part == "train" else chosen)
         taken = np.arange(len(whole))[:num_samples][number::of] if part == "train" else np.arange(len(whole))
-        found[part] = Rows({**InMemory.read_columns(whole, taken)})
+        found[part] = Rows(_widened(InMemory.read_columns(whole, taken)))
     return found
+
+
+def _widened(columns: Sample) -> Sample:
+    """Pads rows to the greatest length: those of several sources make a batch."""
+    missing = _LENGTH - columns["labels"].shape[1]
+    hidden = nn.functional.pad(columns.pop("inputs_embeds"), (0, 0, missing, 0))
+    padding = {"input_ids": 0, "attention_mask": 0, "labels": IGNORED}
+    padded = {name: nn.functional.pad(columns[name], (missing, 0), value=value) for name, value in padding.items()}
+    return {"inputs_embeds": hidden, **padded}
 
 
 @cache
@@ -175,7 +189,7 @@ def _lower_outputs(columns: Mapping[str, Tensor], folder: Path, num_upper: int) 
     model.layers, model.norm = model.layers[:-num_upper], nn.Identity()
     ids, mask = columns["input_ids"], columns["attention_mask"]
     found = torch.zeros((*ids.shape, model.config.hidden_size), dtype=torch.half)
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         for chunk in mask.sum(dim=1).argsort().split(_ROWS_AT_ONCE):
             length = int(mask[chunk].sum(dim=1).max())
             own, is_there = ids[chunk, -length:], mask[chunk, -length:]
