@@ -12,7 +12,15 @@ import numpy as np
 from benchmarks.common import rotated
 from benchmarks.quality.cache import Run, results
 from benchmarks.quality.grid import few, grid
-from benchmarks.quality.policies import TARGET_ONLY, UNIFORM, Entry, competitors, settings_of, similar_shares
+from benchmarks.quality.policies import (
+    HALF_TARGET,
+    TARGET_ONLY,
+    UNIFORM,
+    Entry,
+    competitors,
+    settings_of,
+    similar_shares,
+)
 from benchmarks.quality.report import CLOCK, GRID, NEAR, Judge, Results
 from benchmarks.quality.runs import run_once
 from benchmarks.quality.scenarios import Scenario
@@ -41,7 +49,7 @@ def planned(scenario: Scenario, names: Sequence[str], seeds: Sequence[int], data
     """
     entries, runs = {name: entry for name, entry in competitors(scenario.size).items() if name in names}, []
     if len({*scenario.importance}) == 1 and any(scenario.importance):
-        entries.pop(TARGET_ONLY, None)  # all streams are targets: it is uniform mixing
+        entries = {name: own for name, own in entries.items() if name not in (TARGET_ONLY, HALF_TARGET)}  # as uniform
     for seed in seeds if entries else ():
         order = rotated([*entries], seed - FIRST_SEED)
         runs += [_run(scenario, name, entries[name], seed) for name in order]
@@ -63,7 +71,7 @@ def _grid_seeds(scenario: Scenario) -> Sequence[int]:
 def _mixtures(scenario: Scenario, data_dir: Path | None) -> Iterable[Any]:
     parts, streams = scenario.read(data_dir), scenario.streams
     if scenario.size in _NUM_FEW:
-        return few(similar_shares(scenario, parts, keeps_targets=True), _NUM_FEW[scenario.size])
+        return few(similar_shares(scenario, parts, takes_targets=True), _NUM_FEW[scenario.size])
     sizes = np.array([len(parts[name]["train"]) for name in streams])  # type: ignore[arg-type]
     count = _NUM_QUICK if scenario.is_quick else _NUM_MIXTURES[scenario.size]
     points = grid(sizes, scenario.importance, count)

@@ -18,7 +18,11 @@ Evaluations come at the same interval.
 most like the target's validation rows, by the cosine of the logarithms of counts of pairs of neighbouring tokens, or of
 the mean outputs of an encoder's frozen layers.
 Several targets have equal parts of the batch. Where that stream is not there, or used up, all others take its place.
-*target only*, of models with real weights, is the same but where a target is a stream, which is then the one.
+
+Models with scenarios of their own have few competitors, three of them only there: *target only* is the same, but for
+targets that are streams, which are their own source; *half for the target*, of SmolLM2, has half of the batch so, and
+all streams equal parts of the other half; *concatenation by TRL* is `trl.SFTTrainer` on all rows
+(`benchmarks.quality.concatenation`).
 """
 
 import inspect
@@ -37,18 +41,19 @@ from mixer.measurements import EvaluationLoss, Needs, asked
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy, built_in_policies
 
-UNIFORM, AUTO, MOST_SIMILAR, TARGET_ONLY = "Uniform", "auto", "most similar source", "target only"
+UNIFORM, AUTO, MOST_SIMILAR = "Uniform", "auto", "most similar source"
+TARGET_ONLY, HALF_TARGET, CONCATENATION = "target only", "half for the target", "concatenation by TRL"
+SFT = "SFTTrainer"  # the class that stands for a policy's in concatenation
 # In settings, replaced when a policy is made: validation losses by stream, samples of the run, and shares by text.
 REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY = "the reference's validation losses", "the run's samples", "by similarity"
-BY_TARGET = "by target"  # as by similarity, but a target that is a stream is the one that is most like it
-_KNOWN_IN_A_RUN = {REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY, BY_TARGET}
+BY_TARGET, HALF_BY_TARGET = "by target", "half by target"
+_KNOWN_IN_A_RUN = {REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY, BY_TARGET, HALF_BY_TARGET}
 _REST = 1e-9  # weight of a stream that gets samples only where no other is there
 # The grid stands for `Fixed`, users write `Scheduled` and `Function`, the others are wrappers.
 _WRAPPERS = {"Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", "OverfitGuard"}
 _NO_COMPETITORS = {"Fixed", "Scheduled", "Function"} | _WRAPPERS
 _WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
 _OF_LLAMA = (UNIFORM, MOST_SIMILAR, "Proportional", AUTO, "MarginalValue", "DGA", "DoGE", "GRAPE")
-_OF_OWN = (UNIFORM, TARGET_ONLY, "Proportional", "Temperature", AUTO)
 
 
 class Entry(NamedTuple):
@@ -68,7 +73,14 @@ _ENTRIES: dict[str, Entry] = {
     "SkillIt": Entry("SkillIt", {"window": 3}),
     "DoGE, scale-free": Entry("DoGE", {"scale_free": True}),
 }
-_ENTRIES_OF_OWN = {TARGET_ONLY: Entry("Fixed", {"weights": BY_TARGET})}
+
+# Beside these, of a model with scenarios of its own.
+_OF_OWN = (UNIFORM, "Proportional", "Temperature", AUTO)
+_ONLY_OF_OWN: dict[str, Entry] = {TARGET_ONLY: Entry("Fixed", {"weights": BY_TARGET})}
+_ONLY_OF_CHATS: dict[str, Entry] = {
+    CONCATENATION: Entry(SFT),
+    HALF_TARGET: Entry("Fixed", {"weights": HALF_BY_TARGET}),
+}
 
 
 @cache
@@ -94,10 +106,10 @@ def competitors(size: Size = "small") -> dict[str, Entry]:
         Entries by name.
     """
     found = {name: Entry(name) for name in classes() if name not in _NO_COMPETITORS} | _ENTRIES
-    if size in WITH_OWN:
-        found |= _ENTRIES_OF_OWN
-    few = _OF_OWN if size in WITH_OWN else _OF_LLAMA
-    return {name: entry for name, entry in found.items() if size == "small" or name in few}
+    if size not in WITH_OWN:
+        return {name: entry for name, entry in found.items() if size == "small" or name in _OF_LLAMA}
+    of_chats = _ONLY_OF_CHATS if size == "smollm2" else {}
+    return of_chats | {name: found[name] for name in _OF_OWN if name in found} | _ONLY_OF_OWN
 
 
 def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
@@ -110,7 +122,7 @@ def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
     Returns:
         Arguments by name.
     """
-    if entry.class_name == AUTO:
+    if entry.class_name in (AUTO, SFT):
         return {}
     policy_class = classes()[entry.class_name]
     follows_evaluations = bool(asked(_needs(policy_class, entry.settings), EvaluationLoss))
@@ -138,20 +150,37 @@ def _by_objective(class_name: str, parameters: Mapping[str, inspect.Parameter], 
     return found
 
 
-def similar_shares(scenario: Scenario, parts: Mapping[str, Splits], keeps_targets: bool = False) -> list[float]:
+def known_shares(setting: str, scenario: Scenario, parts: Mapping[str, Splits]) -> list[float]:
+    """Finds the shares that a setting stands for.
+
+    Args:
+        setting: One of `BY_SIMILARITY`, `BY_TARGET` and `HALF_BY_TARGET`; see the module.
+        scenario: The scenario.
+        parts: What `Scenario.read` gave.
+
+    Returns:
+        A weight for each stream.
+    """
+    shares = np.asarray(similar_shares(scenario, parts, setting != BY_SIMILARITY))
+    if setting == HALF_BY_TARGET:
+        shares = shares / shares.sum() + 1.0 / len(shares)
+    return [float(share) for share in shares]
+
+
+def similar_shares(scenario: Scenario, parts: Mapping[str, Splits], takes_targets: bool = False) -> list[float]:
     """Finds the stream that is most like each target, by the text that it is trained on; see the module.
 
     Args:
         scenario: The scenario.
         parts: What `Scenario.read` gave.
-        keeps_targets: Whether a target that is a stream is the one, whatever the others are like.
+        takes_targets: Whether a target that is a stream is its own source.
 
     Returns:
         A weight for each stream.
     """
     weights = pd.Series(_REST, scenario.streams)
     for target in scenario.objective.importance:
-        if keeps_targets and target in weights:
+        if takes_targets and target in weights.index:
             weights[target] += 1.0
             continue
         wanted = _pairs(parts[target]["validation"])

@@ -105,6 +105,16 @@ class Scenario:
         return max(1, round(self.num_steps / self.num_decisions))
 
     @property
+    def num_places(self) -> int:
+        """Places of a run at which the objective is taken: few where that takes as long as the training."""
+        return {"smollm2": 4, "minilm": 6}.get(self.size, 12)
+
+    @property
+    def num_course_rows(self) -> int:
+        """About how many rows of a target's test part the objective is taken on there; all of them at the end."""
+        return 64 if self.size == "minilm" else 128
+
+    @property
     def streams(self) -> list[str]:
         """Names of the streams."""
         return list(_recipe(self).streams)

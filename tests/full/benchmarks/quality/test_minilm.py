@@ -181,7 +181,7 @@ def test_few_mixtures_lead_to_the_target_or_give_half_to_each_stream() -> None:
 
 def test_target_only_is_the_stream_of_the_target_and_no_competitor_where_all_are(data_dir: Path, encoder: None) -> None:
     small = Scenario("one_head_small_target", "minilm", is_quick=True)
-    shares = similar_shares(small, small.read(data_dir), keeps_targets=True)
+    shares = similar_shares(small, small.read(data_dir), takes_targets=True)
     assert dict(zip(small.streams, np.round(shares, 6), strict=True))["products"] == 1.0
     average = Scenario("one_head_average", "minilm", is_quick=True)
     names = {run.name for run in planned(average, [UNIFORM, TARGET_ONLY], [11], data_dir)}
