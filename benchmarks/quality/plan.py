@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.common import rotated
 from benchmarks.quality.cache import Run, results
 from benchmarks.quality.grid import grid
-from benchmarks.quality.policies import UNIFORM, Entry, competitors, settings_of
+from benchmarks.quality.policies import REPLAY_BOUND, UNIFORM, Entry, bounded_streams, competitors, settings_of
 from benchmarks.quality.report import CLOCK, GRID, NEAR, Judge, Results
 from benchmarks.quality.runs import run_once
 from benchmarks.quality.scenarios import Scenario
@@ -39,6 +39,8 @@ def planned(scenario: Scenario, names: Sequence[str], seeds: Sequence[int], data
         The runs, those of a seed together, in rotated order.
     """
     entries, runs = {name: entry for name, entry in competitors(scenario.size).items() if name in names}, []
+    if not bounded_streams(scenario):
+        entries.pop(REPLAY_BOUND, None)
     for seed in seeds if entries else ():
         order = rotated([*entries], seed - FIRST_SEED)
         runs += [_run(scenario, name, entries[name], seed) for name in order]
