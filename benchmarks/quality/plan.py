@@ -14,9 +14,11 @@ from benchmarks.quality.cache import Run, results
 from benchmarks.quality.grid import few, grid
 from benchmarks.quality.policies import (
     HALF_TARGET,
+    REPLAY_BOUND,
     TARGET_ONLY,
     UNIFORM,
     Entry,
+    bounded_streams,
     competitors,
     settings_of,
     similar_shares,
@@ -48,6 +50,8 @@ def planned(scenario: Scenario, names: Sequence[str], seeds: Sequence[int], data
         The runs, those of a seed together, in rotated order.
     """
     entries, runs = {name: entry for name, entry in competitors(scenario.size).items() if name in names}, []
+    if not bounded_streams(scenario):
+        entries.pop(REPLAY_BOUND, None)
     if len({*scenario.importance}) == 1 and any(scenario.importance):
         entries = {name: own for name, own in entries.items() if name not in (TARGET_ONLY, HALF_TARGET)}  # as uniform
     for seed in seeds if entries else ():

@@ -193,7 +193,9 @@ def _train_mixed(
 ) -> dict[str, Any]:
     """Trains by a policy; gives the streams' shares and the tokens."""
     scenario = run.scenario
-    arguments = scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss)))
+    needs = asked(policy.needs, EvaluationLoss)
+    arguments = scenario.arguments(output, run.seed, bool(needs))
+    arguments.eval_on_start = any(need.before_first_step for need in needs)
     held = {name: own["validation"] for name, own in parts.items()}
     options = {"eval_dataset": held, "objective": scenario.objective, "callbacks": [course]}
     trainer = new_trainer(scenario, model, arguments, parts, policy, **options)

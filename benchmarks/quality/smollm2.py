@@ -1,9 +1,10 @@
 """Chats and texts for SmolLM2-135M-Instruct, of which the upper four of 30 layers and the last norm are trained.
 
 The lower layers and the output, which is the embedding, are frozen. What the lower layers give is computed once, in
-`bfloat16` as the rest, and kept beside the weights in half precision. A chat is rendered by the tokenizer's own template, and its labels are the
-answer; those of more than 144 tokens are left out. A text is cut to 96 tokens. Rows are padded on the left: answers
-stand side by side, and the output is computed only where a row of the batch has a label.
+`bfloat16` as the rest, and kept beside the weights in half precision. A chat is rendered by the tokenizer's own
+template, and its labels are the answer; those of more than 144 tokens are left out. A text is cut to 96 tokens.
+
+Rows are padded on the left: answers stand side by side, and the output is computed only where a row has a label.
 """
 
 import hashlib
