@@ -86,12 +86,12 @@ class BatchedOrder:
     """
 
     def __init__(self, stream: Stream, run_seed: int):
-        self._stream, self._key = stream, stream.order_key(run_seed)
+        self._stream, self._key, self.length = stream, stream.order_key(run_seed), stream.num_samples
         self._seed = self._key % 2**31  # what generators of all libraries take
         self._most_passes = None if stream.max_epochs is None else int(stream.max_epochs)
         self._passes, self.position = Passes(stream, self._seed), 0
         self._drawn: Int64Array = np.zeros(0, np.int64)
-        self._shuffled = Permutation(stream.num_samples, self._key)
+        self._shuffled = Permutation(self.length, self._key)
 
     @property
     def available(self) -> int:
@@ -142,7 +142,7 @@ class BatchedOrder:
         """Returns the position, and the pass that it is in, as plain data."""
         number, start, _ = self._passes.at(self.position)
         own = {"position": self.position, "pass": number, "pass_start": start}
-        return {**own, "length": self._stream.num_samples, "key": self._key, "shuffle": "batches"}
+        return {**own, "length": self.length, "key": self._key, "shuffle": "batches"}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> None:
         """Restores a saved position.

@@ -198,7 +198,9 @@ def check_conflict(trainer: Trainer, plan: RunPlan) -> None:
     if len(plan.streams) == 1 or not any(isinstance(method, GradientAggregation) for method in methods):
         return
     if has_whole_steps(plan.streams, plan.mixture.one_stream_per):
-        raise wrong_value("conflict", "combines gradients of several streams, and with one_stream_per='step' a step has one.")
+        raise wrong_value(
+            "conflict", "combines gradients of several streams, and with one_stream_per='step' a step has one."
+        )
     if steps_in_backward(trainer.args):
         text = f"={optimizer_name(trainer.args)!r} updates weights during the backward pass, before all gradients are "
         raise wrong_value("optim", f"{text}complete. Use another optimizer, or leave conflict out.")

@@ -7,7 +7,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.loading.build import has_whole_steps
-from mixer.measurements import Gradients, asked, check_requests, required
+from mixer.measurements import check_requests, required
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
@@ -97,7 +97,7 @@ def check_whole_steps(options: Options, streams: Sequence[Stream]) -> None:
     """
     if not has_whole_steps(streams, options.mixture.one_stream_per) or len(streams) == 1:
         return
-    if asked(options.policy.needs, Gradients):
+    if "several streams in a step" in required(options.policy.needs):
         expected = "a policy without gradients by stream, because one_stream_per='step' has those of one stream a step"
         hint = "Take one that goes by losses or evaluations, or 'auto' with an objective."
         raise InvalidValueError(option="mixing", expected=expected, found=options.policy.name, hint=hint)

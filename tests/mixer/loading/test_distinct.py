@@ -14,7 +14,10 @@ def stream(rows=ROWS, **fields) -> Stream:
     return Stream("qa", datasets.Dataset.from_list(rows), **fields)
 
 
-@given(values=st.lists(st.lists(st.integers(0, 8), min_size=1, max_size=3), min_size=1, max_size=60), size=st.integers(1, 8))
+@given(
+    values=st.lists(st.lists(st.integers(0, 8), min_size=1, max_size=3), min_size=1, max_size=60),
+    size=st.integers(1, 8),
+)
 def test_every_row_comes_once_and_no_value_twice_in_a_batch(values, size) -> None:
     order = np.random.default_rng(0).permutation(len(values))
     batches = apart(order, values, size)
@@ -31,7 +34,9 @@ def test_without_duplicates_the_order_is_cut_into_full_batches(size) -> None:
     assert apart(order, [[k] for k in range(20)], size) == [order[k : k + size].tolist() for k in range(0, 20, size)]
 
 
-@pytest.mark.parametrize(("columns", "most"), [(["answer"], 4), (["question", "answer"], 4), (["question"], 6), ("row", 6)])
+@pytest.mark.parametrize(
+    ("columns", "most"), [(["answer"], 4), (["question", "answer"], 4), (["question"], 6), ("row", 6)]
+)
 def test_rows_that_agree_in_a_column_are_in_different_batches(columns, most) -> None:
     batches = DistinctBatches(stream(distinct_by=columns), 6)(0, 7)
     assert max(map(len, batches)) == most
