@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
     from mixer.trainer.method import Method as Method, RunContext as RunContext
+    from mixer.trainer.sentence_transformers.trainers import (
+        MixingCrossEncoderConfig as MixingCrossEncoderConfig,
+        MixingCrossEncoderTrainer as MixingCrossEncoderTrainer,
+        MixingSentenceTransformerConfig as MixingSentenceTransformerConfig,
+        MixingSentenceTransformerTrainer as MixingSentenceTransformerTrainer,
+        MixingSparseEncoderConfig as MixingSparseEncoderConfig,
+        MixingSparseEncoderTrainer as MixingSparseEncoderTrainer,
+    )
     from mixer.trainer.trainer import MixingMixin as MixingMixin, MixingTrainer as MixingTrainer
     from mixer.trainer.trl.sft import MixingSFTConfig as MixingSFTConfig, MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.variants import (
@@ -67,5 +75,12 @@ else:
             "mixer.trainer.variants": ["MixingSeq2SeqConfig", "MixingSeq2SeqTrainer"],
         },
         whole="mixer.policies",
-        extras={"mixer.trainer.trl.sft": ["MixingSFTConfig", "MixingSFTTrainer"]},
+        extras={
+            "mixer.trainer.trl.sft": ["MixingSFTConfig", "MixingSFTTrainer"],
+            "mixer.trainer.sentence_transformers.trainers": [
+                *("MixingCrossEncoderConfig", "MixingCrossEncoderTrainer"),
+                *("MixingSentenceTransformerConfig", "MixingSentenceTransformerTrainer"),
+                *("MixingSparseEncoderConfig", "MixingSparseEncoderTrainer"),
+            ],
+        },
     )

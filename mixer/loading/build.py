@@ -143,8 +143,8 @@ def assemble(
     )
     groups_by_length = args.train_sampling_strategy == "group_by_length"
     groups = length_groups(streams, size.initial, lengths if groups_by_length else None)
-    own = options.seed, options.groupings, options.drawing, clock.decay_begins, groups, has_whole
-    return Planner(_with_batches(streams, size), *own), clock, size
+    own = options.seed, options.groupings, options.drawing, clock.decay_begins, groups
+    return Planner(_with_batches(streams, size), *own, size.initial * has_whole), clock, size
 
 
 def _with_batches(streams: Sequence[Stream], size: BatchSize) -> list[Stream]:
@@ -157,7 +157,7 @@ def _with_batches(streams: Sequence[Stream], size: BatchSize) -> list[Stream]:
         hint = "Their batches are made a pass ahead."
         expected = f"a constant with distinct_by or batches (streams {whole})"
         raise InvalidValueError(option="batch_size", expected=expected, found=size.schedule.name, hint=hint)
-    made = {k: DistinctBatches(s, size.initial) for k, s in enumerate(streams) if s.distinct_by is not None}
+    made = {k: DistinctBatches(s) for k, s in enumerate(streams) if s.distinct_by is not None}
     return [replace(s, batches=made[k], distinct_by=None) if k in made else s for k, s in enumerate(streams)]
 
 

@@ -21,20 +21,19 @@ class DistinctBatches:
 
     Args:
         stream: The stream, with `distinct_by`.
-        batch_size: Rows of a full batch.
 
     Raises:
         ValueError: If a column is missing.
     """
 
-    def __init__(self, stream: Stream, batch_size: int):
-        self._length, self._shuffle, self._size = stream.num_samples, stream.shuffle, batch_size
+    def __init__(self, stream: Stream):
+        self._length, self._shuffle = stream.num_samples, stream.shuffle
         self._values = values_of(stream)
 
-    def __call__(self, number: int, seed: int) -> list[list[int]]:
-        """Returns the batches of a pass, as lists of rows."""
+    def __call__(self, batch_size: int, number: int, seed: int) -> list[list[int]]:
+        """Returns the batches of a pass, as lists of rows; see `Stream.batches`."""
         order = Permutation(self._length, seed, self._shuffle).indices(number * self._length, self._length)
-        return apart(order, self._values.tolist(), self._size)
+        return apart(order, self._values.tolist(), batch_size)
 
 
 def apart(order: Int64Array, values: Sequence[Iterable[int]], size: int) -> list[list[int]]:

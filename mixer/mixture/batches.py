@@ -33,13 +33,14 @@ class Passes:
 
     Args:
         stream: The stream, with `batches`.
+        batch_size: Samples of a step.
         seed: What its batches are made with.
         first: Number of the first pass that is asked for.
         start: Position of its first row.
     """
 
-    def __init__(self, stream: Stream, seed: int, first: int = 0, start: int = 0):
-        self._stream, self._seed, self._first = stream, seed, first
+    def __init__(self, stream: Stream, batch_size: int, seed: int, first: int = 0, start: int = 0):
+        self._stream, self._batch_size, self._seed, self._first = stream, batch_size, seed, first
         self._starts = [start]  # of the passes from the first one on
         self._known: dict[int, Pass] = {}
 
@@ -61,7 +62,9 @@ class Passes:
     def _made(self, number: int) -> Pass:
         make: Batches | None = self._stream.batches
         assert make is not None, "only streams with batches have this order"  # noqa: S101
-        batches = [np.asarray(batch, dtype=np.int64) for batch in make(number, self._seed) if len(batch)]
+        batches = [
+            np.asarray(batch, dtype=np.int64) for batch in make(self._batch_size, number, self._seed) if len(batch)
+        ]
         rows = np.concatenate([np.zeros(0, np.int64), *batches])
         if not len(rows) or rows.min() < 0 or rows.max() >= self._stream.num_samples:
             found = "none" if not len(rows) else f"rows from {rows.min()} to {rows.max()}"
@@ -82,14 +85,15 @@ class BatchedOrder:
 
     Args:
         stream: The stream, with `batches`.
+        batch_size: Samples of a step.
         run_seed: Seed of the run, for streams without their own.
     """
 
-    def __init__(self, stream: Stream, run_seed: int):
+    def __init__(self, stream: Stream, batch_size: int, run_seed: int):
         self._stream, self._key, self.length = stream, stream.order_key(run_seed), stream.num_samples
-        self._seed = self._key % 2**31  # what generators of all libraries take
+        self._made_with = stream, batch_size, self._key % 2**31  # a seed that generators of all libraries take
         self._most_passes = None if stream.max_epochs is None else int(stream.max_epochs)
-        self._passes, self.position = Passes(stream, self._seed), 0
+        self._passes, self.position = Passes(*self._made_with), 0
         self._drawn: Int64Array = np.zeros(0, np.int64)
         self._shuffled = Permutation(self.length, self._key)
 
@@ -160,7 +164,7 @@ class BatchedOrder:
             if state.get(field) != own[field]:
                 if not allow_inexact:
                     raise wrong_value(field, f"was {state.get(field)} when the run was saved and is {own[field]} now")
-                self._passes, self.position = Passes(self._stream, self._seed, 0, position), position
+                self._passes, self.position = Passes(*self._made_with, 0, position), position
                 return
         number, start = (whole_number(state[name], name, most=MOST_COUNT) for name in ("pass", "pass_start"))
-        self._passes, self.position = Passes(self._stream, self._seed, number, min(start, position)), position
+        self._passes, self.position = Passes(*self._made_with, number, min(start, position)), position

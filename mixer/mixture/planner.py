@@ -37,7 +37,8 @@ class Planner:
         drawing: `"exact"` apportions counts and carries remainders over; `"multinomial"` draws them.
         decay_begins: Returns the progress at which the learning rate begins to fall.
         length_groups: Streams that are drawn in groups of similar length.
-        has_whole_steps: Whether each step is one stream's. It then ends where a pass of that stream ends.
+        whole_step_size: Samples of a step, if each step is one stream's; it ends where a pass of that stream ends. 0
+            for mixed steps.
 
     Raises:
         ValueError: If the drawing is unknown, or streams and groupings are inconsistent.
@@ -51,11 +52,16 @@ class Planner:
         drawing: Drawing = "exact",
         decay_begins: Callable[[], float] = no_decay,
         length_groups: LengthGroups = NO_GROUPS,
-        has_whole_steps: bool = False,
+        whole_step_size: int = 0,
     ):
         check_choice("drawing", drawing, get_args(Drawing))
         self.streams = tuple(streams)
-        self.cursors = tuple(_cursor(stream, seed, length_groups, number) for number, stream in enumerate(streams))
+        self.cursors = tuple(
+            _cursor(stream, seed, length_groups, number)
+            if stream.batches is None
+            else BatchedOrder(stream, whole_step_size, seed)
+            for number, stream in enumerate(streams)
+        )
         # `[num_streams]`: positions of the shuffled streams, which advance at once; `others` advance one by one.
         self.positions: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         cursors = enumerate(self.cursors)
@@ -66,7 +72,7 @@ class Planner:
         self._loss_weights = None if (own == 1).all() else own
         self.seen: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self.seed = seed
-        self._drawing, self.has_whole_steps = drawing, has_whole_steps
+        self._drawing, self.has_whole_steps = drawing, whole_step_size > 0
         self._groups = Groups(streams, groupings)
         self._lookup = RankLookup(self.cursors)
         # `[num_streams]`: samples of its share that each stream has yet to receive; negative for streams ahead.
@@ -79,7 +85,7 @@ class Planner:
         self._has_amounts = bool(np.isfinite(self._most).any())
         self._left_by_amounts = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self.leaves == 1.0).all())
-        is_limited = bool(groupings) or bool(self.row_drawers) or self._has_amounts or has_whole_steps
+        is_limited = bool(groupings) or bool(self.row_drawers) or self._has_amounts or self.has_whole_steps
         are_endless = np.isinf(self._ends).all() and all(cursor.available is None for cursor in self.others.values())
         self._unlimited = bool(are_endless) and not is_limited
         self._endlessly = np.full(len(self.streams), np.inf)
@@ -350,8 +356,6 @@ class Planner:
 
 
 def _cursor(stream: Stream, seed: int, length_groups: LengthGroups, number: int) -> Cursor | ShuffledOrder:
-    if stream.batches is not None:
-        return BatchedOrder(stream, seed)
     if stream.is_memory:
         cursor: Cursor = stream.dataset.new_cursor(stream.order_key(seed))
         return cursor

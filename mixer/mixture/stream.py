@@ -23,8 +23,8 @@ from mixer.utils.text import safe_name
 logger = logging.getLogger(__name__)
 # Libraries of datasets, which take seconds to import.
 LIBRARIES = ("torch.utils.data", "datasets")
-# Rows of the batches of a pass, given its number and a seed.
-Batches = Callable[[int, int], Iterable[Sequence[int]]]
+# Rows of the batches of a pass, given the batch size, its number and a seed.
+Batches = Callable[[int, int, int], Iterable[Sequence[int]]]
 _AMOUNTS = tuple(f"max_{unit}" for unit in UNITS)
 _WHOLE = (int, np.integer)
 
@@ -141,8 +141,8 @@ class Stream:
         max_labels: The same in labels: the tokens that the loss learns.
         distinct_by: Columns in which the rows of a step may not agree, in any order, as negatives of each other must
             not; `"row"` for rows that are equal in all columns. Needs `one_stream_per="step"`.
-        batches: Returns the batches of a pass, `f(number, seed) -> lists of rows`, each of which is a step, in place of
-            shuffled rows. Needs `one_stream_per="step"`, and no batch larger than the batch size.
+        batches: Returns the batches of a pass, `f(batch_size, number, seed) -> lists of rows`, each of which is a step,
+            in place of shuffled rows; a larger one is cut. Needs `one_stream_per="step"`.
 
     A stream with its own collator, labels, loss or head has separate micro-batches. If losses or heads differ, their
     terms are of different kinds (a sentence here, a token there), so streams count by samples instead of terms: the

@@ -171,7 +171,8 @@ class MixingOptions:
         Raises:
             ValueError: With the option and both values.
         """
-        now = options_in(args).own_options()
+        kind = MixingOptions if isinstance(self, TrainingArguments) else type(self)
+        now = options_in(args, kind).own_options()
         for name, value in self.own_options().items():
             if now[name] != value:
                 then, text = f"of the training arguments was {value!r:.100}", f"is {now[name]!r:.100} now"
@@ -269,9 +270,9 @@ class MixingConfig(MixingOptions, TrainingArguments):
     """
 
 
-def options_in(args: Any) -> MixingOptions:
-    """Returns the options of a mixture in training arguments; the defaults if these have none."""
-    return args if isinstance(args, MixingOptions) else MixingOptions()
+def options_in(args: Any, kind: type[MixingOptions] = MixingOptions) -> MixingOptions:
+    """Returns the options of a mixture in training arguments; the defaults of a kind if these have none."""
+    return args if isinstance(args, MixingOptions) else kind()
 
 
 def _shown(value: Any) -> str:

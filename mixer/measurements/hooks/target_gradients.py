@@ -85,9 +85,10 @@ class TargetProbe(StepHook):
         self._work = float(np.count_nonzero(self._directions) + _FORWARD * num_forwards)  # of a row of each
         self._rows_per_step = _SHARE * mixing.initial_batch_size / self._work
         self.interval_steps = request.interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
+        self._least_rows = _LEAST_ROWS * runs.num_parts
         self._early = [0]
         for step in (math.floor(2 ** (number / 2)) for number in range(2, 64)):
-            is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
+            is_paid = self._paid(self._early[-1], step) >= self._least_rows
             if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
                 self._early.append(step)
         # Losses are compared from one measurement to the next, with each other, or with those of test rows.
@@ -104,7 +105,7 @@ class TargetProbe(StepHook):
         """Returns the rows of each stream and target in the measurement after a step, over all ranks."""
         before = max(early for early in self._early if early < step)
         before = max(before, (step - 1) // self.interval_steps * self.interval_steps)
-        rows = min(max(self._paid(before, step), _LEAST_ROWS), _MOST_ROWS)
+        rows = min(max(self._paid(before, step), self._least_rows), _MOST_ROWS)
         return self._world_size * math.ceil(rows / self._world_size)
 
     def _paid(self, start: int, end: int) -> float:
@@ -261,11 +262,12 @@ class TargetProbe(StepHook):
     # ---- Streams ----
 
     def _stream_rows(self, step: int) -> list[MicroBatch]:
-        """Reads this rank's rows of the streams, one by one if their losses cannot be separated."""
+        """Reads this rank's rows of the streams: one by one if their losses cannot be separated, or in a few parts."""
         mixing, runs = self._mixing, self._runs
         active = self._are_measured & mixing.planner.active(mixing.clock.progress)
         wanted = {k: self._positions(int(mixing.seen[k]), step) for k in np.flatnonzero(active).tolist()}
-        micros = runs.on_all_ranks(partial(runs.samples, wanted, 1 if self._are_separate else None))
+        most = 1 if runs.num_parts == 1 else -(-len(self._positions(0, step)) // runs.num_parts)
+        micros = runs.on_all_ranks(partial(runs.samples, wanted, most if self._are_separate else None))
         if self._are_separate is None:
             firsts = {int(micro.stream_ids[0]): micro for micro in reversed(micros)}  # streams may have other losses
             with torch.no_grad():
@@ -274,7 +276,7 @@ class TargetProbe(StepHook):
                 )
             self._are_separate = bool(self._runs.ranks.max_over_ranks(int(None in rows)))
             if self._are_separate:
-                micros = runs.on_all_ranks(partial(runs.samples, wanted, 1))
+                micros = runs.on_all_ranks(partial(runs.samples, wanted, most))
         return runs.evened(micros)
 
     def _differences(
@@ -311,14 +313,16 @@ class TargetProbe(StepHook):
             if micro.is_padding:
                 continue
             d = ((above - below) / (2.0 * length)).cpu()
-            n = self._runs.items(micro).double().cpu()
-            terms = torch.stack([d, n, d * d, d * n, n * n])
-            sums.index_add_(1, torch.from_numpy(micro.stream_ids), terms)
+            n, ids = self._runs.items(micro).double().cpu(), torch.from_numpy(micro.stream_ids)
+            if self._are_separate:  # the micro-batch counts as a row
+                n, ids = n.sum().reshape(1), ids[:1]
+            sums.index_add_(1, ids, torch.stack([d, n, d * d, d * n, n * n]))
         return sums
 
     def _row_losses(self, micros: Sequence[MicroBatch]) -> list[Tensor]:
+        if self._are_separate:
+            return [self._runs.summed_loss(micro) for micro in micros]
         rows = [self._runs.summed_row_losses(micro) for micro in micros]
-        assert all(row is not None for row in rows), "micro-batches have one row where rows cannot be separated"  # noqa: S101
         return [row for row in rows if row is not None]
 
 

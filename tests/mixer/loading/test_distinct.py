@@ -38,26 +38,26 @@ def test_without_duplicates_the_order_is_cut_into_full_batches(size) -> None:
     ("columns", "most"), [(["answer"], 4), (["question", "answer"], 4), (["question"], 6), ("row", 6)]
 )
 def test_rows_that_agree_in_a_column_are_in_different_batches(columns, most) -> None:
-    batches = DistinctBatches(stream(distinct_by=columns), 6)(0, 7)
+    batches = DistinctBatches(stream(distinct_by=columns))(6, 0, 7)
     assert max(map(len, batches)) == most
 
 
 def test_a_value_counts_in_whichever_column_it_is() -> None:
     rows = [{"question": "x", "answer": "y"}, {"question": "y", "answer": "z"}, {"question": "v", "answer": "w"}]
-    batches = DistinctBatches(stream(rows, distinct_by=["question", "answer"]), 3)(0, 0)
+    batches = DistinctBatches(stream(rows, distinct_by=["question", "answer"]))(3, 0, 0)
     assert not any({0, 1} <= set(batch) for batch in batches)
 
 
 def test_rows_of_lists_and_of_data_sets_are_compared_alike() -> None:
     own, listed = stream(distinct_by=["answer"]), Stream("qa", ROWS, distinct_by=["answer"])
-    assert DistinctBatches(own, 6)(0, 7) == DistinctBatches(listed, 6)(0, 7)
+    assert DistinctBatches(own)(6, 0, 7) == DistinctBatches(listed)(6, 0, 7)
 
 
 def test_passes_differ() -> None:
-    make = DistinctBatches(stream(distinct_by=["question"]), 6)
-    assert make(0, 7) != make(1, 7)
+    make = DistinctBatches(stream(distinct_by=["question"]))
+    assert make(6, 0, 7) != make(6, 1, 7)
 
 
 def test_a_column_that_is_missing_is_named() -> None:
     with refused("distinct_by", stream="qa"):
-        DistinctBatches(stream(distinct_by=["reply"]), 6)
+        DistinctBatches(stream(distinct_by=["reply"]))

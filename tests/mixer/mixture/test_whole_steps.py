@@ -19,7 +19,7 @@ def make_streams(*lengths: int, **fields: object) -> list[Stream]:
 
 
 def whole(streams: Sequence[Stream], **options: object) -> Planner:
-    return Planner(streams, seed=0, has_whole_steps=True, **options)
+    return Planner(streams, seed=0, whole_step_size=8, **options)
 
 
 def draw(planner: Planner, weights: Sequence[float], total: int, step: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +32,7 @@ def rows_of(planner: Planner, counts: np.ndarray, starts: np.ndarray, stream_id:
     return planner.cursors[stream_id].references(range(start, start + count)).tolist()
 
 
-def in_pairs(number: int, seed: int) -> list[list[int]]:
+def in_pairs(batch_size: int, number: int, seed: int) -> list[list[int]]:
     """Batches of two in an order of the pass, and one of a single row."""
     order = np.random.default_rng([seed, number]).permutation(5).tolist()
     return [order[:2], order[2:4], order[4:]]
@@ -114,7 +114,7 @@ class TestBatches:
         planner = whole([Stream("b", range(5), batches=in_pairs, seed=3)])
         seed = planner.streams[0].order_key(0) % 2**31
         found = [rows_of(planner, *draw(planner, [1.0], 2, step), 0) for step in range(9)]
-        assert found == [batch for number in range(3) for batch in in_pairs(number, seed)]
+        assert found == [batch for number in range(3) for batch in in_pairs(2, number, seed)]
 
     def test_a_smaller_step_leaves_the_rest_of_a_batch_to_the_next(self) -> None:
         planner = whole([Stream("b", range(5), batches=lambda *_: [[0, 1, 2, 3, 4]])])

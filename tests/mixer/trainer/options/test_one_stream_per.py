@@ -32,7 +32,7 @@ def steps_of(trainer: Any) -> list[StepBatch]:
     return trainer.steps
 
 
-def pairs(number: int, seed: int) -> Sequence[Sequence[int]]:
+def pairs(batch_size: int, number: int, seed: int) -> Sequence[Sequence[int]]:
     order = np.random.default_rng([seed, number]).permutation(20).reshape(5, 4)
     return order.tolist()
 
