@@ -11,6 +11,7 @@ from sentence_transformers.base.sampler import BatchSamplers, MultiDatasetBatchS
 from sentence_transformers.base.trainer import BaseTrainer
 
 from mixer.mixture.stream import Stream
+from mixer.run.config import MixingOptions
 from mixer.trainer.preparation import StreamPreparation
 from mixer.trainer.sentence_transformers.sampled import SampledBatches
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
@@ -24,6 +25,9 @@ class NamedSets(StreamPreparation):
     def stand_in(self, prepares: bool, args: Any, tokenizer: Any) -> Any:
         """Returns the training data for the parent's constructor; see `StreamPreparation.stand_in`."""
         lasting = [stream for stream in self.streams if not stream.is_memory]
+        if isinstance(args, MixingOptions) and args.one_stream_per is None:
+            expected, hint = "'step' or 'micro_batch'", "A batch of these trainers is of one data set."
+            raise InvalidValueError(option="one_stream_per", expected=expected, found=None, hint=hint)
         for stream in lasting:
             _check_kind(stream, type(self._trainer).__name__)
         if len(self.streams) < 2 and all(stream.name == "train" for stream in lasting):  # one set, without a name

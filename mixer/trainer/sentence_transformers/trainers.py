@@ -58,7 +58,7 @@ class SentenceMixin(MixingMixin):
 
 @dataclass
 class MixingSentenceTransformerConfig(SentenceOptions, SentenceTransformerTrainingArguments):
-    """The training arguments of a `MixingSentenceTransformerTrainer`; see `MixingOptions` and the class of the package."""
+    """The training arguments of a `MixingSentenceTransformerTrainer`; see `MixingOptions`, and the package."""
 
 
 class MixingSentenceTransformerTrainer(SentenceMixin, SentenceTransformerTrainer):
@@ -67,7 +67,7 @@ class MixingSentenceTransformerTrainer(SentenceMixin, SentenceTransformerTrainer
     Example:
         >>> trainer = MixingSentenceTransformerTrainer(  # doctest: +SKIP
         ...     model,
-        ...     args=MixingSentenceTransformerConfig("out", per_device_train_batch_size=64, batch_sampler="no_duplicates"),
+        ...     args=MixingSentenceTransformerConfig("out", batch_sampler="no_duplicates"),
         ...     train_dataset={"questions": questions, "titles": titles},
         ...     loss=MultipleNegativesRankingLoss(model),
         ...     mixing={"questions": 2, "titles": 1},
@@ -77,7 +77,7 @@ class MixingSentenceTransformerTrainer(SentenceMixin, SentenceTransformerTrainer
 
 @dataclass
 class MixingCrossEncoderConfig(SentenceOptions, CrossEncoderTrainingArguments):
-    """The training arguments of a `MixingCrossEncoderTrainer`; see `MixingOptions` and the class of the package."""
+    """The training arguments of a `MixingCrossEncoderTrainer`; see `MixingOptions`, and the package."""
 
 
 class MixingCrossEncoderTrainer(SentenceMixin, CrossEncoderTrainer):
@@ -86,7 +86,7 @@ class MixingCrossEncoderTrainer(SentenceMixin, CrossEncoderTrainer):
 
 @dataclass
 class MixingSparseEncoderConfig(SentenceOptions, SparseEncoderTrainingArguments):
-    """The training arguments of a `MixingSparseEncoderTrainer`; see `MixingOptions` and the class of the package."""
+    """The training arguments of a `MixingSparseEncoderTrainer`; see `MixingOptions`, and the package."""
 
 
 class MixingSparseEncoderTrainer(SentenceMixin, SparseEncoderTrainer):
