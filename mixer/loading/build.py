@@ -144,7 +144,8 @@ def assemble(
     groups_by_length = args.train_sampling_strategy == "group_by_length"
     groups = length_groups(streams, size.initial, lengths if groups_by_length else None)
     own = options.seed, options.groupings, options.drawing, clock.decay_begins, groups
-    return Planner(_with_batches(streams, size), *own, size.initial * has_whole), clock, size
+    whole = size.initial * has_whole, args.dataloader_drop_last
+    return Planner(_with_batches(streams, size), *own, *whole), clock, size
 
 
 def _with_batches(streams: Sequence[Stream], size: BatchSize) -> list[Stream]:

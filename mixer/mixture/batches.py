@@ -35,12 +35,14 @@ class Passes:
         stream: The stream, with `batches`.
         batch_size: Samples of a step.
         seed: What its batches are made with.
+        least: Rows of the smallest batch that is taken.
         first: Number of the first pass that is asked for.
         start: Position of its first row.
     """
 
-    def __init__(self, stream: Stream, batch_size: int, seed: int, first: int = 0, start: int = 0):
-        self._stream, self._batch_size, self._seed, self._first = stream, batch_size, seed, first
+    def __init__(self, stream: Stream, batch_size: int, seed: int, least: int = 1, first: int = 0, start: int = 0):
+        self._stream, self._batch_size, self._seed, self._least = stream, batch_size, seed, least
+        self._first = first
         self._starts = [start]  # of the passes from the first one on
         self._known: dict[int, Pass] = {}
 
@@ -62,9 +64,8 @@ class Passes:
     def _made(self, number: int) -> Pass:
         make: Batches | None = self._stream.batches
         assert make is not None, "only streams with batches have this order"  # noqa: S101
-        batches = [
-            np.asarray(batch, dtype=np.int64) for batch in make(self._batch_size, number, self._seed) if len(batch)
-        ]
+        made = [np.asarray(batch, dtype=np.int64) for batch in make(self._batch_size, number, self._seed)]
+        batches = [batch for batch in made if len(batch) >= self._least]
         rows = np.concatenate([np.zeros(0, np.int64), *batches])
         if not len(rows) or rows.min() < 0 or rows.max() >= self._stream.num_samples:
             found = "none" if not len(rows) else f"rows from {rows.min()} to {rows.max()}"
@@ -87,11 +88,13 @@ class BatchedOrder:
         stream: The stream, with `batches`.
         batch_size: Samples of a step.
         run_seed: Seed of the run, for streams without their own.
+        drops: Whether to leave smaller batches out.
     """
 
-    def __init__(self, stream: Stream, batch_size: int, run_seed: int):
+    def __init__(self, stream: Stream, batch_size: int, run_seed: int, drops: bool = False):
         self._stream, self._key, self.length = stream, stream.order_key(run_seed), stream.num_samples
-        self._made_with = stream, batch_size, self._key % 2**31  # a seed that generators of all libraries take
+        seed = self._key % 2**31  # what generators of all libraries take
+        self._made_with = stream, batch_size, seed, batch_size if drops else 1
         self._most_passes = None if stream.max_epochs is None else int(stream.max_epochs)
         self._passes, self.position = Passes(*self._made_with), 0
         self._drawn: Int64Array = np.zeros(0, np.int64)

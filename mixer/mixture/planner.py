@@ -39,6 +39,7 @@ class Planner:
         length_groups: Streams that are drawn in groups of similar length.
         whole_step_size: Samples of a step, if each step is one stream's; it ends where a pass of that stream ends. 0
             for mixed steps.
+        drops_rest: Whether a pass of a stream is left before a step that would be smaller.
 
     Raises:
         ValueError: If the drawing is unknown, or streams and groupings are inconsistent.
@@ -53,13 +54,14 @@ class Planner:
         decay_begins: Callable[[], float] = no_decay,
         length_groups: LengthGroups = NO_GROUPS,
         whole_step_size: int = 0,
+        drops_rest: bool = False,
     ):
         check_choice("drawing", drawing, get_args(Drawing))
         self.streams = tuple(streams)
         self.cursors = tuple(
             _cursor(stream, seed, length_groups, number)
             if stream.batches is None
-            else BatchedOrder(stream, whole_step_size, seed)
+            else BatchedOrder(stream, whole_step_size, seed, drops_rest)
             for number, stream in enumerate(streams)
         )
         # `[num_streams]`: positions of the shuffled streams, which advance at once; `others` advance one by one.
@@ -73,6 +75,7 @@ class Planner:
         self.seen: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self.seed = seed
         self._drawing, self.has_whole_steps = drawing, whole_step_size > 0
+        self._least_rest = whole_step_size if drops_rest else 1
         self._groups = Groups(streams, groupings)
         self._lookup = RankLookup(self.cursors)
         # `[num_streams]`: samples of its share that each stream has yet to receive; negative for streams ahead.
@@ -192,6 +195,9 @@ class Planner:
         if additional is not None:
             counts += self._additional_counts(additional * int(counts.sum()), available - counts)
         starts = self._advance(counts)
+        if self.has_whole_steps and self._least_rest > 1:
+            left = -self.positions % np.maximum(self._sizes, 1)
+            self.positions += np.where((counts > 0) & (left < self._least_rest), left, 0)
         self.seen += counts
         if self._has_amounts:
             self._left_by_amounts = np.maximum(self._left_by_amounts - counts, 0.0)
@@ -228,7 +234,8 @@ class Planner:
     def skip(self, num_samples: int) -> None:
         """Skips the next samples of a mixture of one stream, when the end of an epoch is dropped."""
         assert len(self.cursors) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
-        self._advance(np.array([num_samples]))
+        if not self.has_whole_steps:  # whose passes end by themselves
+            self._advance(np.array([num_samples]))
 
     def rank_share(self, plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Returns a rank's samples of a plan; see `RankLookup.share`."""

@@ -25,6 +25,8 @@ from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_range
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
+# Trainers that read the columns of rows as they are.
+COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder")
 # Fields of the data; all others are passed on to `Stream`.
 _OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
 
@@ -119,6 +121,7 @@ class StreamRecipe:
         head: See `Stream`.
         loss_weight: See `Stream`.
         on_sample_error: See `Stream`.
+        distinct_by: See `Stream`.
     """
 
     factory: str | None = None
@@ -143,6 +146,7 @@ class StreamRecipe:
     head: str | None = None
     loss_weight: float = 1.0
     on_sample_error: OnSampleError | None = None
+    distinct_by: list[str] | str | None = None
 
     def build(
         self,
@@ -159,7 +163,7 @@ class StreamRecipe:
             name: The stream's name.
             tokenizer: The recipe's tokenizer.
             task: The model's task.
-            trainer: TRL's trainer, by its name in recipes; `None` for `MixingTrainer`.
+            trainer: The trainer, by its name in recipes; `None` for `MixingTrainer`.
             training: Its arguments.
             field: The recipe's field that it stands in.
 
@@ -200,11 +204,16 @@ class StreamRecipe:
         return BuiltStream(Stream(name, train, content=content, **options), evaluation, names, *rows, chosen)
 
     def _format_of(self, trainer: str, training: Any, rows: Any) -> Format | None:
-        """Returns the format that makes rows as one of TRL's trainers takes them; `None` for rows that it reads itself.
+        """Returns the format that makes rows as a trainer takes them; `None` for rows that it reads itself.
 
         Raises:
             ValueError: If a format makes other rows.
         """
+        if trainer in COLUMN_TRAINERS:
+            if self.format is not None:
+                text = f"has no use with {trainer}, which reads columns: leave it out, and choose data.columns."
+                raise wrong_value("format", text)
+            return None
         is_pair, is_own = trainer != "sft", not isinstance(self.format, Dialogue | None)
         if is_own and is_pair:
             text = f"makes no pairs of answers, which {trainer} learns from: leave out {type(self.format).__name__}."

@@ -25,7 +25,8 @@ class NamedSets(StreamPreparation):
     def stand_in(self, prepares: bool, args: Any, tokenizer: Any) -> Any:
         """Returns the training data for the parent's constructor; see `StreamPreparation.stand_in`."""
         lasting = [stream for stream in self.streams if not stream.is_memory]
-        if isinstance(args, MixingOptions) and args.one_stream_per is None:
+        is_own = isinstance(args, self._trainer.training_args_class)  # others are refused by the constructor
+        if is_own and isinstance(args, MixingOptions) and args.one_stream_per is None:
             expected, hint = "'step' or 'micro_batch'", "A batch of these trainers is of one data set."
             raise InvalidValueError(option="one_stream_per", expected=expected, found=None, hint=hint)
         for stream in lasting:

@@ -89,6 +89,16 @@ class TestShares:
             draw(planner, [1.0] * len(lengths), 7, step)
         assert planner.seen.tolist() == [stream.end for stream in planner.streams]
 
+    @given(lengths=st.lists(st.integers(4, 30), min_size=1, max_size=4), total=st.integers(1, 4))
+    def test_without_the_rests_of_passes_all_steps_have_one_size(self, lengths, total) -> None:
+        planner = Planner(make_streams(*lengths), 0, whole_step_size=total, drops_rest=True)
+        for step in range(40):
+            counts, starts = draw(planner, [1.0] * len(lengths), total, step)
+            assert counts.sum() == total
+            chosen = int(counts.argmax())
+            rows = rows_of(planner, counts, starts, chosen)
+            assert len(set(rows)) == total
+
     def test_random_steps_follow_the_shares_on_average(self) -> None:
         planner = whole(make_streams(10**6, 10**6), drawing="multinomial")
         for step in range(2000):
@@ -115,6 +125,10 @@ class TestBatches:
         seed = planner.streams[0].order_key(0) % 2**31
         found = [rows_of(planner, *draw(planner, [1.0], 2, step), 0) for step in range(9)]
         assert found == [batch for number in range(3) for batch in in_pairs(2, number, seed)]
+
+    def test_smaller_batches_can_be_left_out(self) -> None:
+        planner = Planner([Stream("b", range(5), batches=in_pairs)], 0, whole_step_size=2, drops_rest=True)
+        assert [draw(planner, [1.0], 2)[0].tolist() for _ in range(6)] == [[2]] * 6
 
     def test_a_smaller_step_leaves_the_rest_of_a_batch_to_the_next(self) -> None:
         planner = whole([Stream("b", range(5), batches=lambda *_: [[0, 1, 2, 3, 4]])])
