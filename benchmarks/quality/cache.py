@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.policies import AUTO, classes
+from benchmarks.quality.policies import AUTO, SFT, classes
 from benchmarks.quality.scenarios import Scenario
 from mixer.measurements import Alignment
 from mixer.policies import Policy, as_policy
@@ -39,6 +39,8 @@ def modules_of(class_name: str) -> list[str]:
     Returns:
         Names of the modules of its class, of those above it and inside it, and of what measures targets for it.
     """
+    if class_name == SFT:
+        return ["benchmarks.quality.concatenation"]
     kinds = [type(policy) for policy in _nested(as_policy(AUTO))] if class_name == AUTO else [classes()[class_name]]
     above = {owner for kind in kinds for owner in kind.__mro__}
     names = {owner.__module__ for owner in above if issubclass(owner, Policy)} - {Policy.__module__}

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.common import rotated
 from benchmarks.quality.cache import Run, results
 from benchmarks.quality.grid import grid
-from benchmarks.quality.policies import UNIFORM, Entry, competitors, settings_of
+from benchmarks.quality.policies import REPLAY_BOUND, UNIFORM, Entry, bounded_streams, competitors, settings_of
 from benchmarks.quality.report import CLOCK, GRID, NEAR, Judge, Results
 from benchmarks.quality.runs import run_once
 from benchmarks.quality.scenarios import Scenario
@@ -20,7 +20,7 @@ from benchmarks.quality.scenarios import Scenario
 ALL_OF_GRID = "grid"
 # The best of a grid is a lucky one on the seeds that it was chosen on: these are none that are reported.
 _GRID_SEEDS, FIRST_SEED = (1, 2), 11
-_NUM_MIXTURES = {"small": 16, "llama": 12, "gpu": 12}
+_NUM_MIXTURES = {"small": 16, "llama": 12, "gpu": 12, "smollm2": 16, "minilm": 16}
 _NUM_QUICK, _NUM_BEST = 4, 3
 _NEAR, _NUM_NEAR = 0.02, 3  # how far weights of nearly the same mixture differ, and how many of them are run
 
@@ -39,6 +39,8 @@ def planned(scenario: Scenario, names: Sequence[str], seeds: Sequence[int], data
         The runs, those of a seed together, in rotated order.
     """
     entries, runs = {name: entry for name, entry in competitors(scenario.size).items() if name in names}, []
+    if not bounded_streams(scenario):
+        entries.pop(REPLAY_BOUND, None)
     for seed in seeds if entries else ():
         order = rotated([*entries], seed - FIRST_SEED)
         runs += [_run(scenario, name, entries[name], seed) for name in order]

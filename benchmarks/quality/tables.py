@@ -27,6 +27,7 @@ def report(title: str, summaries: Summaries) -> str:
         Markdown: noise and headroom, the policies in short, their objectives, and their shares of the headroom.
     """
     parts = [f"### {title}", _headroom(summaries), _in_short(summaries), _objectives(summaries), _shares(summaries)]
+    parts.append(_counted(summaries))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -140,6 +141,20 @@ def _shares(summaries: Summaries) -> str:
         rows.append([f"`{name}`", *cells])
     heads = ["policy", *(f"{name} ({headroom(own):.1f} %)" for name, own in wide.items())]
     return table("Share of headroom captured, per cent; samples to uniform's result", heads, rows)
+
+
+def _counted(summaries: Summaries) -> str:
+    rows = []
+    for name in (UNIFORM, *_names(summaries)):
+        cells = []
+        for summary in summaries.values():
+            row = summary["policies"].get(name)
+            right = [f"{target} {100.0 * share:.0f} %" for target, share in ((row or {}).get("exact") or {}).items()]
+            run = [f"{row['tokens'] / 1000.0:.0f}k, {row['minutes']:.1f} min"] if row and row["tokens"] else []
+            cells.append("; ".join([*right, *run]))
+        rows.append([f"`{name}`", *cells])
+    title = "Exactly right answers of 16 by target; tokens and processor minutes of a run"
+    return table(title, ["policy", *summaries], [row for row in rows if any(row[1:])])
 
 
 def _names(summaries: Summaries) -> list[str]:
