@@ -20,8 +20,8 @@ the mean outputs of an encoder's frozen layers.
 Several targets have equal parts of the batch. Where that stream is not there, or used up, all others take its place.
 
 Models with scenarios of their own have few competitors, some of them only there: *target only* is the same, but for
-targets that are streams, which are their own source; *half for the target* has half of the batch so, and all streams
-equal parts of the other half; *concatenation by TRL* is `trl.SFTTrainer` on all rows
+targets that are streams, which are their own source; *half for the target*, of SmolLM2, has half of the batch so, and
+all streams equal parts of the other half; *concatenation by TRL* is `trl.SFTTrainer` on all rows
 (`benchmarks.quality.concatenation`). `ReplayBound` takes part where a stream has a bound.
 """
 
@@ -77,8 +77,10 @@ _ENTRIES: dict[str, Entry] = {
 
 # Beside these, of a model with scenarios of its own.
 _OF_OWN = (UNIFORM, "Proportional", "Temperature", AUTO)
-_ONLY_OF_OWN: dict[str, Entry] = {
-    TARGET_ONLY: Entry("Fixed", {"weights": BY_TARGET}),
+_ONLY_OF_OWN: dict[str, Entry] = {TARGET_ONLY: Entry("Fixed", {"weights": BY_TARGET})}
+_ONLY_OF_CHATS: dict[str, Entry] = {
+    CONCATENATION: Entry(SFT),
+    REPLAY_BOUND: Entry(REPLAY_BOUND),
     HALF_TARGET: Entry("Fixed", {"weights": HALF_BY_TARGET}),
 }
 
@@ -108,7 +110,7 @@ def competitors(size: Size = "small") -> dict[str, Entry]:
     found = {name: Entry(name) for name in classes() if name not in _NO_COMPETITORS} | _ENTRIES
     if size not in WITH_OWN:
         return {name: entry for name, entry in found.items() if size == "small" or name in _OF_LLAMA}
-    of_chats = {CONCATENATION: Entry(SFT), REPLAY_BOUND: Entry(REPLAY_BOUND)} if size == "smollm2" else {}
+    of_chats = _ONLY_OF_CHATS if size == "smollm2" else {}
     return of_chats | {name: found[name] for name in _OF_OWN if name in found} | _ONLY_OF_OWN
 
 
@@ -205,7 +207,8 @@ def _pairs(dataset: Dataset[Any]) -> "pd.Series[float]":
     assert hasattr(dataset, "read_columns")
     columns = dataset.read_columns(np.arange(len(dataset)))
     if "hidden" in columns:  # of an encoder, whose mean feature stands for the pairs
-        return pd.Series((columns["hidden"].float() * columns["attention_mask"][..., None]).mean(dim=(0, 1)).numpy())
+        features = columns["hidden"].float() * columns["attention_mask"][..., None]
+        return pd.Series(features.flatten(0, -2).mean(dim=0).numpy())
     ids = columns["input_ids"].numpy()
     return np.log1p(pd.Series((ids[:, :-1] * 2**20 + ids[:, 1:])[ids[:, 1:] > 0]).value_counts())
 

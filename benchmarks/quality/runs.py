@@ -25,10 +25,10 @@ from benchmarks.quality.policies import (
     make,
 )
 from benchmarks.quality.scenarios import Scenario
-from mixer import MixingTrainer, Objective, Policy, Stream
+from mixer import MixingTrainer, Policy, Stream
 from mixer.measurements import EvaluationLoss, asked
+from mixer.models.inputs import TASK, takes_task
 
-_COURSE_ROWS = 128  # of a target's test part at each place; all of them at the end
 _ROWS = 64  # of a batch that is evaluated: more take longer a row
 
 Metrics = dict[str, dict[str, float]]
@@ -59,12 +59,15 @@ class _Course(TrainerCallback):
         self.cpu_seconds += time.process_time()
 
 
-def evaluate(model: nn.Module, dataset: Any, most: int | None = None, in_half: bool = False) -> dict[str, float]:
+def evaluate(
+    model: nn.Module, dataset: Any, head: str, most: int | None = None, in_half: bool = False
+) -> dict[str, float]:
     """Evaluates a model without the trainer, whose policy must not see it.
 
     Args:
         model: The model; it stays in the mode that it is in.
         dataset: Blocks, which are all of one length, or sentences.
+        head: The head to evaluate it with, of a model with several.
         most: About how many rows to take; `None` for all.
         in_half: Whether the run computes in `bfloat16`.
 
@@ -74,12 +77,12 @@ def evaluate(model: nn.Module, dataset: Any, most: int | None = None, in_half: b
     was_training, totals = model.training, {"loss": 0.0}
     rows = np.arange(0, len(dataset), 1 if most is None else -(-len(dataset) // most))
     at_once = getattr(dataset, "num_rows_at_once", _ROWS)
-    device = next(model.parameters()).device
+    device, task = next(model.parameters()).device, {TASK: head} if takes_task(model) else {}
     model.eval()
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=in_half):
         for chunk in np.split(rows, range(at_once, len(rows), at_once)):
             inputs = {name: values.to(device) for name, values in dataset.read_columns(chunk).items()}
-            outputs = model(**inputs)
+            outputs = model(**task, **inputs)
             totals["loss"] += float(outputs.loss) * len(chunk)
             if outputs.logits.ndim == 2:
                 right = (outputs.logits.argmax(dim=-1) == inputs["labels"]).sum()
@@ -169,13 +172,14 @@ def new_trainer(
 def _train(run: Run, trains: Callable[..., dict[str, Any]], model: Any, parts: Mapping[str, Splits]) -> dict[str, Any]:
     scenario, objective = run.scenario, run.scenario.objective
     in_half = bool(scenario.content["training"].get("bf16"))
-    course = _Course(partial(_value, objective, parts, in_half), scenario.num_steps, scenario.num_places)
-    first = _metrics(model, {name: parts[name] for name in objective.bounds}, in_half)
+    course = _Course(partial(_value, scenario, parts, in_half), scenario.num_steps, scenario.num_places)
+    first = _metrics(scenario, model, {name: parts[name] for name in objective.bounds}, in_half)
     with tempfile.TemporaryDirectory() as output:
         trained = trains(model, parts, output, course)
+    # Policies that aim at a reference's losses need those of all streams.
+    judged = parts if run.name == UNIFORM else {name: parts[name] for name in objective.names}
     return {
-        # Policies that aim at a reference's losses need those of all streams.
-        **_metrics(model, parts if run.name == UNIFORM else {name: parts[name] for name in objective.names}, in_half),
+        **_metrics(scenario, model, judged, in_half),
         "first": first,
         "course": [course.places, course.values],
         "cpu_seconds": course.cpu_seconds,
@@ -209,12 +213,16 @@ def _train_concatenated(
     return concatenation.train(run.scenario, model, parts, Path(output), run.seed, [course])
 
 
-def _value(objective: Objective, parts: Mapping[str, Splits], in_half: bool, model: nn.Module) -> float:
-    tests = {name: evaluate(model, parts[name]["test"], _COURSE_ROWS, in_half) for name in objective.importance}
-    return objective.value({name: metrics[objective.metric] for name, metrics in tests.items()})
+def _value(scenario: Scenario, parts: Mapping[str, Splits], in_half: bool, model: nn.Module) -> float:
+    objective, most, found = scenario.objective, scenario.num_course_rows, {}
+    for name in objective.importance:
+        metrics = evaluate(model, parts[name]["test"], scenario.head_of(name), most, in_half)
+        found[name] = metrics[objective.metric]
+    return objective.value(found)
 
 
-def _metrics(model: nn.Module, parts: Mapping[str, Splits], in_half: bool) -> dict[str, Metrics]:
+def _metrics(scenario: Scenario, model: nn.Module, parts: Mapping[str, Splits], in_half: bool) -> dict[str, Metrics]:
     return {
-        part: {name: evaluate(model, own[part], in_half=in_half) for name, own in parts.items()} for part in PARTS[1:]
+        part: {name: evaluate(model, own[part], scenario.head_of(name), in_half=in_half) for name, own in parts.items()}
+        for part in PARTS[1:]
     }

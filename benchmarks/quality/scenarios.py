@@ -107,7 +107,12 @@ class Scenario:
     @property
     def num_places(self) -> int:
         """Places of a run at which the objective is taken: few where that takes as long as the training."""
-        return 4 if self.size == "smollm2" else 12
+        return {"smollm2": 4, "minilm": 6}.get(self.size, 12)
+
+    @property
+    def num_course_rows(self) -> int:
+        """About how many rows of a target's test part the objective is taken on there; all of them at the end."""
+        return 64 if self.size == "minilm" else 128
 
     @property
     def streams(self) -> list[str]:
@@ -115,9 +120,13 @@ class Scenario:
         return list(_recipe(self).streams)
 
     def options_of(self, stream: str) -> dict[str, Any]:
-        """When a stream enters and how often it is passed over, as far as its recipe says so."""
+        """When a stream enters, how often it is passed over and its head, as far as its recipe says so."""
         own = self.content["streams"][stream]
-        return {name: own[name] for name in ("enters_at", "max_epochs") if name in own}
+        return {name: own[name] for name in ("enters_at", "max_epochs", "head") if name in own}
+
+    def head_of(self, name: str) -> str:
+        """The head of a stream, or of an evaluation set, of a model with several."""
+        return str(self.content["streams"].get(name, {}).get("head", name))
 
     @property
     def objective(self) -> Objective:
