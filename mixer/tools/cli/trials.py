@@ -98,8 +98,9 @@ class Trials:
 
     def longer(self, run: ShortRun) -> ShortRun:
         """Gives the run that confirms another one: twice as long, or on a further seed if that is as long as can be."""
+        again = replace(run, name=f"{run.name}, again")
         is_whole = self.steps == self._max_steps
-        return replace(run, seed_offset=run.seed_offset + 1) if is_whole else replace(run, times=2)
+        return replace(again, seed_offset=run.seed_offset + 1) if is_whole else replace(again, times=2)
 
     def mixing(self, weights: Mapping[str, float]) -> Any:
         """Gives the option `mixing` with these weights, inside of the policies that limit the recipe's mixture."""
