@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mixer.loading.dataloader import MixingDataLoader as MixingDataLoader
     from mixer.loading.token_file import TokenFile as TokenFile
     from mixer.measurements.gradients import GradientStatistics as GradientStatistics
+    from mixer.mixture.by_column import streams_by_column as streams_by_column
     from mixer.mixture.clock import Budget as Budget
     from mixer.mixture.controller import Mixing as Mixing
     from mixer.mixture.groups import Grouping as Grouping
@@ -48,6 +49,7 @@ else:
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
             "mixer.loading.dataloader": ["MixingDataLoader"],
             "mixer.loading.token_file": ["TokenFile"],
+            "mixer.mixture.by_column": ["streams_by_column"],
             "mixer.mixture.clock": ["Budget"],
             "mixer.mixture.controller": ["Mixing"],
             "mixer.mixture.groups": ["Grouping"],

@@ -166,8 +166,9 @@ class Recipe:
         """
         check_streams(self.streams, self.mixing)
         tokenizer, built, sets = data = self.build_data()
+        of_factories = [name for name, own in self.streams.items() if own.data is None]
         if tokenizer is None and self.training.per_device_train_batch_size > 1:
-            check_lengths({name: part.stream.dataset for name, part in built.items() if self.streams[name].data})
+            check_lengths({name: part.stream.dataset for name, part in built.items() if name not in of_factories})
         targets = self.build_sets("targets", self.targets, tokenizer)
         check_evaluation(self.streams, data.evaluation, self.training)
         with placed("model"):
@@ -248,7 +249,13 @@ class Recipe:
         """
 
         def build() -> dict[str, BuiltStream]:
-            return self._built("streams", self.streams, tokenizer)
+            built = dict[str, BuiltStream]()
+            for name, stream in self.streams.items():
+                own = stream.build_all(name, tokenizer, self.model.task, self.trainer, self.training)
+                twice = [name for name in own if name in built]
+                require(not twice, f"streams.{name}", "streams of other names than those before it", twice)
+                built |= own
+            return built
 
         return _on_first_ranks_first(self.training, build) if self._reads_rows else build()
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import datasets
 
 from mixer.mixture.bad_samples import OnSampleError
+from mixer.mixture.by_column import names_by_value, rows_by_name
 from mixer.mixture.stream import Stream, selected
 from mixer.models.class_names import NamedClasses, check_same_classes
 from mixer.tools.recipe.data.formats import Chat, Dialogue, Format, Labelled
@@ -167,17 +168,56 @@ class StreamRecipe:
             ValueError: If a part is wrong, or parts do not fit together; names the stream.
             OSError: If the data do not exist, or the hub cannot be reached.
         """
-        with placed(f"{field}.{name}"):
-            return self._built(name, tokenizer, task, trainer, training, f"{field}.{name}")
+        called = f"{field}.{name}"
+        with placed(called):
+            if self.data is not None and self.data.by is not None:
+                text = f"={self.data.by!r} makes several streams, which only streams can be: leave it out."
+                raise wrong_value("data.by", text, found=self.data.by)
+            return self._built(name, *self._split(called), tokenizer, task, trainer, training, called)
+
+    def build_all(
+        self,
+        name: str,
+        tokenizer: Any = None,
+        task: str = "causal-lm",
+        trainer: str | None = None,
+        training: Any = None,
+    ) -> dict[str, BuiltStream]:
+        """Builds the stream, or one of each value of the column `data.by`; see `build`.
+
+        Returns:
+            The streams by name, those of values in the order of their first rows.
+        """
+        if self.data is None or self.data.by is None:
+            return {name: self.build(name, tokenizer, task, trainer, training)}
+        called = f"streams.{name}"
+        with placed(called):
+            train, evaluation = self._split(called)
+            with placed("data"):
+                parts = _by_column(self.data, train, evaluation)
+            return {
+                value: self._built(value, *rows, tokenizer, task, trainer, training, f"{called}.{value}")
+                for value, rows in parts.items()
+            }
 
     def _built(
-        self, name: str, tokenizer: Any, task: str, trainer: str | None, training: Any, called: str
+        self,
+        name: str,
+        train: Any,
+        evaluation: Any,
+        tokenizer: Any,
+        task: str,
+        trainer: str | None,
+        training: Any,
+        called: str,
     ) -> BuiltStream:
-        train, evaluation = self._split(called)
+        train = _part_of(train, self.rows_share)
         rows, names, chosen = (None, None), None, None
         own_format = self.format if trainer is None else self._format_of(trainer, training, train)
         if isinstance(self.validation, Validation) and (column := self.validation.stratify_by):
             own_format = _without(own_format, column)
+        if self.data is not None and self.data.by is not None:
+            own_format = _without(own_format, self.data.by)
         if isinstance(own_format, Dialogue) and trainer is None:
             raise wrong_value("format", "Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
         if own_format is not None:
@@ -222,7 +262,7 @@ class StreamRecipe:
                 raise wrong_value("validation", "stands beside a validation split: give one of them.")
             own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
             train, evaluation = own.carve(train)
-        return _part_of(train, self.rows_share), evaluation
+        return train, evaluation
 
     def _load(self, called: str) -> tuple[Any, Any]:
         expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
@@ -249,6 +289,14 @@ def _part_of(dataset: Any, share: float) -> Any:
     if not isinstance(dataset, Sized):
         raise wrong_value("rows_share", f"={share}: the data have no number of rows; leave it at 1.")
     return selected(dataset, drawn_places(len(dataset), max(1, round(share * len(dataset))), _SHARE_SEED))
+
+
+def _by_column(data: Any, train: Any, evaluation: Any) -> dict[str, tuple[Any, Any]]:
+    """Splits the rows to train on and to evaluate on by the values of a column."""
+    names = names_by_value(train, data.by, data.values, data.min_samples)
+    trained = rows_by_name(train, data.by, names)
+    evaluated = {} if evaluation is None else rows_by_name(evaluation, data.by, names)
+    return {name: (rows, evaluated.get(name)) for name, rows in trained.items()}
 
 
 def _is_ready(training: Any, columns: Sequence[str]) -> bool:
