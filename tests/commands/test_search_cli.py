@@ -81,6 +81,7 @@ def test_short_runs_say_whether_there_is_headroom_and_are_not_run_twice(tmp_path
     runs = document["runs"]
     assert [run["name"] for run in runs][:4] == [PRIOR, NEAR, "more python", "more cpp"]
     first, near, *_, own, best = (run["objective"] for run in runs[:6])
+    assert {"python": 0.8, "cpp": 0.2} in [mixture["shares"] for mixture in document["fit"]["mixtures"]]  # as asked
     assert document["gain"] == pytest.approx(1.0 - best / own)
     assert document["noise"] == pytest.approx(noise_of(first, near, own))
     names = ("gain", "noise", "learned", "is_explained", "broken", "confirmed_gain")

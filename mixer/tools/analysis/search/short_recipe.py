@@ -109,13 +109,19 @@ def shorten(config: Any, streams: Sequence[Stream], policy: Policy, steps: int, 
     share = steps / max_steps
     _shorten_training(config.training, share, steps, _evaluates(policy))
     config.budget = config.training.budget_samples = config.training.budget_tokens = None
-    kept = {stream.name: stream for stream in streams}
+    by_name = {stream.name: stream for stream in streams}
     for name, own in config.streams.items():
-        stream = kept[safe_name(name)]
-        own["rows_share"] = own["rows_share"] * (1.0 if stream.is_iterable or stream.is_memory else share)
+        own["rows_share"] = own["rows_share"] * (share if _has_rows(own, by_name.get(safe_name(name))) else 1.0)
         for amount in _AMOUNTS:
             own[amount] = None if own[amount] is None else max(1, round(share * own[amount]))
     return _differences(streams, share)
+
+
+def _has_rows(recipe: Any, stream: Stream | None) -> bool:
+    """Whether a stream's rows are counted; there is none of the recipe's name where each value of a column is one."""
+    if stream is None:
+        return not recipe["data"]["streaming"]
+    return not (stream.is_iterable or stream.is_memory)
 
 
 def _shorten_training(training: Any, share: float, steps: int, evaluates: bool) -> None:

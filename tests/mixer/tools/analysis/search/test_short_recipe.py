@@ -52,6 +52,13 @@ def test_rows_that_cannot_be_counted_are_not_cut_and_this_is_said() -> None:
     assert ["endless" in notes[0], "memory" in notes[1]] == [True, True]
 
 
+@pytest.mark.parametrize(("streaming", "share"), [(False, 0.1), (True, 1.0)])
+def test_a_stream_of_each_value_of_a_column_is_cut_by_the_recipe_that_makes_them(streaming: bool, share: float) -> None:
+    config = recipe({"all": {"data": Namespace(path="x", by="source", streaming=streaming)}})
+    shorten(config, [A, B], Fixed(), 40, 400)
+    assert config.streams["all"]["rows_share"] == share
+
+
 @pytest.mark.parametrize(
     ("training", "every"),
     [
