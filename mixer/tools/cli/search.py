@@ -234,8 +234,15 @@ class _Search:
             show(self.fitted, [])
         for path in document.get("recipes", []):
             print(f"mixer train {path}")  # noqa: T201
-        if "weights" in document and (self.evidence is None or self.evidence.verdict == "gain"):
+        if self._is_advised and "weights" in document:
             print(how_to_train(self.trials.mixing(document["weights"]), self.recipe))  # noqa: T201
+
+    @property
+    def _is_advised(self) -> bool:
+        """Whether the mixture is worth training on, as far as is known."""
+        if self.evidence is None:
+            return self.fitted is not None and not self.fitted.explains_nothing
+        return self.evidence.verdict == "gain"
 
     def _sentences(self) -> list[str]:
         if self.evidence is None:
