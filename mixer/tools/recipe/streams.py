@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import datasets
+import numpy as np
 
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.by_column import names_by_value, rows_by_name
+from mixer.mixture.permutation import Permutation
 from mixer.mixture.stream import Stream, selected
 from mixer.models.class_names import NamedClasses, check_same_classes
 from mixer.tools.recipe.data.formats import Chat, Dialogue, Format, Labelled
@@ -22,7 +24,6 @@ from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.storage_options import hidden_values, without_values
 from mixer.utils.errors import require, wrong_value
 from mixer.utils.hidden_names import hidden
-from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_range
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
@@ -107,7 +108,7 @@ class StreamRecipe:
             own. Needs the recipe's tokenizer; leave it out for tokenized data.
         validation: Rows to hold out for evaluation: a share, a number of rows, or `Validation`.
         rows_share: Share of the rows to train on, drawn alike in every run: a short run then repeats a stream as a long
-            one does.
+            one does. A larger share has the rows of a smaller one.
         weight: See `Stream`, as for all that follow.
         max_epochs: See `Stream`.
         max_samples: See `Stream`.
@@ -297,7 +298,9 @@ def _part_of(dataset: Any, share: float) -> Any:
         return dataset
     if not isinstance(dataset, Sized):
         raise wrong_value("rows_share", f"={share}: the data have no number of rows; leave it at 1.")
-    return selected(dataset, drawn_places(len(dataset), max(1, round(share * len(dataset))), _SHARE_SEED))
+    # The first of a shuffled order, so that a larger share has the rows of a smaller one.
+    order = Permutation(len(dataset), _SHARE_SEED).indices(0, max(1, round(share * len(dataset))))
+    return selected(dataset, np.sort(order))
 
 
 def _by_column(data: Any, train: Any, evaluation: Any) -> dict[str, tuple[Any, Any]]:
