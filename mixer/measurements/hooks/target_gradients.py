@@ -175,9 +175,11 @@ class TargetProbe(StepHook):
                 del direction  # before the next gradient
         name = "plain" if metric is None else metric.name(parameters)
         self._warn_of_plain(name, metric)
-        totals = self._runs.ranks.add_up(torch.stack(sums))  # [num_directions, 5, num_streams]
-        alignment, error = _means_and_errors(totals.cpu().numpy())
-        return TargetStatistics(losses, alignment, error, name)
+        totals = self._runs.ranks.add_up(torch.stack(sums)).cpu().numpy()  # [num_directions, 6, num_streams]
+        alignment, error = _means_and_errors(totals[:, :5])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            stream_losses = totals[:, 5].sum(axis=0) / totals[:, 1].sum(axis=0)
+        return TargetStatistics(losses, alignment, error, name, stream_losses=stream_losses)
 
     def _warn_of_plain(self, name: str, metric: OptimizerMetric | None) -> None:
         optimizer = "SGD" if metric is None else type(metric.optimizer).__name__
@@ -284,12 +286,12 @@ class TargetProbe(StepHook):
         direction: Sequence[Tensor | None],
         length: float,
     ) -> Tensor | None:
-        """Returns this rank's sums over rows, `[5, num_streams]`, of `d, n, d², dn, n²`.
+        """Returns this rank's sums over rows, `[6, num_streams]`, of `d, n, d², dn, n²` and the loss.
 
         `d` is the derivative of a row's summed loss along the direction, `n` its number of items. On all ranks it is
         `None` if memory ran out on one, to be tried again.
         """
-        sums = torch.zeros(5, len(self._are_measured), dtype=torch.float64)
+        sums = torch.zeros(6, len(self._are_measured), dtype=torch.float64)
         if not length > 0.0:
             return sums
         moved = [parameter for parameter, part in zip(parameters, direction, strict=True) if part is not None]
@@ -312,7 +314,7 @@ class TargetProbe(StepHook):
                 continue
             d = ((above - below) / (2.0 * length)).cpu()
             n = self._runs.items(micro).double().cpu()
-            terms = torch.stack([d, n, d * d, d * n, n * n])
+            terms = torch.stack([d, n, d * d, d * n, n * n, (above + below).cpu() / 2.0])
             sums.index_add_(1, torch.from_numpy(micro.stream_ids), terms)
         return sums
 
