@@ -56,9 +56,9 @@ class MarginalValue(AlignmentPolicy):
     *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
     score falls by `e^(−q r)` for r passes over its stream after the first, in the whole run at the pace so far. The
     rate q is measured, by the losses of rows that are trained on and of rows that are not; see `Memory`. Before the
-    second pass, that of a positive score is 1/15: the decay of the worth of repeated tokens that Muennighoff et al.
-    (2023, arXiv:2305.16264) fit for language models. To go by the whole run keeps the share the same throughout, which
-    is better than much of a small stream first and little later.
+    second pass, that of a positive score is 1/3, on the safe side: Muennighoff et al. (2023, arXiv:2305.16264) fit 1/15
+    to the worth of repeated tokens in language models. To go by the whole run keeps the share the same throughout,
+    which is better than much of a small stream first and little later.
 
     *Streams with an end.* The share of a stream with `max_epochs` is at most what lasts until the run ends, so that the
     best stream is not used up when the learning rate falls.
@@ -94,7 +94,9 @@ class MarginalValue(AlignmentPolicy):
     rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
     drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.06
     interval_steps: AlignmentInterval = 0
-    repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "15 is measured for language models"] = REPEAT_PASSES
+    repeat_passes: Annotated[
+        float, check_range, 1e-3, math.inf, "3 is on the safe side"
+    ] = REPEAT_PASSES
     tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
     bound_rate: Annotated[float, check_range, 0, 1e3, "0 ignores bounds"] = BOUND_RATE
 

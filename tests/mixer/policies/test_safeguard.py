@@ -158,10 +158,11 @@ def test_streams_that_are_targets_have_their_part_by_importance() -> None:
         rest = 1.0 - np.sum(part)
         found = anchored(Safeguard(Uniform()), objective, num_samples=sizes)
         np.testing.assert_allclose(found, np.array(part) + rest / 3.0)
-        # A run of 3,000 samples would pass 16.875 times over stream 0 and 5.625 times over stream 1, or 11.25 and 0.
+        # A run of 3,000 samples would pass 16.875 times over stream 0 and 5.625 times over stream 1, or 11.25 and 0;
+        # rows are expected to lose their worth over 3 passes.
         seen = observe(counts=[8] * 3, seen=np.array([600, 500, 400]), progress=0.5)
         found = anchored(Safeguard(Uniform()), objective, seen, num_samples=sizes)
-        part = np.array([own and (1.0 + 15.0 * np.log(1.0 + (30.0 * own - 1.0) / 15.0)) / 30.0 for own in part])
+        part = np.array([own and (1.0 + 3.0 * np.log(1.0 + (30.0 * own - 1.0) / 3.0)) / 30.0 for own in part])
         np.testing.assert_allclose(found, part + (1.0 - part.sum()) / 3.0)
 
 
