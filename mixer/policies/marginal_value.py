@@ -94,9 +94,7 @@ class MarginalValue(AlignmentPolicy):
     rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
     drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.06
     interval_steps: AlignmentInterval = 0
-    repeat_passes: Annotated[
-        float, check_range, 1e-3, math.inf, "3 is on the safe side"
-    ] = REPEAT_PASSES
+    repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "3 is on the safe side"] = REPEAT_PASSES
     tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
     bound_rate: Annotated[float, check_range, 0, 1e3, "0 ignores bounds"] = BOUND_RATE
 
