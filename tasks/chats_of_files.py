@@ -8,13 +8,13 @@ import datasets
 
 from mixer.utils.errors import wrong_value
 from mixer.utils.files import local_path
-from tasks.chats import Chats
+from tasks.chats import Rows
 from tasks.text_domains import key_of
 
 _OPINIONS = ("negative", "positive")
 
 
-def intents(folder: str, domain: str = "banking", num_samples: int = 1_000, num_validation_samples: int = 50) -> Chats:
+def intents(folder: str, domain: str = "banking", num_samples: int = 1_000, num_validation_samples: int = 50) -> Rows:
     """Requests of a domain of CLINC150, each with its intent.
 
     Args:
@@ -41,7 +41,7 @@ def intents(folder: str, domain: str = "banking", num_samples: int = 1_000, num_
     return _chats(parts, num_samples, num_validation_samples)
 
 
-def reviews(folder: str, num_samples: int = 1_000, num_validation_samples: int = 50) -> Chats:
+def reviews(folder: str, num_samples: int = 1_000, num_validation_samples: int = 50) -> Rows:
     """Sentences of film reviews (SST-2), each with its opinion.
 
     Args:
@@ -69,10 +69,12 @@ def _text(folder: str, name: str) -> str:
     return (Path(local_path(folder)) / name).read_text(encoding="utf-8")
 
 
-def _chats(parts: dict[str, list[tuple[str, str]]], num_samples: int, num_validation_samples: int) -> Chats:
+def _chats(parts: dict[str, list[tuple[str, str]]], num_samples: int, num_validation_samples: int) -> Rows:
     """Takes as many chats of each split, of all kinds: in the order of their keys."""
     taken = {"train": num_samples, "validation": num_validation_samples}
-    return {split: _of_turns(sorted(parts[split], key=lambda pair: key_of(pair[0]))[:most]) for split, most in taken.items()}
+    return {
+        split: _of_turns(sorted(parts[split], key=lambda pair: key_of(pair[0]))[:most]) for split, most in taken.items()
+    }
 
 
 def _of_turns(pairs: Iterable[tuple[str, str]]) -> datasets.Dataset:
