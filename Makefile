@@ -70,11 +70,12 @@ demo-continual: $(STAMP)
 	@echo "A page on both runs: what was forgotten, what the memory held, and how they were trained:"
 	@$(VENV)/bin/mixer report runs/continual/without-memory runs/continual/memory --output runs/continual/report.html
 
-# A real model on real chats; the weights are a package. One process has both cores.
+# A real model on real chats: those that packages carry, or with DATA_DIR=FOLDER those of files. One process has both cores.
+DEMO_LLM := $(if $(DATA_DIR),smollm2_instruct,smollm2)
 demo-llm: export OMP_NUM_THREADS = 2
 demo-llm: $(WEIGHTS_STAMP)
-	$(VENV)/bin/mixer train recipes/smollm2.yaml --overwrite
-	$(VENV_PYTHON) -m examples.before_and_after runs/smollm2/uniform
+	$(VENV)/bin/mixer train recipes/$(DEMO_LLM).yaml --overwrite
+	$(VENV_PYTHON) -m examples.before_and_after runs/$(DEMO_LLM)/uniform
 
 # Every warning is an error. What the theme prints of its own future is none.
 docs: $(DOCS_STAMP)

@@ -1,66 +1,124 @@
-"""Answers of SmolLM2 before and after it was trained by recipes/smollm2.yaml: one of each source, and scores.
+"""Answers of a model before and after a run on chats: scores, and an answer of each source, to rows that were held out.
 
-`python examples/before_and_after.py runs/smollm2/uniform [--num_prompts 16]`
+`python examples/before_and_after.py runs/smollm2/uniform [--num_prompts 16] [--run_code]`; the run is one of
+recipes/smollm2.yaml or recipes/smollm2_instruct.yaml, or of your own recipe.
 """
 
 import argparse
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-from tasks import chats
-from tasks.generation import TextScore, exact_match, rouge_l, token_f1
-from tasks.sources import smollm2
+from mixer.tools.recipe.recipe import Recipe
+from tasks.generation import TEXT_SCORES
 
-SOURCES: dict[str, tuple[Any, TextScore]] = {
-    "docstrings": (chats.docstrings, rouge_l),
-    "examples": (chats.examples, exact_match),
-    "characters": (chats.characters, token_f1),
-    "error_codes": (chats.error_codes, token_f1),
+# Streams whose answers are checked in another way than by ROUGE-L.
+SCORES = {
+    **dict.fromkeys(("examples", "intents", "reviews"), "exact_match"),
+    **dict.fromkeys(("characters", "error_codes", "reading"), "token_f1"),
+    "maths": "last_number_match",
+    "tools": "json_lines_match",
+    "code": "edit_similarity",
 }
+_DONE = "all assertions hold"
 
 
-def answers(model: Any, tokenizer: Any, prompts: Sequence[str], max_new_tokens: int = 40) -> list[str]:
-    """Lets a model answer, greedily."""
-    turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
-    options = {"add_generation_prompt": True, "return_dict": True, "return_tensors": "pt", "padding": True}
-    batch = tokenizer.apply_chat_template(turns, **options)
+class Asked(NamedTuple):
+    """A prompt and the expected answer, as texts and as tokens."""
+
+    prompt: str
+    expected: str
+    prompt_ids: list[int]
+    expected_ids: list[int]
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Reads a recipe's file."""
+    parser = ArgumentParser()
+    parser.add_class_arguments(Recipe)
+    return Recipe(**vars(parser.instantiate(parser.parse_path(path))))
+
+
+def asked_in(samples: Sequence[Any], tokenizer: Any, num_prompts: int) -> list[Asked]:
+    """Reads prompts and answers off samples; those whose answer `max_length` cuts off are left out."""
+    found = []
+    for sample in samples:
+        learned = [place for place, label in enumerate(sample["labels"]) if label != -100]
+        prompt, expected = sample["input_ids"][: learned[0]], [sample["labels"][place] for place in learned]
+        if tokenizer.eos_token_id in expected:
+            texts = (tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in (prompt, expected))
+            found.append(Asked(*texts, prompt, expected))
+    return found[:num_prompts]
+
+
+def answers(model: Any, tokenizer: Any, asked: Sequence[Asked]) -> list[str]:
+    """Lets a model answer, greedily, in as many tokens as the longest expected answer has."""
+    ids = {"input_ids": [own.prompt_ids for own in asked]}
+    batch = tokenizer.pad(ids, padding_side="left", return_tensors="pt")
+    longest = max(len(own.expected_ids) for own in asked)
     with torch.inference_mode():
-        tokens = model.generate(**batch, max_new_tokens=max_new_tokens, do_sample=False)
+        tokens = model.generate(**batch, max_new_tokens=longest, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     return [text.strip() for text in tokenizer.batch_decode(tokens[:, batch["input_ids"].shape[1] :], True)]
 
 
+def passes_tests(predictions: Sequence[str], asked: Sequence[Asked]) -> float:
+    """Returns the share of programs that pass the assertions in their prompt; it runs what the model wrote."""
+    return sum(map(_passes, predictions, asked)) / len(asked)
+
+
+def _passes(program: str, asked: Asked) -> bool:
+    tests = [line for line in asked.prompt.splitlines() if line.startswith("assert ")]
+    lines = [*(line for line in program.splitlines() if not line.startswith("```")), *tests, f"print({_DONE!r})"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-I", "-c", "\n".join(lines)]
+        try:
+            done = subprocess.run(command, cwd=folder, env={}, capture_output=True, timeout=5, check=False)  # noqa: S603
+        except subprocess.TimeoutExpired:
+            return False
+    return bool(tests) and done.stdout.decode(errors="replace").endswith(f"{_DONE}\n")  # not what ended before
+
+
 def main() -> None:
-    """Prints a table of scores, and an answer for each source."""
+    """Prints an answer for each source, and a table of scores."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", help="folder of the run")
-    parser.add_argument("--num_prompts", type=int, default=16, help="prompts of each source; default: 16")
+    parser.add_argument("run", type=Path, help="folder of the run")
+    parser.add_argument("--num_prompts", type=int, default=16, help="most prompts of each source; default: 16")
+    text = (
+        "runs the programs that the model writes for the source code, each for 5 seconds at most: in a container only"
+    )
+    parser.add_argument("--run_code", action="store_true", help=text)
     own = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(smollm2(), padding_side="left")
-    models = [AutoModelForCausalLM.from_pretrained(path).eval() for path in (smollm2(), own.run)]
-    scores, shown = Table(title=f"{own.num_prompts} prompts that were not trained on"), Console(width=120, markup=False)
-    for column in ("source", "score", "before", "after"):
+    recipe = read_recipe(own.run / "recipe.yaml")
+    tokenizer, streams, _ = recipe.build_data()
+    models = [AutoModelForCausalLM.from_pretrained(path).eval() for path in (recipe.model.loaded_from, own.run)]
+    scores, console = Table(title="rows that were not trained on"), Console(width=120, markup=False)
+    for column in ("source", "prompts", "score", "before", "after"):
         scores.add_column(column)
-    for name, (source, score) in SOURCES.items():
-        rows = [row["messages"] for row in source(1, own.num_prompts)["validation"]]
-        prompts, expected = ([turns[place]["content"] for turns in rows] for place in (0, 1))
-        before, after = (answers(model, tokenizer, prompts) for model in models)
-        values = [score(predictions=texts, references=expected) for texts in (before, after)]
-        scores.add_row(name, score.__name__, *(f"{value:.2f}" for value in values))
+    for name, stream in streams.items():
+        asked = asked_in(stream.evaluation, tokenizer, own.num_prompts)
+        written = [answers(model, tokenizer, asked) for model in models]
+        score = SCORES.get(name, "rouge_l")
+        if name == "code" and own.run_code:
+            score, values = "passes its tests", [passes_tests(texts, asked) for texts in written]
+        else:
+            expected = [row.expected for row in asked]
+            values = [TEXT_SCORES[score](predictions=texts, references=expected) for texts in written]
+        scores.add_row(name, str(len(asked)), score, *(f"{value:.2f}" for value in values))
         example = Table(title=name, show_header=False, width=120)
-        for label, text in (
-            ("prompt", prompts[0]),
-            ("expected", expected[0]),
-            ("before", before[0]),
-            ("after", after[0]),
-        ):
-            example.add_row(label, text)
-        shown.print(example)
-    shown.print(scores)
+        shown = (asked[0].prompt, asked[0].expected, *(texts[0] for texts in written))
+        for label, part in zip(("prompt", "expected", "before", "after"), shown, strict=True):
+            example.add_row(label, part)
+        console.print(example)
+    console.print(scores)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ _RESULT = 60  # characters
 _PARAGRAPH = range(200, 801)  # characters
 _CHARACTERS = range(0xA1, 0x3000)
 
-Chats = dict[str, datasets.Dataset]  # by split
+Rows = dict[str, datasets.Dataset]  # by split
 
 
-def docstrings(num_samples: int = 1_000, num_validation_samples: int = 50) -> Chats:
+def docstrings(num_samples: int = 1_000, num_validation_samples: int = 50) -> Rows:
     """Functions of the standard library and NumPy, each with the sentence that its docstring begins with.
 
     Args:
@@ -55,7 +55,7 @@ def docstrings(num_samples: int = 1_000, num_validation_samples: int = 50) -> Ch
     return _split("docstrings", _of_files(pairs), num_samples, num_validation_samples)
 
 
-def examples(num_samples: int = 1_000, num_validation_samples: int = 50) -> Chats:
+def examples(num_samples: int = 1_000, num_validation_samples: int = 50) -> Rows:
     """Examples in docstrings of the standard library and NumPy, each with the line that Python prints.
 
     Args:
@@ -76,7 +76,7 @@ def examples(num_samples: int = 1_000, num_validation_samples: int = 50) -> Chat
     return _split("examples", _of_files(pairs), num_samples, num_validation_samples)
 
 
-def characters(num_samples: int = 1_000, num_validation_samples: int = 50) -> Chats:
+def characters(num_samples: int = 1_000, num_validation_samples: int = 50) -> Rows:
     """Characters beyond ASCII, each with its name in Unicode.
 
     Args:
@@ -94,7 +94,7 @@ def characters(num_samples: int = 1_000, num_validation_samples: int = 50) -> Ch
     return _split("characters", sorted(chats), num_samples, num_validation_samples)
 
 
-def error_codes(num_samples: int = 80, num_validation_samples: int = 20) -> Chats:
+def error_codes(num_samples: int = 80, num_validation_samples: int = 20) -> Rows:
     """The error codes of this system, each with what it means.
 
     Args:
@@ -111,7 +111,7 @@ def error_codes(num_samples: int = 80, num_validation_samples: int = 20) -> Chat
     return _split("error codes", sorted(chats), num_samples, num_validation_samples, share=0.2)
 
 
-def manual(num_samples: int = 400, num_validation_samples: int = 40) -> Chats:
+def manual(num_samples: int = 400, num_validation_samples: int = 40) -> Rows:
     """Paragraphs of Python's manual, as `help()` shows them: prose, no chats.
 
     Args:
@@ -126,7 +126,7 @@ def manual(num_samples: int = 400, num_validation_samples: int = 40) -> Chats:
     """
     paragraphs = [(key, " ".join(part.split())) for key, text in manual_topics() for part in text.split("\n\n")]
     rows = ((key, part, {"text": part}) for key, part in paragraphs if len(part) in _PARAGRAPH and "::=" not in part)
-    return _rows("paragraphs", rows, num_samples, num_validation_samples)
+    return rows_by_split("paragraphs", rows, num_samples, num_validation_samples)
 
 
 def _of_files(pairs: Callable[[ast.AST, Sequence[str]], Iterator[tuple[str, str]]]) -> Iterator[tuple[float, str, str]]:
@@ -172,23 +172,37 @@ def _split(
     num_samples: int,
     num_validation_samples: int,
     share: float = VALIDATION_SHARE,
-) -> Chats:
+) -> Rows:
     def rows() -> Iterator[tuple[float, str, dict[str, Any]]]:
         for key, question, answer in chats:
             turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
             yield key, question, {"messages": turns}
 
-    return _rows(what, rows(), num_samples, num_validation_samples, share)
+    return rows_by_split(what, rows(), num_samples, num_validation_samples, share)
 
 
-def _rows(
+def rows_by_split(
     what: str,
     rows: Iterable[tuple[float, str, dict[str, Any]]],
     num_samples: int,
     num_validation_samples: int,
     share: float = VALIDATION_SHARE,
-) -> Chats:
-    """Takes as many rows of each split as are wanted, no question twice; the keys decide their splits."""
+) -> Rows:
+    """Takes as many rows of each split as are wanted, none twice.
+
+    Args:
+        what: What the rows are, for errors.
+        rows: The key of each row's file, which decides the split; what tells the row from others; and the row.
+        num_samples: Rows for training.
+        num_validation_samples: Rows for validation.
+        share: Share of the keys that are for validation.
+
+    Returns:
+        The data sets `"train"` and `"validation"`.
+
+    Raises:
+        ValueError: If there are fewer than that.
+    """
     wanted = {"train": num_samples, "validation": num_validation_samples}
     found: dict[str, list[dict[str, Any]]] = {split: [] for split in wanted}
     seen = set[str]()

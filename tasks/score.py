@@ -176,9 +176,10 @@ def generated(
     """Makes a score of the answers that the model generates to the prompts of a task; see `generate_answers`.
 
     Args:
-        score: `"exact_match"`, `"first_word_match"`, `"token_f1"`, `"rouge_l"`, `"edit_similarity"`, or a function of
-            `predictions` and `references` that gives a number or a dict with one, such as those of `evaluate`; or
-            the score of each task, by its name.
+        score: A name of `tasks.generation.TEXT_SCORES` (`"exact_match"`, `"first_word_match"`, `"last_number_match"`,
+            `"json_lines_match"`, `"token_f1"`, `"rouge_l"`, `"edit_similarity"`), or a function of `predictions` and
+            `references` that gives a number or a dict with one, such as those of `evaluate`; or the score of each
+            task, by its name.
         max_new_tokens: Most tokens of an answer.
         batch_size: Prompts per batch.
         higher_is_better: Whether a higher score is better.

@@ -84,7 +84,7 @@ def evaluate(
             inputs = {name: values.to(device) for name, values in dataset.read_columns(chunk).items()}
             outputs = model(**task, **inputs)
             totals["loss"] += float(outputs.loss) * len(chunk)
-            if outputs.logits.ndim == 2:
+            if outputs.logits.ndim == 2 and outputs.logits.shape[1] > 1:
                 right = (outputs.logits.argmax(dim=-1) == inputs["labels"]).sum()
                 totals["accuracy"] = totals.get("accuracy", 0.0) + float(right)
     model.train(was_training)

@@ -47,6 +47,7 @@ SCENARIOS = {
     "wrong_labels": HARM,
     "conflict": HARM,
     "scarce": HARM,
+    "label_shift": HARM,
 }
 _FOLDER = Path(__file__).parents[2] / "recipes" / "quality"
 _WINDOW = "benchmarks.quality.window.new_window_model"  # what a larger model can take the place of

@@ -24,10 +24,10 @@ def report(title: str, summaries: Summaries) -> str:
         summaries: By scenario, what `summarise` gave.
 
     Returns:
-        Markdown: noise and headroom, the policies in short, their objectives, and their shares of the headroom.
+        Markdown: noise and headroom, the policies in short, their objectives, each run, and shares of the headroom.
     """
-    parts = [f"### {title}", _headroom(summaries), _in_short(summaries), _objectives(summaries), _shares(summaries)]
-    parts.append(_counted(summaries))
+    tables = (_headroom, _in_short, _objectives, _each_run, _shares, _counted)
+    parts = [f"### {title}", *(table_of(summaries) for table_of in tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -54,7 +54,7 @@ def by_kind(summaries: Summaries, kinds: Mapping[str, str]) -> str:
         A table in Markdown: means over the scenarios, with the least and the greatest, and the worst single run.
     """
     found = [
-        {"kind": kind, "scenario": name, "policy": policy, "mean": row["over_uniform"]["mean"], "runs": _runs(row, own)}
+        {"kind": kind, "scenario": name, "policy": policy, "mean": row["over_uniform"]["mean"], "runs": _most(row, own)}
         for name, kind in kinds.items()
         if (own := summaries.get(name))
         for policy, row in own["policies"].items()
@@ -71,10 +71,14 @@ def by_kind(summaries: Summaries, kinds: Mapping[str, str]) -> str:
     return table(title, ["what was drawn", "scenarios", *(f"`{name}`" for name in (*names, BEST))], rows)
 
 
-def _runs(row: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
-    """Finds how far a single run is above uniform mixing at most, in per cent."""
+def _runs(row: Mapping[str, Any], summary: Mapping[str, Any]) -> list[float]:
+    """Gives how far each run is above uniform mixing on its seed, in per cent."""
     own, base = row["objective"], summary["policies"][UNIFORM]["objective"]
-    return max(100.0 * (own[seed] - base[seed]) / abs(base[seed]) for seed in own.keys() & base.keys())
+    return [100.0 * (own[seed] - base[seed]) / abs(base[seed]) for seed in sorted(own.keys() & base.keys())]
+
+
+def _most(row: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
+    return max(_runs(row, summary))
 
 
 def _headroom(summaries: Summaries) -> str:
@@ -127,6 +131,15 @@ def _objectives(summaries: Summaries) -> str:
         rows.append([f"`{name}`", *cells])
     heads = ["policy", *summaries, *(f"{name}, accuracy" for name in with_accuracy)]
     return table("Objective over that of uniform mixing, per cent (accuracy: points)", heads, rows)
+
+
+def _each_run(summaries: Summaries) -> str:
+    rows = []
+    for scenario, summary in summaries.items():
+        for name in (own for own in (*_names(summaries), BEST) if own in summary["policies"]):
+            runs = _runs(summary["policies"][name], summary)
+            rows.append([scenario, f"`{name}`", ", ".join(f"{own:+.1f}" for own in runs), f"{max(runs):+.1f}"])
+    return table("Each run over uniform mixing, per cent, by seed", ["scenario", "policy", "runs", "worst"], rows)
 
 
 def _shares(summaries: Summaries) -> str:

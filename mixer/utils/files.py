@@ -105,6 +105,25 @@ def other_version(file: str, version: Any, known: int) -> str:
     )
 
 
+def local_path(written: str) -> str:
+    """Fills in the home folder, `~`, and environment variables, `$DATA_DIR`, of a path on this machine.
+
+    Args:
+        written: The path as the user wrote it.
+
+    Raises:
+        InvalidValueError: If there is no such variable, and no such file either.
+    """
+    path = os.path.expanduser(os.path.expandvars(written))
+    unset = re.search(r"\$\{?(\w+)", path)
+    if unset and not Path(path).exists():
+        name = unset.group(1)
+        hint = f"Set it: {name}=FOLDER mixer train ..."
+        text = f"{written!r} has the environment variable {name}, which is not set. {hint}"
+        raise InvalidValueError.about("path", text, found=written, hint=hint)
+    return path
+
+
 def new_file(path: Path) -> BinaryIO:
     """Creates a file for writing and reading, which replaces what has its name.
 

@@ -7,6 +7,8 @@ from tasks.generation.text_scores import (
     edit_similarity as edit_similarity,
     exact_match as exact_match,
     first_word_match as first_word_match,
+    json_lines_match as json_lines_match,
+    last_number_match as last_number_match,
     rouge_l as rouge_l,
     score_texts as score_texts,
     token_f1 as token_f1,

@@ -4,6 +4,7 @@ They are called as the metrics of the `evaluate` package are, so one of its func
 `evaluate.load("rouge").compute`.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -81,8 +82,29 @@ def edit_similarity(predictions: Sequence[str], references: Sequence[str]) -> fl
     return _mean(lambda text, reference: _f1(_common(text, reference), text, reference), predictions, references)
 
 
+def last_number_match(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """Returns the share of predictions whose last number is that of the reference, as of GSM8K (Cobbe et al. 2021).
+
+    Example:
+        >>> last_number_match(["2 * 506 = 1,012 eggs.", "It is 4."], ["#### 1012", "#### 5"])
+        0.5
+    """
+    return _mean(lambda text, reference: float(_last_number(text) == _last_number(reference)), predictions, references)
+
+
+def json_lines_match(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """Returns the share of predictions whose lines are the reference's as JSON, in any order, as calls of tools are.
+
+    Example:
+        >>> json_lines_match(['{"b": 2, "a": 1}', '{"a": 1}'], ['{"a": 1, "b": 2}', '{"a": 2}'])
+        0.5
+    """
+    return _mean(lambda text, reference: float(_json_lines(text) == _json_lines(reference)), predictions, references)
+
+
+_EXACT = (exact_match, first_word_match, last_number_match, json_lines_match)
 TEXT_SCORES: Mapping[str, TextScore] = {
-    function.__name__: function for function in (exact_match, first_word_match, token_f1, rouge_l, edit_similarity)
+    function.__name__: function for function in (*_EXACT, token_f1, rouge_l, edit_similarity)
 }
 
 
@@ -116,6 +138,23 @@ def _mean(score: Callable[[str, str], float], predictions: Sequence[str], refere
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
+
+
+def _last_number(text: str) -> float | None:
+    found = re.findall(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?", text)
+    return float(found[-1].replace(",", "")) if found else None
+
+
+def _json_lines(text: str) -> list[str]:
+    return sorted(_as_json(line) for line in text.splitlines() if line.strip())
+
+
+def _as_json(line: str) -> str:
+    """Writes JSON in one way; leaves what is none as it is."""
+    try:
+        return json.dumps(json.loads(line), sort_keys=True)
+    except ValueError:
+        return line.strip()
 
 
 def _f1(num_common: int, first: Sequence[Any], second: Sequence[Any]) -> float:

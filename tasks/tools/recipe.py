@@ -31,6 +31,8 @@ ScoreName = Literal[
     "method",
     "exact_match",
     "first_word_match",
+    "last_number_match",
+    "json_lines_match",
     "token_f1",
     "rouge_l",
     "edit_similarity",

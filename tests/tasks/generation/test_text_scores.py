@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mixer.utils.errors import InvalidTypeError
-from tasks.generation import TEXT_SCORES, edit_similarity, exact_match, rouge_l, score_texts, token_f1
+from tasks.generation import (
+    TEXT_SCORES,
+    edit_similarity,
+    exact_match,
+    json_lines_match,
+    last_number_match,
+    rouge_l,
+    score_texts,
+    token_f1,
+)
 from tests.refusals import refused
 
 TEXTS = st.lists(st.tuples(st.text("ab .", max_size=9), st.text("ab .", max_size=9)), min_size=1, max_size=4)
@@ -32,6 +41,36 @@ def test_scores_lie_between_0_and_1_and_equal_texts_are_right(pairs: list[tuple[
     assert token_f1(predictions, references) >= rouge_l(predictions, references) >= 0
     similarity = [2 * longest_common(*pair) / len("".join(pair)) if "".join(pair) else 1 for pair in pairs]
     assert edit_similarity(predictions, references) == pytest.approx(sum(similarity) / len(pairs))
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "is_right"),
+    [
+        ("10 - 3 = 7, so she has 7.", "#### 7", True),
+        ("It costs $1,250.50", "1250.5", True),
+        ("between 10-12", "12", True),
+        ("it fell to -3", "-3", True),
+        ("it fell to -3", "3", False),
+        ("seven", "7", False),
+    ],
+)
+def test_the_last_number_is_the_answer(text: str, reference: str, is_right: bool) -> None:
+    assert last_number_match([text], [reference]) == is_right
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ('{"name": "area", "arguments": {"b": [1, 2], "a": "x"}}\n{"name": "sum"}', True),
+        ('{"name":"sum"}\n\n {"arguments": {"a":"x","b":[1,2]}, "name":"area"} \n', True),
+        ('{"name": "area", "arguments": {"b": [2, 1], "a": "x"}}\n{"name": "sum"}', False),
+        ('{"name": "sum"}', False),
+        ('{"name": "sum"', False),
+    ],
+)
+def test_calls_are_compared_as_json(text: str, is_right: bool) -> None:
+    reference = '{"name": "area", "arguments": {"a": "x", "b": [1, 2]}}\n{"name": "sum"}\n'
+    assert json_lines_match([text], [reference]) == is_right
 
 
 def test_functions_in_the_manner_of_evaluate_are_scores() -> None:

@@ -1,6 +1,5 @@
 """The rows of a stream: from the Hugging Face hub, or from files on this machine."""
 
-import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
@@ -19,6 +18,7 @@ from mixer.tools.recipe.data.row_files import chosen
 from mixer.tools.recipe.data.splits import check_slices
 from mixer.tools.recipe.data.suffixes import is_url, suffix_of
 from mixer.utils.errors import require, wrong_value
+from mixer.utils.files import local_path
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -30,7 +30,8 @@ class DataSource:
     Args:
         path: A name on the hub, `org/name`; or a file, a folder or a pattern of files (`data/*.jsonl.gz`): Parquet,
             JSON lines, JSON, CSV, TSV, text, Arrow, a folder of `save_to_disk`; or the URL of such (`s3://`, `gs://`,
-            `hf://`, `https://`); or a list of files and patterns. An existing path is never a name.
+            `hf://`, `https://`); or a list of files and patterns. An existing path is never a name. Environment
+            variables of local paths are filled in (`$DATA_DIR/rows.jsonl`).
         name: The configuration of a data set on the hub, or of a folder whose README.md has `configs`.
         split: The split to train on, or slices of it (`train[:10%]`). A file or a pattern is one split, `train`; the
             files of a folder are split by their names.
@@ -43,6 +44,10 @@ class DataSource:
         separator: What separates the cells of CSV and TSV, such as `;`; `None` is a comma, and for TSV a tab.
         include: Patterns of the files of a folder, a pattern or a list to read, such as `part/*.txt`; `None` for all.
         exclude: Patterns of files to leave out.
+        by: Column of which each value becomes a stream of its own, named by the value, such as `source`; the options of
+            the stream hold for each of them. `None` for one stream.
+        values: Values of that column to take; `None` for all. With `streaming` they must be given.
+        min_samples: Values with fewer rows share one stream, `rare`.
         storage_options: What fsspec needs to open a URL, such as credentials. Values are neither shown nor written.
 
     Raises:
@@ -60,11 +65,16 @@ class DataSource:
     separator: str | None = None
     include: list[str] | None = None
     exclude: list[str] = field(default_factory=list)
+    by: str | None = None
+    values: list[str | int] | None = None
+    min_samples: int = 1
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         require(self.rows in get_args(TextRows), "rows", f"one of {', '.join(get_args(TextRows))}", self.rows)
         require(self.separator is None or len(self.separator) == 1, "separator", "one character", self.separator)
+        has_by = self.by is not None or (self.values is None and self.min_samples == 1)
+        require(has_by, "by", "a column, which values and min_samples are of", None)
         check_urls(self._paths, self.storage_options)
 
     @property
@@ -87,7 +97,7 @@ class DataSource:
             ValueError: If the split does not exist, or the data cannot be read.
         """
         splits = [split for split in (self.split, self.validation_split) if split is not None]
-        paths = [os.path.expanduser(path) for path in self._paths]
+        paths = [path if is_url(path) else local_path(path) for path in self._paths]
         shared = {own.name: getattr(self, own.name) for own in fields(Reading) if hasattr(self, own.name)}
         reading = Reading(**{**shared, "called": called, "path": ", ".join(self._paths), "numbers": numbers})
         is_here = all(Path(path).exists() or is_pattern(path) for path in paths)

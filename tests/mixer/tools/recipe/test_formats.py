@@ -74,6 +74,21 @@ def test_a_prompt_of_a_model_with_an_encoder_stands_on_its_own_side() -> None:
         made([{"q": "good", "a": "bad"}], Prompt("{q}", "{a}", train_on_prompt=True), WORDS, "seq2seq-lm")
 
 
+def test_a_prompt_and_its_completion_as_a_chat_are_the_turns_of_one() -> None:
+    rows = [{"q": "a", "a": "bc"}, {"q": "d", "a": None}]
+    for prompt, chat in (({}, {}), ({"train_on_prompt": True}, {"train_on": "all"})):
+        samples = made(rows, Prompt("{q}", "{a}", 40, as_chat=True, **prompt))
+        assert samples == made([{"messages": TALK[:2]}], Chat(max_length=40, **chat))
+
+
+def test_a_chat_needs_a_template_and_a_model_without_an_encoder() -> None:
+    rows = [{"q": "good", "a": "bad"}]
+    with refused("chat_template"):
+        made(rows, Prompt("{q}", "{a}", as_chat=True), byte_level(chat_template=None))
+    with refused("as_chat"):
+        made(rows, Prompt("{q}", "{a}", as_chat=True), BYTES, "seq2seq-lm")
+
+
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}{% if not add_generation_prompt %}.{% endif %}"
 
 

@@ -123,6 +123,18 @@ def said_of(source: DataSource) -> str:
     return str(caught.value)
 
 
+def test_variables_of_a_path_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "data" / "rows.jsonl")
+    monkeypatch.setenv("SOME_FOLDER", str(tmp_path / "data"))
+    for path in ("$SOME_FOLDER/rows.jsonl", ["${SOME_FOLDER}/*.jsonl"]):
+        assert DataSource(path).load("s")[0].to_list() == ROWS
+    monkeypatch.delenv("SOME_FOLDER")
+    with refused("path", found="$SOME_FOLDER/rows.jsonl"):
+        DataSource("$SOME_FOLDER/rows.jsonl").load("s")
+    write(tmp_path / "$SOME_FOLDER.jsonl")
+    assert DataSource(str(tmp_path / "$SOME_FOLDER.jsonl")).load("s")[0].to_list() == ROWS
+
+
 def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in ("data/rows.jsonl.gz", "data/deep/rows", "rows"):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
+from mixer.tools.recipe.data.formats.chat import Chat
 from mixer.tools.recipe.data.formats.tokens import (
     NUM_CUT,
     WEIGHTS,
@@ -27,9 +28,10 @@ class Prompt(Format):
     """A prompt and its completion; the completion is learned.
 
     Both are tokenized separately, as in generation, and the completion ends with the end-of-text token. An
-    encoder-decoder model reads the prompt and writes the completion. Columns without a value are empty; rows without a
-    value for any column of the completion are left out. Values that can be written in several ways need a format, as
-    Python's: `{price:.2f}`, `{day:%Y-%m-%d}`.
+    encoder-decoder model reads the prompt and writes the completion. With `as_chat` they are what the user says and
+    what the assistant answers, rendered by the tokenizer's chat template. Columns without a value are empty; rows
+    without a value for any column of the completion are left out. Values that can be written in several ways need a
+    format, as Python's: `{price:.2f}`, `{day:%Y-%m-%d}`.
 
     Args:
         prompt: Template of the prompt: text with columns in braces, `{question}`; `{{` and `}}` are braces.
@@ -37,6 +39,7 @@ class Prompt(Format):
         max_length: Most tokens of a sample; the rest is cut off. An encoder-decoder model has the limit for prompt and
             completion each. Default: the tokenizer's limit, if it has one.
         train_on_prompt: Whether the prompt is learned too.
+        as_chat: Whether they are the turns of a chat.
         ignored_columns: Columns to leave unread that would be refused by their names, such as `weight` and `system`.
 
     Raises:
@@ -51,6 +54,7 @@ class Prompt(Format):
     completion: str
     max_length: int | None = None
     train_on_prompt: bool = False
+    as_chat: bool = False
     ignored_columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -65,6 +69,16 @@ class Prompt(Format):
         names = [*_columns_in(self.prompt, "prompt"), *_columns_in(self.completion, "completion")]
         return tuple(dict.fromkeys(names))
 
+    def fitted(self, dataset: Any, tokenizer: Any) -> "Prompt":
+        """Refuses chats without a chat template; see `Format.fitted`."""
+        if self.as_chat:
+            self._chat.fitted(dataset, tokenizer)
+        return self
+
+    @property
+    def _chat(self) -> Chat:
+        return Chat(max_length=self.max_length, train_on="all" if self.train_on_prompt else "assistant")
+
     def encode(self, rows: Sequence[Row], tokenizer: Any, task: str) -> list[Sample]:
         """See `Format.encode`."""
         prompts = [_Fill().vformat(self.prompt, (), row) for row in rows]
@@ -77,6 +91,10 @@ class Prompt(Format):
         ]
 
     def _samples(self, prompts: list[str], completions: list[str], tokenizer: Any, task: str) -> list[Sample]:
+        if self.as_chat:
+            require(task == "causal-lm", "as_chat", "false for a model with an encoder", True)
+            turns = [_turns(*pair) for pair in zip(prompts, completions, strict=True)]
+            return self._chat.encode(turns, tokenizer, task)
         length = length_limit(self.max_length, tokenizer)
         if task == "seq2seq-lm":
             require(not self.train_on_prompt, "train_on_prompt", "false for a model with an encoder", True)
@@ -98,6 +116,10 @@ class Prompt(Format):
     def _sample(self, prompt: list[int], completion: list[int], length: int | None) -> Sample:
         ignored = prompt if self.train_on_prompt else [IGNORED] * len(prompt)
         return within(length, prompt + completion, ignored + completion)
+
+
+def _turns(prompt: str, completion: str) -> Row:
+    return {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]}
 
 
 def _target(completion: str, tokens: list[int], tokenizer: Any, length: int | None) -> Sample:
