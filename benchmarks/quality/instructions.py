@@ -131,7 +131,7 @@ def _polarity(folder: Path) -> Iterator[Pair]:
         yield f"Is this review positive or negative?\n{text}", ("negative", "positive")[label]
 
 
-def _chats(read: Callable[..., chats.Chats], **count: int) -> Callable[[Path], Iterator[Pair]]:
+def _chats(read: Callable[..., chats.Rows], **count: int) -> Callable[[Path], Iterator[Pair]]:
     def found(_folder: Path) -> Iterator[Pair]:
         for row in read(**(count or {"num_samples": _BUILT_IN}))["train"]:
             question, answer = (turn["content"] for turn in row["messages"])
