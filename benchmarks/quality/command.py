@@ -16,7 +16,8 @@ and the run of a reference model.
 
 The larger model, a Llama of a million parameters, has few competitors, three seeds, and the four scenarios with most
 headroom on the small one. `--model gpu` trains one of seven million on a GPU, on all scenarios of blocks. `smollm2` and
-`minilm` have real weights and scenarios of their own.
+`minilm` have real weights and scenarios of their own. For `minilm` four mixtures stand for the grid: on the way from
+uniform mixing to the target alone, or half for one stream after another where all are targets.
 """
 
 import argparse

@@ -119,7 +119,7 @@ def _objectives(summaries: Summaries) -> str:
         name for name, own in summaries.items() if np.isfinite(own["policies"][UNIFORM]["accuracy"]["mean"])
     ]
     rows = []
-    for name in _names(summaries):
+    for name in (*_names(summaries), BEST):
         cells = []
         for summary in summaries.values():
             row = summary["policies"].get(name)
@@ -128,7 +128,8 @@ def _objectives(summaries: Summaries) -> str:
         for scenario in with_accuracy:
             row = summaries[scenario]["policies"].get(name)
             cells.append(interval(row["accuracy"], "+.1f") if row else "")
-        rows.append([f"`{name}`", *cells])
+        if any(cells):
+            rows.append([f"`{name}`", *cells])
     heads = ["policy", *summaries, *(f"{name}, accuracy" for name in with_accuracy)]
     return table("Objective over that of uniform mixing, per cent (accuracy: points)", heads, rows)
 
