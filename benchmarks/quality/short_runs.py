@@ -68,13 +68,13 @@ def verdicts(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def keep_verdicts(folder: Path) -> None:
-    """Puts what the command said into the repository.
+    """Puts what the command said into the repository, if it was asked.
 
     Args:
         folder: The working folder.
     """
-    lines = [json.dumps(own) for _, own in sorted(verdicts(folder).items())]
-    write_whole(_LINES, "".join(f"{line}\n" for line in lines).encode())
+    if lines := [json.dumps(own) for _, own in sorted(verdicts(folder).items())]:
+        write_whole(_LINES, "".join(f"{line}\n" for line in lines).encode())
 
 
 def judged(verdict: str, there: float) -> str:

@@ -50,7 +50,7 @@ def test_upper_layers_have_the_loss_and_gradients_of_the_whole_model(folder: Pat
     expected = whole_loss(whole)
     loss.backward()
     expected.backward()
-    assert float(loss) == pytest.approx(float(expected), rel=1e-2)  # frozen layers compute in bfloat16
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-2)  # frozen layers compute in bfloat16
     for own, other in zip(upper.model.layers, whole.model.layers[-NUM_UPPER:], strict=True):
         mine, theirs = own.mlp.down_proj.weight.grad, other.mlp.down_proj.weight.grad
         assert mine is not None
