@@ -70,6 +70,9 @@ COMMANDS = {
         2,
         ("--parts", "exact"),
     ),
+    "sentences": Command(
+        "sentences", "Do the trainers of sentence-transformers train as without us, and what of each set?", None, None
+    ),
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",

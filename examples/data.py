@@ -61,6 +61,7 @@ def _write(folder: Path, base_steps: int) -> None:
     texts = {name: read(NUM_TEXT_BLOCKS, NUM_VALIDATION_BLOCKS, BLOCK_BYTES) for name, read in TEXTS.items()}
     split_texts = {name: {split: _text(part) for split, part in parts.items()} for name, parts in texts.items()}
     _write_chats(folder / "chat")
+    _write_pairs(folder / "pairs")
     _write_texts(folder / "text", split_texts)
     _write_labelled(folder / "classification", {name: parts["train"] for name, parts in split_texts.items()})
     write_base(folder / "base", folder, base_steps)
@@ -79,6 +80,14 @@ def _write_chats(folder: Path) -> None:
             }
             for name, said in _described(modules).items()
         )
+        _write_lines(folder / f"{library}.jsonl", rows)
+
+
+def _write_pairs(folder: Path) -> None:
+    """Writes pairs of a function's name in words and what is said of it, a file for each library."""
+    for library, modules in CHATS.items():
+        words = {name: re.sub(r"[._]+", " ", name) for name in _described(modules)}
+        rows = ({"question": words[name], "answer": said} for name, said in _described(modules).items())
         _write_lines(folder / f"{library}.jsonl", rows)
 
 

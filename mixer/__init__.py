@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mixer.loading.dataloader import MixingDataLoader as MixingDataLoader
     from mixer.loading.token_file import TokenFile as TokenFile
     from mixer.measurements.gradients import GradientStatistics as GradientStatistics
+    from mixer.mixture.by_column import streams_by_column as streams_by_column
     from mixer.mixture.clock import Budget as Budget
     from mixer.mixture.controller import Mixing as Mixing
     from mixer.mixture.groups import Grouping as Grouping
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
     from mixer.trainer.method import Method as Method, RunContext as RunContext
+    from mixer.trainer.sentence_transformers.trainers import (
+        MixingCrossEncoderConfig as MixingCrossEncoderConfig,
+        MixingCrossEncoderTrainer as MixingCrossEncoderTrainer,
+        MixingSentenceTransformerConfig as MixingSentenceTransformerConfig,
+        MixingSentenceTransformerTrainer as MixingSentenceTransformerTrainer,
+        MixingSparseEncoderConfig as MixingSparseEncoderConfig,
+        MixingSparseEncoderTrainer as MixingSparseEncoderTrainer,
+    )
     from mixer.trainer.trainer import MixingMixin as MixingMixin, MixingTrainer as MixingTrainer
     from mixer.trainer.trl.sft import MixingSFTConfig as MixingSFTConfig, MixingSFTTrainer as MixingSFTTrainer
     from mixer.trainer.variants import (
@@ -48,6 +57,7 @@ else:
             "mixer.loading.batch_sampler": ["AdaptiveBatchSampler"],
             "mixer.loading.dataloader": ["MixingDataLoader"],
             "mixer.loading.token_file": ["TokenFile"],
+            "mixer.mixture.by_column": ["streams_by_column"],
             "mixer.mixture.clock": ["Budget"],
             "mixer.mixture.controller": ["Mixing"],
             "mixer.mixture.groups": ["Grouping"],
@@ -67,5 +77,12 @@ else:
             "mixer.trainer.variants": ["MixingSeq2SeqConfig", "MixingSeq2SeqTrainer"],
         },
         whole="mixer.policies",
-        extras={"mixer.trainer.trl.sft": ["MixingSFTConfig", "MixingSFTTrainer"]},
+        extras={
+            "mixer.trainer.trl.sft": ["MixingSFTConfig", "MixingSFTTrainer"],
+            "mixer.trainer.sentence_transformers.trainers": [
+                *("MixingCrossEncoderConfig", "MixingCrossEncoderTrainer"),
+                *("MixingSentenceTransformerConfig", "MixingSentenceTransformerTrainer"),
+                *("MixingSparseEncoderConfig", "MixingSparseEncoderTrainer"),
+            ],
+        },
     )

@@ -4,70 +4,21 @@ A new result has a file of its own in a working folder. Those that count stand i
 with a line a run, so that the tables of the documentation can be printed from the repository.
 """
 
-import ast
 import hashlib
-import inspect
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.policies import AUTO, classes
+from benchmarks.quality.code import code_of
 from benchmarks.quality.scenarios import Scenario
-from mixer.measurements import Alignment
-from mixer.policies import Policy, as_policy
 
 PROTOCOL = 3  # to be raised when results of earlier runs do not count any more
 KEPT = Path(__file__).parent / "results"
-# Modules that measure what a policy needs and are likely to change with it.
-_MEASURED = {
-    Alignment: ("mixer.measurements.hooks.target_gradients", "mixer.gradients.metric"),
-}
-
-
-def modules_of(class_name: str) -> list[str]:
-    """Lists the modules whose code a policy's results depend on most.
-
-    Args:
-        class_name: The class, among the built-in policies, or `"auto"`.
-
-    Returns:
-        Names of the modules of its class, of those above it and inside it, and of what measures targets for it.
-    """
-    kinds = [type(policy) for policy in _nested(as_policy(AUTO))] if class_name == AUTO else [classes()[class_name]]
-    above = {owner for kind in kinds for owner in kind.__mro__}
-    names = {owner.__module__ for owner in above if issubclass(owner, Policy)} - {Policy.__module__}
-    needs = {type(need) for kind in kinds for need in kind.needs}
-    return sorted(names | {name for need, measured in _MEASURED.items() if need in needs for name in measured})
-
-
-@cache
-def code_of(class_name: str) -> str:
-    """Gives a digest of a policy's code, so that results of a policy that was changed since do not count.
-
-    Args:
-        class_name: The class, among the built-in policies, or `"auto"`.
-
-    Returns:
-        A digest of its modules, without comments and docstrings. What they call is left out: who changes that has to
-        raise `PROTOCOL`.
-    """
-    trees = [ast.parse(inspect.getsource(import_module(name))) for name in modules_of(class_name)]
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body[0] = ast.Pass()
-    return hashlib.blake2b("".join(map(ast.dump, trees)).encode(), digest_size=6).hexdigest()
-
-
-def _nested(policy: Policy | None) -> Iterator[Policy]:
-    while policy is not None:
-        yield policy
-        policy = getattr(policy, "policy", None)
 
 
 @dataclass(frozen=True)

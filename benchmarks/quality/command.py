@@ -15,7 +15,8 @@ ends. Time is processor time over that of uniform mixing in the same session, wi
 and the run of a reference model.
 
 The larger model, a Llama of a million parameters, has few competitors, three seeds, and the four scenarios with most
-headroom on the small one. `--model gpu` trains one of seven million on a GPU, on all scenarios of blocks.
+headroom on the small one. `--model gpu` trains one of seven million on a GPU, on all scenarios of blocks. `smollm2` and
+`minilm` have real weights and scenarios of their own.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from benchmarks.quality.family import DRAWN, Purpose, kind_of, names as drawn_na
 from benchmarks.quality.plan import ALL_OF_GRID, FIRST_SEED, clocks, collect, followers, planned, run_all
 from benchmarks.quality.policies import UNIFORM, competitors
 from benchmarks.quality.report import summarise
-from benchmarks.quality.scenarios import HEADROOM, NONE, SCENARIOS, Scenario, Size
+from benchmarks.quality.scenarios import HEADROOM, NONE, SCENARIOS, WITH_OWN, Scenario, Size, names_of
 from benchmarks.quality.short_runs import ask_all, beside_grid, keep_verdicts, verdicts
 from benchmarks.quality.tables import by_kind, headroom, report
 
@@ -39,6 +40,8 @@ _TITLES: dict[Size, str] = {
     "small": "Small models",
     "llama": "A Llama of a million parameters",
     "gpu": "A Llama of seven million parameters, on a GPU",
+    "smollm2": "SmolLM2 of 135 million parameters",
+    "minilm": "MiniLM of 23 million parameters",
 }
 _QUICK = ("small_target", "bound")
 _PURPOSES = get_args(Purpose)
@@ -50,9 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--folder", type=Path, default=Path("runs/mixing_quality"), help="working folder of new results"
     )
-    parser.add_argument(
-        "--scenario", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default: the first 13"
-    )
+    known = f"of {', '.join(SCENARIOS)}; default: the first 13, and all of a model's own"
+    parser.add_argument("--scenario", nargs="+", metavar="NAME", help=known)
     parser.add_argument(
         "--drawn", choices=_PURPOSES, help="scenarios of the family instead; see benchmarks.quality.family"
     )
@@ -75,16 +77,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--seeds and --parallel must be 1 or more, got {args.seeds} and {args.parallel}.")
     if args.keep and args.quick:
         parser.error("--keep is for whole runs, --quick makes short ones: give one of them.")
+    args.model = args.model or (["small"] if args.quick else ["small", "llama"])
+    if args.headroom and {*args.model} & {*WITH_OWN}:
+        parser.error(f"--headroom is for models without scenarios of their own: leave {', '.join(WITH_OWN)} out.")
     drawn = [name for purpose in _PURPOSES for name in drawn_names(purpose)]
-    there = {"scenario": [*SCENARIOS, *drawn], "policy": [*competitors(), ALL_OF_GRID]}
+    scenarios = dict.fromkeys(name for size in args.model for name in [*names_of(size), *drawn])
+    policies = dict.fromkeys(name for size in args.model for name in [*competitors(size), ALL_OF_GRID])
+    there = {"scenario": [*scenarios], "policy": [*policies]}
     for option, known in there.items():
         unknown = [name for name in getattr(args, option) or () if name not in known]
         if unknown:
             parser.error(f"--{option}: there are no {unknown} among {known}.")
-    args.model = args.model or (["small"] if args.quick else ["small", "llama"])
     args.policy = args.policy or there["policy"]
-    args.scenario = drawn_names(args.drawn) if args.drawn else args.scenario or _by_default(args)
-    needy = [name for name in args.scenario if Scenario(name).reads_folder]
+    needy = [name for size in args.model for name in _names(size, args) if Scenario(name, size).reads_folder]
     if needy and args.data_dir is None and not args.report:
         parser.error(f"{needy} are made of files: give their folder by --data-dir.")
     return args
@@ -92,6 +97,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _seeds(count: int) -> range:
     return range(FIRST_SEED, FIRST_SEED + count)
+
+
+def _names(size: Size, args: argparse.Namespace) -> list[str]:
+    """The scenarios of a model that were asked for, the Llama's before their number is cut."""
+    if size in WITH_OWN:
+        there = names_of(size)
+        by_default = there[:1] if args.quick else there
+        return [name for name in args.scenario if name in there] if args.scenario else by_default
+    names = drawn_names(args.drawn) if args.drawn else args.scenario or _by_default(args)
+    return [name for name in names if name in SCENARIOS or name.startswith(DRAWN)]
 
 
 def _by_default(args: argparse.Namespace) -> list[str]:
@@ -113,7 +128,9 @@ def _run(scenarios: Sequence[Scenario], args: argparse.Namespace, num_seeds: int
 
 def _of_size(size: Size, small: dict[str, Any], args: argparse.Namespace) -> list[Scenario]:
     """The scenarios of a model; of the Llama those with most headroom on the small one, if there are many."""
-    names = [name for name in args.scenario if size == "small" or Scenario(name).can_be_larger]
+    names = _names(size, args)
+    if size in ("llama", "gpu"):
+        names = [name for name in names if Scenario(name).can_be_larger]
     if size == "llama" and len(names) > _NUM_LARGE:
         known = [name for name in names if name in small and headroom(small[name]) > 0.0]
         names = sorted(known, key=lambda name: -headroom(small[name]))[:_NUM_LARGE]
@@ -140,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     args = _arguments(argv)
     failed, chosen, found = list[str](), list[Scenario](), dict[str, Any]()
-    sizes: list[Size] = ["small", *args.model]  # the small models' headroom chooses scenarios of the Llama
+    # The small models' headroom chooses scenarios of the Llama.
+    sizes: list[Size] = args.model if {*args.model} <= {*WITH_OWN} else ["small", *args.model]
     for size in dict.fromkeys(sizes):
         scenarios = _of_size(size, found.get("small", {}), args)
         num_seeds = args.seeds if size == "small" else min(args.seeds, _SEEDS_OF_LARGE)
@@ -153,13 +171,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.keep:
         keep_verdicts(args.folder)
     for own in chosen if args.keep else ():
-        keep(own, (run for runs in collect(own, args.folder).values() for run in runs.values()))
+        if there := [run for runs in collect(own, args.folder).values() for run in runs.values()]:
+            keep(own, there)
     for size in args.model:
         if found[size]:
             print(report(_TITLES[size], found[size]))
-            kinds = {name: kind_of(Scenario(name).content) for name in args.scenario if name.startswith(DRAWN)}
+            kinds = {name: kind_of(Scenario(name).content) for name in found[size] if name.startswith(DRAWN)}
             print(by_kind(found[size], kinds))
-    print(beside_grid(verdicts(args.folder), found["small"]))
+    print(beside_grid(verdicts(args.folder), found.get("small", {})))
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     write_json(args.json, {"arguments": arguments, "failed": failed, "sizes": found})
     if failed:

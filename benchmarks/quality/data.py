@@ -229,12 +229,12 @@ def _blocks(name: str, texts: Sequence[str], block_length: int, most: int | None
 
 
 def _articles(folder: Path) -> list[str]:
-    texts = [_text(folder / "lm" / f"wikitext2-{part}.txt") for part in ("valid", "test")]
+    texts = [read_text(folder / "lm" / f"wikitext2-{part}.txt") for part in ("valid", "test")]
     return [article for text in texts for article in re.split(r"(?m)^(?= = [^=\n]+ = $)", text) if article.strip()]
 
 
 def _requests(folder: Path) -> list[str]:
-    requests = json.loads(_text(folder / "clinc150" / "data_full.json"))
+    requests = json.loads(read_text(folder / "clinc150" / "data_full.json"))
     return [text for part in ("train", "val", "test") for text, _ in requests[part]]
 
 
@@ -253,12 +253,24 @@ def labelled(folder: Path, task: str) -> list[tuple[int, str]]:
     """
     found: list[tuple[int, str]] = []
     for name in _SENTENCES[task]:
-        lines = _text(folder / "text" / name, "latin-1" if name in _LATIN else "utf-8").split("\n")
+        lines = read_text(folder / "text" / name, "latin-1" if name in _LATIN else "utf-8").split("\n")
         found += [(int(label), text) for label, _, text in (line.partition(" ") for line in lines) if text]
     return found
 
 
-def _text(path: Path, encoding: str = "utf-8") -> str:
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """Reads a file of the data.
+
+    Args:
+        path: The file.
+        encoding: Its encoding.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        FileNotFoundError: If it is missing.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f"{path.name} is missing under {path.parent.name}/ of the data: give its folder, by --data-dir."
@@ -267,7 +279,7 @@ def _text(path: Path, encoding: str = "utf-8") -> str:
 
 
 _TEXTS: dict[str, Callable[[Path], Iterable[str]]] = {
-    "shakespeare": lambda folder: _text(folder / "lm" / "tinyshakespeare.txt").split("\n\n"),
+    "shakespeare": lambda folder: read_text(folder / "lm" / "tinyshakespeare.txt").split("\n\n"),
     "wikipedia": _articles,
     "requests": _requests,
     "reviews": lambda folder: (own for name in ("mr", "subj") for _, own in labelled(folder, name)),

@@ -4,7 +4,8 @@ A scenario on which a defect was found and mended judges nothing any more. So po
 alone, and the `judging` ones are run once, when a policy is done; then new seeds are drawn. Sources are texts or tasks,
 some of them garbled, junk, mislabelled, near-duplicates, scarce, late, or with copies of the development rows.
 
-Those of `encoder` train the upper layers of a pre-trained one on polarity, one of each aim; they judge too.
+Those of `encoder` train the upper layers of a pre-trained one on polarity, one of each aim; they judge too. Those of
+`small_tuning` and `small_judging` are of a family of their own; see `benchmarks.quality.small`.
 """
 
 import json
@@ -15,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.common import QUIET
+from benchmarks.quality.small import SMALL, small
 
-Purpose = Literal["tuning", "judging", "encoder"]
+Purpose = Literal["tuning", "judging", "encoder", "small_tuning", "small_judging"]
 DRAWN = "drawn_"  # and the seed: the name of a scenario
 _DATA = "benchmarks.quality.data"
 _TEXTS = ("shakespeare", "wikipedia", "requests", "reviews", "python", "cpp", "english")
@@ -63,7 +65,9 @@ def drawn(seed: int) -> dict[str, Any]:
         The content of a recipe.
     """
     random = np.random.default_rng(seed)
-    if seed >= _OF_ENCODER:
+    if seed >= SMALL:
+        parts, training = small(seed)
+    elif seed >= _OF_ENCODER:
         parts, training = _of_encoder(random, seed % 4), _OF_UPPER_LAYERS
     elif random.random() < 0.3:
         parts, training = _of_tasks(random), {"learning_rate": 5e-3}
@@ -83,6 +87,8 @@ def kind_of(content: Mapping[str, Any]) -> str:
     objective = content["objective"]
     aim = {"average": "the average", "worst": "the worst of all"}.get(str(objective))
     aim = aim or ("the worst of two targets" if isinstance(objective, Mapping) else "one target")
+    if (place := str(content["training"]["output_dir"]).rpartition(DRAWN)[2]).isdigit() and int(place) >= SMALL:
+        return f"small data, {aim}"
     if content["model"]["factory"].endswith("UpperLayers"):
         return f"pre-trained, {aim}"
     return f"{'tasks' if 'task' in content['model'] else 'texts'}, {aim}"

@@ -38,6 +38,26 @@ def grid(num_samples: Int64Array, importance: Sequence[float], count: int) -> Fl
     return np.array(list(found.values()))
 
 
+def few(aim: Sequence[float], count: int) -> FloatArray:
+    """Lists a handful of fixed mixtures, where there is no time for a grid.
+
+    Equal steps on the way from the uniform mixture to the aim; if they are the same, half for one stream after another.
+
+    Args:
+        aim: `[num_streams]`: weights of the mixture that has nothing but what the objective is about.
+        count: How many, at most.
+
+    Returns:
+        `[num_mixtures, num_streams]` on the simplex.
+    """
+    num_streams, end = len(aim), np.asarray(aim) / np.sum(aim)
+    even, one = np.full(num_streams, 1.0 / num_streams), np.eye(num_streams)
+    if np.allclose(end, even):
+        return (_HALF * one + _HALF * (1.0 - one) / (num_streams - 1))[:count]
+    ways = np.arange(1, count + 1)[:, None] / (count + 1)
+    return (1.0 - ways) * even + ways * end
+
+
 def _points(num_samples: Int64Array, importance: FloatArray) -> Iterator[FloatArray]:
     num_streams = len(num_samples)
     even, one = np.full(num_streams, 1.0 / num_streams), np.eye(num_streams)

@@ -11,8 +11,18 @@ import numpy as np
 
 from benchmarks.common import rotated
 from benchmarks.quality.cache import Run, results
-from benchmarks.quality.grid import grid
-from benchmarks.quality.policies import UNIFORM, Entry, competitors, settings_of
+from benchmarks.quality.grid import few, grid
+from benchmarks.quality.policies import (
+    HALF_TARGET,
+    REPLAY_BOUND,
+    TARGET_ONLY,
+    UNIFORM,
+    Entry,
+    bounded_streams,
+    competitors,
+    settings_of,
+    similar_shares,
+)
 from benchmarks.quality.report import CLOCK, GRID, NEAR, Judge, Results
 from benchmarks.quality.runs import run_once
 from benchmarks.quality.scenarios import Scenario
@@ -20,7 +30,8 @@ from benchmarks.quality.scenarios import Scenario
 ALL_OF_GRID = "grid"
 # The best of a grid is a lucky one on the seeds that it was chosen on: these are none that are reported.
 _GRID_SEEDS, FIRST_SEED = (1, 2), 11
-_NUM_MIXTURES = {"small": 16, "llama": 12, "gpu": 12}
+_NUM_MIXTURES = {"small": 16, "llama": 12, "gpu": 12, "smollm2": 16}
+_NUM_FEW = {"minilm": 4}  # in place of a grid: all of them are run on the seeds that are reported
 _NUM_QUICK, _NUM_BEST = 4, 3
 _NEAR, _NUM_NEAR = 0.02, 3  # how far weights of nearly the same mixture differ, and how many of them are run
 
@@ -39,6 +50,10 @@ def planned(scenario: Scenario, names: Sequence[str], seeds: Sequence[int], data
         The runs, those of a seed together, in rotated order.
     """
     entries, runs = {name: entry for name, entry in competitors(scenario.size).items() if name in names}, []
+    if not bounded_streams(scenario):
+        entries.pop(REPLAY_BOUND, None)
+    if len({*scenario.importance}) == 1 and any(scenario.importance):
+        entries = {name: own for name, own in entries.items() if name not in (TARGET_ONLY, HALF_TARGET)}  # as uniform
     for seed in seeds if entries else ():
         order = rotated([*entries], seed - FIRST_SEED)
         runs += [_run(scenario, name, entries[name], seed) for name in order]
@@ -48,7 +63,8 @@ def planned(scenario: Scenario, names: Sequence[str], seeds: Sequence[int], data
             runs.append(_fixed(scenario, f"{NEAR}{number}", weights / weights.sum(), seeds[0]))
         for weights in _mixtures(scenario, data_dir):
             name = GRID + " ".join(f"{weight:.2f}" for weight in weights)
-            runs += [_fixed(scenario, name, weights, seed) for seed in _grid_seeds(scenario)]
+            grid_seeds = seeds if scenario.size in _NUM_FEW else _grid_seeds(scenario)
+            runs += [_fixed(scenario, name, weights, seed) for seed in grid_seeds]
     return runs
 
 
@@ -58,6 +74,8 @@ def _grid_seeds(scenario: Scenario) -> Sequence[int]:
 
 def _mixtures(scenario: Scenario, data_dir: Path | None) -> Iterable[Any]:
     parts, streams = scenario.read(data_dir), scenario.streams
+    if scenario.size in _NUM_FEW:
+        return few(similar_shares(scenario, parts, takes_targets=True), _NUM_FEW[scenario.size])
     sizes = np.array([len(parts[name]["train"]) for name in streams])  # type: ignore[arg-type]
     count = _NUM_QUICK if scenario.is_quick else _NUM_MIXTURES[scenario.size]
     points = grid(sizes, scenario.importance, count)

@@ -18,6 +18,11 @@ Evaluations come at the same interval.
 most like the target's validation rows, by the cosine of the logarithms of counts of pairs of neighbouring tokens, or of
 the mean outputs of an encoder's frozen layers.
 Several targets have equal parts of the batch. Where that stream is not there, or used up, all others take its place.
+
+Models with scenarios of their own have few competitors, some of them only there: *target only* is the same, but for
+targets that are streams, which are their own source; *half for the target*, of SmolLM2, has half of the batch so, and
+all streams equal parts of the other half; *concatenation by TRL* is `trl.SFTTrainer` on all rows
+(`benchmarks.quality.concatenation`). `ReplayBound` takes part where a stream has a bound.
 """
 
 import inspect
@@ -31,19 +36,23 @@ import pandas as pd
 from torch.utils.data import Dataset
 
 from benchmarks.quality.data import Splits
-from benchmarks.quality.scenarios import Scenario, Size
+from benchmarks.quality.scenarios import WITH_OWN, Scenario, Size
 from mixer.measurements import EvaluationLoss, Needs, asked
 from mixer.policies import Policy
 from mixer.policies.registry import as_policy, built_in_policies
+from replay import ReplayBound
 
 UNIFORM, AUTO, MOST_SIMILAR = "Uniform", "auto", "most similar source"
+TARGET_ONLY, HALF_TARGET, CONCATENATION = "target only", "half for the target", "concatenation by TRL"
+SFT, REPLAY_BOUND = "SFTTrainer", "ReplayBound"  # the first is no policy: the class of concatenation
 # In settings, replaced when a policy is made: validation losses by stream, samples of the run, and shares by text.
 REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY = "the reference's validation losses", "the run's samples", "by similarity"
-_KNOWN_IN_A_RUN = {REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY}
+BY_TARGET, HALF_BY_TARGET = "by target", "half by target"
+_KNOWN_IN_A_RUN = {REFERENCE_LOSSES, NUM_SAMPLES, BY_SIMILARITY, BY_TARGET, HALF_BY_TARGET}
 _REST = 1e-9  # weight of a stream that gets samples only where no other is there
 # The grid stands for `Fixed`, users write `Scheduled` and `Function`, the others are wrappers.
 _WRAPPERS = {"Floor", "Smoothed", "WarmUp", "Hold", "TrustRegion", "Safeguard", "OverfitGuard"}
-_NO_COMPETITORS = {"Fixed", "Scheduled", "Function"} | _WRAPPERS
+_NO_COMPETITORS = {"Fixed", "Scheduled", "Function", REPLAY_BOUND} | _WRAPPERS
 _WITH_OWN_ROWS = {"DoGE", "GRAPE"}  # targets may be others than streams, as published
 _OF_LLAMA = (UNIFORM, MOST_SIMILAR, "Proportional", AUTO, "MarginalValue", "DGA", "DoGE", "GRAPE")
 
@@ -66,6 +75,15 @@ _ENTRIES: dict[str, Entry] = {
     "DoGE, scale-free": Entry("DoGE", {"scale_free": True}),
 }
 
+# Beside these, of a model with scenarios of its own.
+_OF_OWN = (UNIFORM, "Proportional", "Temperature", AUTO)
+_ONLY_OF_OWN: dict[str, Entry] = {TARGET_ONLY: Entry("Fixed", {"weights": BY_TARGET})}
+_ONLY_OF_CHATS: dict[str, Entry] = {
+    CONCATENATION: Entry(SFT),
+    REPLAY_BOUND: Entry(REPLAY_BOUND),
+    HALF_TARGET: Entry("Fixed", {"weights": HALF_BY_TARGET}),
+}
+
 
 @cache
 def classes() -> dict[str, type[Policy]]:
@@ -74,7 +92,7 @@ def classes() -> dict[str, type[Policy]]:
     Returns:
         The classes.
     """
-    found = dict(built_in_policies())
+    found: dict[str, type[Policy]] = {**built_in_policies(), REPLAY_BOUND: ReplayBound}
     with suppress(ValueError):
         found[AUTO] = type(as_policy(AUTO))
     return found
@@ -90,7 +108,10 @@ def competitors(size: Size = "small") -> dict[str, Entry]:
         Entries by name.
     """
     found = {name: Entry(name) for name in classes() if name not in _NO_COMPETITORS} | _ENTRIES
-    return {name: entry for name, entry in found.items() if size == "small" or name in _OF_LLAMA}
+    if size not in WITH_OWN:
+        return {name: entry for name, entry in found.items() if size == "small" or name in _OF_LLAMA}
+    of_chats = _ONLY_OF_CHATS if size == "smollm2" else {}
+    return of_chats | {name: found[name] for name in _OF_OWN if name in found} | _ONLY_OF_OWN
 
 
 def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
@@ -103,8 +124,11 @@ def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
     Returns:
         Arguments by name.
     """
-    if entry.class_name == AUTO:
+    if entry.class_name in (AUTO, SFT):
         return {}
+    if entry.class_name == REPLAY_BOUND:
+        bounds = bounded_streams(scenario)
+        return {"max_rise": round(min(bounds.values(), default=1.0) - 1.0, 6), "old": [*bounds]}
     policy_class = classes()[entry.class_name]
     follows_evaluations = bool(asked(_needs(policy_class, entry.settings), EvaluationLoss))
     num_observations = Scenario.num_decisions if follows_evaluations else scenario.num_steps
@@ -116,6 +140,11 @@ def settings_of(entry: Entry, scenario: Scenario) -> dict[str, Any]:
     }
     found = {name: value for name, value in by_rule.items() if value is not None}
     return found | _by_objective(entry.class_name, parameters, scenario) | dict(entry.settings)
+
+
+def bounded_streams(scenario: Scenario) -> dict[str, float]:
+    """Gives the bounds on streams, by name."""
+    return {name: bound for name, bound in scenario.objective.bounds.items() if name in scenario.streams}
 
 
 def _by_objective(class_name: str, parameters: Mapping[str, inspect.Parameter], scenario: Scenario) -> dict[str, Any]:
@@ -131,18 +160,39 @@ def _by_objective(class_name: str, parameters: Mapping[str, inspect.Parameter], 
     return found
 
 
-def similar_shares(scenario: Scenario, parts: Mapping[str, Splits]) -> list[float]:
-    """Finds the stream that is most like each target, by the text that it is trained on; see the module.
+def known_shares(setting: str, scenario: Scenario, parts: Mapping[str, Splits]) -> list[float]:
+    """Finds the shares that a setting stands for.
 
     Args:
+        setting: One of `BY_SIMILARITY`, `BY_TARGET` and `HALF_BY_TARGET`; see the module.
         scenario: The scenario.
         parts: What `Scenario.read` gave.
 
     Returns:
         A weight for each stream.
     """
+    shares = np.asarray(similar_shares(scenario, parts, setting != BY_SIMILARITY))
+    if setting == HALF_BY_TARGET:
+        shares = shares / shares.sum() + 1.0 / len(shares)
+    return [float(share) for share in shares]
+
+
+def similar_shares(scenario: Scenario, parts: Mapping[str, Splits], takes_targets: bool = False) -> list[float]:
+    """Finds the stream that is most like each target, by the text that it is trained on; see the module.
+
+    Args:
+        scenario: The scenario.
+        parts: What `Scenario.read` gave.
+        takes_targets: Whether a target that is a stream is its own source.
+
+    Returns:
+        A weight for each stream.
+    """
     weights = pd.Series(_REST, scenario.streams)
     for target in scenario.objective.importance:
+        if takes_targets and target in weights.index:
+            weights[target] += 1.0
+            continue
         wanted = _pairs(parts[target]["validation"])
         cosines = {}
         for name in scenario.streams:
@@ -157,7 +207,8 @@ def _pairs(dataset: Dataset[Any]) -> "pd.Series[float]":
     assert hasattr(dataset, "read_columns")
     columns = dataset.read_columns(np.arange(len(dataset)))
     if "hidden" in columns:  # of an encoder, whose mean feature stands for the pairs
-        return pd.Series((columns["hidden"].float() * columns["attention_mask"][..., None]).mean(dim=(0, 1)).numpy())
+        features = columns["hidden"].float() * columns["attention_mask"][..., None]
+        return pd.Series(features.flatten(0, -2).mean(dim=0).numpy())
     ids = columns["input_ids"].numpy()
     return np.log1p(pd.Series((ids[:, :-1] * 2**20 + ids[:, 1:])[ids[:, 1:] > 0]).value_counts())
 
@@ -176,7 +227,7 @@ def make(class_name: str, settings: Mapping[str, Any], known: Mapping[str, Any])
     if class_name == AUTO:
         return as_policy(AUTO)
     given = {name: known.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
-    return built_in_policies()[class_name](**given)
+    return classes()[class_name](**given)
 
 
 def _by_rule(name: str, scenario: Scenario, num_observations: int) -> int | float | None:

@@ -175,7 +175,8 @@ def _figures(
     Returns:
         `objective` by seed; `over_uniform`, in per cent, and `worst`, that of the worst target; `accuracy`, in points
         over uniform's; `share` of the headroom, `None` without enough of it; `samples` to uniform's result; `excess`
-        over a bound; `time` over uniform's; `shares` of the streams.
+        over a bound; `time` over uniform's; `shares` of the streams; `exact`, the share of right answers by target,
+        and `tokens` and processor `minutes` of a run, `None` where they were not measured.
     """
     uniform, runs = compared[UNIFORM], {seed: own[seed] for seed in seeds if seed in own}
     values, base = ({seed: judge.value(run) for seed, run in which.items()} for which in (runs, uniform))
@@ -190,12 +191,25 @@ def _figures(
         "excess": float(np.mean([judge.excess(run) for run in runs.values()])),
         "time": _time(runs, by_session),
         "shares": {name: float(np.mean([share[name] for share in shares])) for name in shares[0]},
+        **_counted([*runs.values()]),
     }
     if BEST in compared:
         best = {seed: judge.value(run) for seed, run in compared[BEST].items()}
         is_wide = -_relative(best, base)["mean"] >= LEAST_HEADROOM
         found["share"] = headroom_share(base, values, best) if is_wide else None
     return found
+
+
+def _counted(runs: Sequence[Result]) -> dict[str, Any]:
+    """What is counted in runs of some models alone, as means over the seeds."""
+    if any("tokens" not in run for run in runs):
+        return {"exact": None, "tokens": None, "minutes": None}
+    targets = runs[0].get("exact", {})
+    return {
+        "exact": {name: float(np.mean([run["exact"][name] for run in runs])) for name in targets} or None,
+        "tokens": float(np.mean([run["tokens"] for run in runs])),
+        "minutes": float(np.mean([run["cpu_seconds"] for run in runs])) / 60.0,
+    }
 
 
 def _relative(own: Mapping[int, float], base: Mapping[int, float]) -> dict[str, Any]:

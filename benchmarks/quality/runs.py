@@ -13,15 +13,22 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
+from benchmarks.quality.answers import exact_answers
 from benchmarks.quality.cache import Run
 from benchmarks.quality.data import PARTS, Splits
-from benchmarks.quality.policies import BY_SIMILARITY, NUM_SAMPLES, REFERENCE_LOSSES, UNIFORM, make, similar_shares
+from benchmarks.quality.policies import (
+    NUM_SAMPLES,
+    REFERENCE_LOSSES,
+    SFT,
+    UNIFORM,
+    known_shares,
+    make,
+)
 from benchmarks.quality.scenarios import Scenario
-from mixer import MixingTrainer, Objective, Policy, Stream
+from mixer import MixingTrainer, Policy, Stream
 from mixer.measurements import EvaluationLoss, asked
+from mixer.models.inputs import TASK, takes_task
 
-NUM_PLACES = 12  # of the run, at which the objective is taken
-_COURSE_ROWS = 128  # of a target's test part at each place; all of them at the end
 _ROWS = 64  # of a batch that is evaluated: more take longer a row
 
 Metrics = dict[str, dict[str, float]]
@@ -30,9 +37,9 @@ Metrics = dict[str, dict[str, float]]
 class _Course(TrainerCallback):
     """Takes the objective at places of the run, and the processor time of training without that."""
 
-    def __init__(self, measure: Callable[[nn.Module], float], num_steps: int):
+    def __init__(self, measure: Callable[[nn.Module], float], num_steps: int, num_places: int):
         self._measure, self.values = measure, list[float]()
-        self._places = {round(place * num_steps / NUM_PLACES) for place in range(1, NUM_PLACES + 1)}
+        self._places = {round(place * num_steps / num_places) for place in range(1, num_places + 1)}
         self.places: list[float] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -52,27 +59,32 @@ class _Course(TrainerCallback):
         self.cpu_seconds += time.process_time()
 
 
-def evaluate(model: nn.Module, dataset: Any, most: int | None = None) -> dict[str, float]:
+def evaluate(
+    model: nn.Module, dataset: Any, head: str, most: int | None = None, in_half: bool = False
+) -> dict[str, float]:
     """Evaluates a model without the trainer, whose policy must not see it.
 
     Args:
         model: The model; it stays in the mode that it is in.
         dataset: Blocks, which are all of one length, or sentences.
+        head: The head to evaluate it with, of a model with several.
         most: About how many rows to take; `None` for all.
+        in_half: Whether the run computes in `bfloat16`.
 
     Returns:
         The `loss`, and the `accuracy` of sentences.
     """
     was_training, totals = model.training, {"loss": 0.0}
     rows = np.arange(0, len(dataset), 1 if most is None else -(-len(dataset) // most))
-    device = next(model.parameters()).device
+    at_once = getattr(dataset, "num_rows_at_once", _ROWS)
+    device, task = next(model.parameters()).device, {TASK: head} if takes_task(model) else {}
     model.eval()
-    with torch.no_grad():
-        for chunk in np.split(rows, range(_ROWS, len(rows), _ROWS)):
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=in_half):
+        for chunk in np.split(rows, range(at_once, len(rows), at_once)):
             inputs = {name: values.to(device) for name, values in dataset.read_columns(chunk).items()}
-            outputs = model(**inputs)
+            outputs = model(**task, **inputs)
             totals["loss"] += float(outputs.loss) * len(chunk)
-            if outputs.logits.ndim == 2:
+            if outputs.logits.ndim == 2 and outputs.logits.shape[1] > 1:
                 right = (outputs.logits.argmax(dim=-1) == inputs["labels"]).sum()
                 totals["accuracy"] = totals.get("accuracy", 0.0) + float(right)
     model.train(was_training)
@@ -98,14 +110,20 @@ def _run(run: Run, folder: Path, data_dir: Path | None, session: str) -> None:
     parts = run.scenario.read(data_dir)
     needs_reference = REFERENCE_LOSSES in run.settings.values()
     known: dict[str, Any] = {NUM_SAMPLES: run.scenario.num_steps * int(run.scenario.content["batch_size"])}
-    if BY_SIMILARITY in run.settings.values():
-        known[BY_SIMILARITY] = similar_shares(run.scenario, parts)
+    shares = run.settings.get("weights")
+    if isinstance(shares, str):
+        known[shares] = known_shares(shares, run.scenario, parts)
     reference: Mapping[str, Any] = {}
     if needs_reference:
         reference = _reference(run, folder, data_dir, session)
         known[REFERENCE_LOSSES] = {name: reference["validation"][name]["loss"] for name in run.scenario.streams}
-    policy, model = make(run.class_name, run.settings, known), run.scenario.new_model(run.seed)
-    measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, policy, model, parts)}
+    model = run.scenario.new_model(run.seed)
+    trains = (
+        partial(_train_mixed, run, make(run.class_name, run.settings, known))
+        if run.class_name != SFT
+        else partial(_train_concatenated, run)
+    )
+    measured = {"reference_seconds": reference.get("cpu_seconds", 0.0), **_train(run, trains, model, parts)}
     run.write(folder, {"session": session, **measured})
 
 
@@ -151,31 +169,60 @@ def new_trainer(
     return trainer
 
 
-def _train(run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Splits]) -> dict[str, Any]:
+def _train(run: Run, trains: Callable[..., dict[str, Any]], model: Any, parts: Mapping[str, Splits]) -> dict[str, Any]:
     scenario, objective = run.scenario, run.scenario.objective
-    course = _Course(partial(_value, objective, parts), scenario.num_steps)
-    first = _metrics(model, {name: parts[name] for name in objective.bounds})
+    in_half = bool(scenario.content["training"].get("bf16"))
+    course = _Course(partial(_value, scenario, parts, in_half), scenario.num_steps, scenario.num_places)
+    first = _metrics(scenario, model, {name: parts[name] for name in objective.bounds}, in_half)
     with tempfile.TemporaryDirectory() as output:
-        arguments = scenario.arguments(output, run.seed, bool(asked(policy.needs, EvaluationLoss)))
-        held = {name: own["validation"] for name, own in parts.items()}
-        options = {"eval_dataset": held, "objective": objective, "callbacks": [course]}
-        trainer = new_trainer(scenario, model, arguments, parts, policy, **options)
-        trainer.train()
-        counts = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
+        trained = trains(model, parts, output, course)
+    # Policies that aim at a reference's losses need those of all streams.
+    judged = parts if run.name == UNIFORM else {name: parts[name] for name in objective.names}
     return {
-        # Policies that aim at a reference's losses need those of all streams.
-        **_metrics(model, parts if run.name == UNIFORM else {name: parts[name] for name in objective.names}),
+        **_metrics(scenario, model, judged, in_half),
         "first": first,
         "course": [course.places, course.values],
         "cpu_seconds": course.cpu_seconds,
-        "shares": {name: float(counts[name] / counts.sum()) for name in scenario.streams},
+        **trained,
+        **exact_answers(scenario, model, parts),
     }
 
 
-def _value(objective: Objective, parts: Mapping[str, Splits], model: nn.Module) -> float:
-    tests = {name: parts[name]["test"] for name in objective.importance}
-    return objective.value({name: evaluate(model, own, _COURSE_ROWS)[objective.metric] for name, own in tests.items()})
+def _train_mixed(
+    run: Run, policy: Policy, model: nn.Module, parts: Mapping[str, Splits], output: str, course: _Course
+) -> dict[str, Any]:
+    """Trains by a policy; gives the streams' shares and the tokens."""
+    scenario = run.scenario
+    needs = asked(policy.needs, EvaluationLoss)
+    arguments = scenario.arguments(output, run.seed, bool(needs))
+    arguments.eval_on_start = any(need.before_first_step for need in needs)
+    held = {name: own["validation"] for name, own in parts.items()}
+    options = {"eval_dataset": held, "objective": scenario.objective, "callbacks": [course]}
+    trainer = new_trainer(scenario, model, arguments, parts, policy, **options)
+    trainer.train()
+    sums = trainer.ledger.to_pandas().groupby("stream")[["count", "tokens"]].sum()
+    shares = {name: float(sums["count"][name] / sums["count"].sum()) for name in scenario.streams}
+    return {"shares": shares, "tokens": int(sums["tokens"].sum())}
 
 
-def _metrics(model: nn.Module, parts: Mapping[str, Splits]) -> dict[str, Metrics]:
-    return {part: {name: evaluate(model, own[part]) for name, own in parts.items()} for part in PARTS[1:]}
+def _train_concatenated(
+    run: Run, model: Any, parts: Mapping[str, Splits], output: str, course: _Course
+) -> dict[str, Any]:
+    from benchmarks.quality import concatenation  # it needs TRL
+
+    return concatenation.train(run.scenario, model, parts, Path(output), run.seed, [course])
+
+
+def _value(scenario: Scenario, parts: Mapping[str, Splits], in_half: bool, model: nn.Module) -> float:
+    objective, most, found = scenario.objective, scenario.num_course_rows, {}
+    for name in objective.importance:
+        metrics = evaluate(model, parts[name]["test"], scenario.head_of(name), most, in_half)
+        found[name] = metrics[objective.metric]
+    return objective.value(found)
+
+
+def _metrics(scenario: Scenario, model: nn.Module, parts: Mapping[str, Splits], in_half: bool) -> dict[str, Metrics]:
+    return {
+        part: {name: evaluate(model, own[part], scenario.head_of(name), in_half=in_half) for name, own in parts.items()}
+        for part in PARTS[1:]
+    }

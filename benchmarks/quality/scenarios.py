@@ -1,5 +1,7 @@
 """The scenarios of `benchmarks.quality`: recipes under `recipes/quality`, which `mixer train` takes too.
 
+Models that learn from scratch share theirs. A model with real weights has scenarios of its own, in a folder there.
+
 They were written down before any policy was compared on them. Models and numbers of steps were chosen by the time of a
 run and by the noise: runs of nearly the same mixture differ by less than 0.1 % with a perceptron over a window, and by
 1.4 % with a Llama of two layers.
@@ -23,7 +25,8 @@ from mixer import Objective
 from mixer.policies.objective import as_objective
 from mixer.tools.recipe.recipe import Recipe
 
-Size = Literal["small", "llama", "gpu"]
+Size = Literal["small", "llama", "gpu", "smollm2", "minilm"]
+WITH_OWN: tuple[Size, ...] = ("smollm2", "minilm")  # models with scenarios of their own
 HEADROOM, NONE, HARM = "headroom", "no headroom", "harm"
 # What each is for: some mixture should do better than the uniform one, none should, or whether `"auto"` does harm.
 SCENARIOS = {
@@ -44,6 +47,7 @@ SCENARIOS = {
     "wrong_labels": HARM,
     "conflict": HARM,
     "scarce": HARM,
+    "label_shift": HARM,
 }
 _FOLDER = Path(__file__).parents[2] / "recipes" / "quality"
 _WINDOW = "benchmarks.quality.window.new_window_model"  # what a larger model can take the place of
@@ -63,11 +67,11 @@ _LARGER_LLAMA = _LLAMA | {"hidden_size": 256, "intermediate_size": 768, "num_hid
 _OF_LLAMA = {"learning_rate": 3e-3, "max_steps": 240, "adam_beta2": 0.95}
 # What a size changes in a recipe: its model and arguments of the training.
 _SIZES: dict[Size, tuple[dict[str, Any], dict[str, Any]]] = {
-    "small": ({}, {}),
     "llama": ({"config": _LLAMA}, _OF_LLAMA),
     "gpu": ({"config": _LARGER_LLAMA}, _OF_LLAMA | {"learning_rate": 1e-3, "use_cpu": False}),
 }
 _QUICK_STEPS, _QUICK_BATCH = 12, 24
+_QUICK_OF_OWN = 3, 8  # steps and rows of a step of a model with real weights
 
 
 @dataclass(frozen=True)
@@ -102,14 +106,28 @@ class Scenario:
         return max(1, round(self.num_steps / self.num_decisions))
 
     @property
+    def num_places(self) -> int:
+        """Places of a run at which the objective is taken: few where that takes as long as the training."""
+        return {"smollm2": 4, "minilm": 6}.get(self.size, 12)
+
+    @property
+    def num_course_rows(self) -> int:
+        """About how many rows of a target's test part the objective is taken on there; all of them at the end."""
+        return 64 if self.size == "minilm" else 128
+
+    @property
     def streams(self) -> list[str]:
         """Names of the streams."""
         return list(_recipe(self).streams)
 
     def options_of(self, stream: str) -> dict[str, Any]:
-        """When a stream enters and how often it is passed over, as far as its recipe says so."""
+        """When a stream enters, how often it is passed over and its head, as far as its recipe says so."""
         own = self.content["streams"][stream]
-        return {name: own[name] for name in ("enters_at", "max_epochs") if name in own}
+        return {name: own[name] for name in ("enters_at", "max_epochs", "head") if name in own}
+
+    def head_of(self, name: str) -> str:
+        """The head of a stream, or of an evaluation set, of a model with several."""
+        return str(self.content["streams"].get(name, {}).get("head", name))
 
     @property
     def objective(self) -> Objective:
@@ -176,20 +194,37 @@ class Scenario:
         return replace(own, output_dir=folder, seed=seed, eval_strategy=strategy, eval_steps=interval)
 
 
+def names_of(size: Size) -> list[str]:
+    """Lists the scenarios of a model, but for those that are drawn.
+
+    Args:
+        size: The model.
+
+    Returns:
+        Names of recipes.
+    """
+    return sorted(path.stem for path in _folder_of(size).glob("*.yaml")) if size in WITH_OWN else [*SCENARIOS]
+
+
+def _folder_of(size: Size) -> Path:
+    return _FOLDER / size if size in WITH_OWN else _FOLDER
+
+
 @cache
 def _content(scenario: Scenario) -> str:
     if scenario.name.startswith(DRAWN):
         content = drawn(int(scenario.name.removeprefix(DRAWN)))
     else:
-        content = yaml.safe_load((_FOLDER / f"{scenario.name}.yaml").read_text())
-    model, training = _SIZES[scenario.size]
+        content = yaml.safe_load((_folder_of(scenario.size) / f"{scenario.name}.yaml").read_text())
+    model, training = _SIZES.get(scenario.size, ({}, {}))
     content["model"] = model or content["model"]
     content["training"] |= training
     if scenario.is_quick:
-        content["training"] |= {"max_steps": _QUICK_STEPS, "per_device_train_batch_size": _QUICK_BATCH}
-        content["batch_size"] = _QUICK_BATCH
+        steps, batch = _QUICK_OF_OWN if scenario.size in WITH_OWN else (_QUICK_STEPS, _QUICK_BATCH)
+        content["training"] |= {"max_steps": steps, "per_device_train_batch_size": batch}
+        content["batch_size"] = batch
         arguments = content["model"].get("arguments", {})
-        arguments |= {name: _QUICK_STEPS for name in ("num_steps",) if name in arguments}
+        arguments |= {name: steps for name in ("num_steps",) if name in arguments}
     return json.dumps(content)
 
 

@@ -196,7 +196,8 @@ class AveragingForSequenceClassification(PreTrainedModel):
 
         Args:
             input_ids: int64 `[num_rows, length]`, 0 is padding.
-            labels: int64 `[num_rows]`, numbered apart, which say the task too; `None` masks nothing.
+            labels: int64 `[num_rows]`, numbered apart, which say the task too; `None` masks nothing. Numbers where the
+                model has one output.
 
         Returns:
             The logits `[num_rows, num_labels]`, those of other tasks masked, and the mean loss.
@@ -208,6 +209,8 @@ class AveragingForSequenceClassification(PreTrainedModel):
         logits = self.output(hidden)
         if labels is None:
             return SequenceClassifierOutput(logits=logits)
+        if int(self.config.num_labels or 0) == 1:  # a number in place of classes
+            return SequenceClassifierOutput(loss=self.loss_function(labels, logits, self.config), logits=logits)
         is_other = self.task_of[labels].unsqueeze(-1) != self.task_of
         logits = logits.masked_fill(is_other, _MASKED)
         return SequenceClassifierOutput(loss=self.loss_function(labels, logits, self.config), logits=logits)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from benchmarks.quality.tables import Summaries, headroom, interval, table
 
 _FILE, _LINES = "verdict.json", KEPT / "headroom.jsonl"
 _LEAST = 0.5  # per cent: below it there is nothing to gain, as `mixer headroom` has it
+_SAYS_THERE_IS = {"gain": True, "nothing to gain": False, "not confirmed": False}  # other verdicts leave it open
 
 
 def ask_all(scenarios: Sequence[Scenario], folder: Path, data_dir: Path | None, parallel: int) -> list[str]:
@@ -45,7 +47,7 @@ def _ask(scenario: Scenario, folder: Path, data_dir: Path | None) -> str:
     if done.returncode:
         return f"headroom of {scenario.name}: {done.stderr.strip().splitlines()[-1:]}"
     document = json.loads(done.stdout)
-    kept = ("steps", "gain", "noise", "is_clear", "is_too_short", "weights", "runs")
+    kept = ("steps", "verdict", "gain", "noise", "learned", "is_explained", "confirmed_gain", "weights", "runs")
     found = {"scenario": scenario.name, **{name: document[name] for name in kept}}
     write_whole(own / _FILE, json.dumps(found).encode())
     return ""
@@ -75,17 +77,19 @@ def keep_verdicts(folder: Path) -> None:
     write_whole(_LINES, "".join(f"{line}\n" for line in lines).encode())
 
 
-def is_right(said: Mapping[str, Any], there: float) -> bool:
-    """Says whether short runs are right: sign and at least half of the size.
+def judged(verdict: str, there: float) -> str:
+    """Judges what short runs said.
 
     Args:
-        said: What the command said.
-        there: What the grid found, in per cent.
+        verdict: The verdict.
+        there: What the grid found, in per cent; NaN if it was not run.
 
     Returns:
-        Whether at least half of it is said to be there; where it is nothing, whether nothing is clear.
+        `"right"` or `"wrong"`, or `"open"` for a verdict that leaves the question open.
     """
-    return bool(said["gain"] * 100.0 >= 0.5 * there if there >= _LEAST else not said["is_clear"])
+    if verdict not in _SAYS_THERE_IS or not np.isfinite(there):
+        return "open"
+    return "right" if _SAYS_THERE_IS[verdict] == (there >= _LEAST) else "wrong"
 
 
 def beside_grid(found: Mapping[str, Mapping[str, Any]], summaries: Summaries) -> str:
@@ -101,12 +105,12 @@ def beside_grid(found: Mapping[str, Mapping[str, Any]], summaries: Summaries) ->
     rows = []
     for name, said in ((name, found[name]) for name in summaries if name in found):
         policies, there = summaries[name]["policies"], headroom(summaries[name])
-        verdict = "too short" if said["is_too_short"] else "nothing"
-        right = "yes" if is_right(said, there) else "no"
         auto = interval(policies[AUTO]["over_uniform"], "+.1f") if AUTO in policies else ""
-        cells = [f"{100.0 * said['gain']:+.1f}", f"{100.0 * said['noise']:.1f}"]
-        cells += ["there is" if said["is_clear"] else verdict]
-        cells += [f"{there:.1f}", auto, right] if np.isfinite(there) else ["", auto, ""]
+        gains = [said["gain"], said["noise"], said["confirmed_gain"]]
+        cells = ["" if own is None else f"{100.0 * own:+.1f}" for own in gains]
+        cells += [said["verdict"], f"{there:.1f}" if np.isfinite(there) else "", auto, judged(said["verdict"], there)]
         rows.append([name, *cells])
-    heads = ["scenario", "said %", "noise %", "verdict", "the grid's headroom %", f"`{AUTO}`", "right?"]
-    return table("`mixer headroom` (right: sign and at least half of the size)", heads, rows)
+    counts = Counter(row[-1] for row in rows)
+    totals = ", ".join(f"{counts[word]} {word}" for word in ("right", "wrong", "open"))
+    heads = ["scenario", "gain %", "noise %", "confirmed %", "verdict", "the grid's headroom %", f"`{AUTO}` %", "so"]
+    return table(f"`mixer headroom` ({totals})", heads, rows)

@@ -24,9 +24,10 @@ def report(title: str, summaries: Summaries) -> str:
         summaries: By scenario, what `summarise` gave.
 
     Returns:
-        Markdown: noise and headroom, the policies in short, their objectives, and their shares of the headroom.
+        Markdown: noise and headroom, the policies in short, their objectives, each run, and shares of the headroom.
     """
-    parts = [f"### {title}", _headroom(summaries), _in_short(summaries), _objectives(summaries), _shares(summaries)]
+    tables = (_headroom, _in_short, _objectives, _each_run, _shares, _counted)
+    parts = [f"### {title}", *(table_of(summaries) for table_of in tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -53,7 +54,7 @@ def by_kind(summaries: Summaries, kinds: Mapping[str, str]) -> str:
         A table in Markdown: means over the scenarios, with the least and the greatest, and the worst single run.
     """
     found = [
-        {"kind": kind, "scenario": name, "policy": policy, "mean": row["over_uniform"]["mean"], "runs": _runs(row, own)}
+        {"kind": kind, "scenario": name, "policy": policy, "mean": row["over_uniform"]["mean"], "runs": _most(row, own)}
         for name, kind in kinds.items()
         if (own := summaries.get(name))
         for policy, row in own["policies"].items()
@@ -70,10 +71,14 @@ def by_kind(summaries: Summaries, kinds: Mapping[str, str]) -> str:
     return table(title, ["what was drawn", "scenarios", *(f"`{name}`" for name in (*names, BEST))], rows)
 
 
-def _runs(row: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
-    """Finds how far a single run is above uniform mixing at most, in per cent."""
+def _runs(row: Mapping[str, Any], summary: Mapping[str, Any]) -> list[float]:
+    """Gives how far each run is above uniform mixing on its seed, in per cent."""
     own, base = row["objective"], summary["policies"][UNIFORM]["objective"]
-    return max(100.0 * (own[seed] - base[seed]) / abs(base[seed]) for seed in own.keys() & base.keys())
+    return [100.0 * (own[seed] - base[seed]) / abs(base[seed]) for seed in sorted(own.keys() & base.keys())]
+
+
+def _most(row: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
+    return max(_runs(row, summary))
 
 
 def _headroom(summaries: Summaries) -> str:
@@ -128,6 +133,15 @@ def _objectives(summaries: Summaries) -> str:
     return table("Objective over that of uniform mixing, per cent (accuracy: points)", heads, rows)
 
 
+def _each_run(summaries: Summaries) -> str:
+    rows = []
+    for scenario, summary in summaries.items():
+        for name in (own for own in (*_names(summaries), BEST) if own in summary["policies"]):
+            runs = _runs(summary["policies"][name], summary)
+            rows.append([scenario, f"`{name}`", ", ".join(f"{own:+.1f}" for own in runs), f"{max(runs):+.1f}"])
+    return table("Each run over uniform mixing, per cent, by seed", ["scenario", "policy", "runs", "worst"], rows)
+
+
 def _shares(summaries: Summaries) -> str:
     wide = {name: own for name, own in summaries.items() if headroom(own) >= LEAST_HEADROOM}
     rows = []
@@ -140,6 +154,20 @@ def _shares(summaries: Summaries) -> str:
         rows.append([f"`{name}`", *cells])
     heads = ["policy", *(f"{name} ({headroom(own):.1f} %)" for name, own in wide.items())]
     return table("Share of headroom captured, per cent; samples to uniform's result", heads, rows)
+
+
+def _counted(summaries: Summaries) -> str:
+    rows = []
+    for name in (UNIFORM, *_names(summaries)):
+        cells = []
+        for summary in summaries.values():
+            row = summary["policies"].get(name)
+            right = [f"{target} {100.0 * share:.0f} %" for target, share in ((row or {}).get("exact") or {}).items()]
+            run = [f"{row['tokens'] / 1000.0:.0f}k, {row['minutes']:.1f} min"] if row and row["tokens"] else []
+            cells.append("; ".join([*right, *run]))
+        rows.append([f"`{name}`", *cells])
+    title = "Exactly right answers of 16 by target; tokens and processor minutes of a run"
+    return table(title, ["policy", *summaries], [row for row in rows if any(row[1:])])
 
 
 def _names(summaries: Summaries) -> list[str]:

@@ -68,5 +68,5 @@ def _searched(scenario: Scenario, share: float, folder: Path) -> tuple[list[floa
     with redirect_stdout(printed):
         run_mixer(["search", recipe, *words])
     document = json.loads(printed.getvalue())
-    cost = document["steps"] * len(document["runs"]) / scenario.num_steps
+    cost = sum(run["steps"] for run in document["runs"]) / scenario.num_steps
     return [document["weights"][stream] for stream in scenario.streams], cost

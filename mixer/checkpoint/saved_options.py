@@ -29,7 +29,9 @@ _OF_NO_STEP = (
     *("gradient_accumulation_steps", "auto_find_batch_size", "restore_callback_states_from_checkpoint", "use_cpu"),
     *("enable_jit_checkpoint", "remove_unused_columns", "label_names", "torch_empty_cache_steps", "accelerator_config"),
 )
-_OF_MIXTURE = ("mixing", "budget", "drawing", "groupings", "eval_weights", "loss_units", "objective")
+_OF_MIXTURE = (
+    *("mixing", "budget", "drawing", "one_stream_per", "groupings", "eval_weights", "loss_units", "objective"),
+)
 _OF_STREAM = {field.name: field.default for field in fields(Stream) if field.name != "name"}
 
 

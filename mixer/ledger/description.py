@@ -15,7 +15,7 @@ from mixer.utils.recorded_arguments import as_data
 # Mixture settings of a stream that are plain data.
 _STREAM_FIELDS = (
     *("weight", "max_epochs", "max_samples", "max_tokens", "max_labels", "shuffle", "enters_at", "leaves_at"),
-    *("groups", "head", "loss_weight"),
+    *("groups", "head", "loss_weight", "distinct_by"),
 )
 
 
@@ -37,8 +37,9 @@ def describe_run(
     Returns:
         JSON-compatible data: streams (see `stream_table`), sources (see `source_of`), mixing and batch_size (as in
         recipes), budget, epoch_size (`None` if the run is one epoch), initial_batch_size, planned_steps (at the initial
-        batch size), drawing, groupings, data_seed, world_size, methods, eval_weights (`None` for the plain mean),
-        loss_units (`None` where losses are not compared, or as they are), objective, version.
+        batch size), drawing, one_stream_per (`None` for mixed steps), groupings, data_seed, world_size, methods,
+        eval_weights (`None` for the plain mean), loss_units (`None` where losses are not compared, or as they are),
+        objective, version.
     """
     clock = mixing.clock
     return {
@@ -53,6 +54,7 @@ def describe_run(
         "epoch_size": clock.epoch_size if clock.has_length else None,
         "planned_steps": clock.planned_steps,
         "drawing": options.drawing,
+        "one_stream_per": options.one_stream_per,
         "groupings": [as_data(vars(grouping)) for grouping in options.groupings],
         "data_seed": options.seed,
         "world_size": world_size,

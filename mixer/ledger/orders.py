@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mixer.ledger.ledger import Ledger
+from mixer.mixture.batches import BatchedOrder
 from mixer.mixture.controller import Mixing
 from mixer.mixture.cursors import IterableCursor, ShuffledOrder
 from mixer.mixture.step_plan import StepPlan
@@ -19,9 +20,11 @@ class OrderRecorder:
 
     - `orders`: how a stream's positions map to rows, from a step on. A row is written only when that changes: at the
       start, after an inexact resume, and when the end of an epoch is dropped. Position = samples seen + `shift`.
-      `kind` is `data` (`data by length 64`: in groups of 64 samples of similar length), `iterable` or `memory`.
+      `kind` is `data` (`data by length 64`: in groups of 64 samples of similar length), `batches`, `iterable` or
+      `memory`.
     - `left_out`: positions of samples that could not be loaded and were skipped.
-    - `replays`: rows that a replay buffer gave in a step, by the data set that they came from (-1: an iterable one).
+    - `replays`: rows that a replay buffer gave in a step, by the data set that they came from (-1: an iterable one),
+      and rows of a stream that gives whole batches.
 
     Args:
         mixing: The controller.
@@ -63,6 +66,8 @@ class OrderRecorder:
             if isinstance(cursor, ShuffledOrder):
                 row["kind"] = f"data{BY_LENGTH}{cursor.group_size}" if cursor.group_size else "data"
                 row |= {"length": cursor.length, "key": cursor.key, "shuffle": cursor.shuffle}
+            elif isinstance(cursor, BatchedOrder):
+                row |= {"kind": "batches", "length": cursor.length}
             if self._recorded.get(name) != row:
                 self._recorded[name] = row
                 rows.append({**row, "step": step})

@@ -10,6 +10,7 @@ import numpy as np
 from transformers import TrainingArguments
 
 from mixer.loading.chosen_loss_units import new_loss_units
+from mixer.loading.distinct import DistinctBatches
 from mixer.loading.learning_rate import decay_step
 from mixer.loading.lengths import Lengths
 from mixer.loading.preprocessing import preprocessed
@@ -18,7 +19,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.groups import Grouping
 from mixer.mixture.length_order import NO_GROUPS, LengthGroups
-from mixer.mixture.planner import Drawing, Planner
+from mixer.mixture.planner import Drawing, OneStreamPer, Planner
 from mixer.mixture.resolve import (
     Amounts,
     amounts_of,
@@ -37,7 +38,7 @@ from mixer.policies.objective import Objective
 from mixer.policies.proportional import Proportional
 from mixer.policies.registry import as_policy
 from mixer.schedules.base import Schedule
-from mixer.utils.errors import require, wrong_type, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 from mixer.utils.random_state import drawn_places, seeded
 
 _MOST_READ = 16  # samples of a stream
@@ -56,6 +57,7 @@ class MixtureOptions:
         seed: Data seed.
         eval_weights: Weights of the evaluation sets in `eval_loss`, or `None` for the plain mean.
         objective: What the run is to lower, with its targets by name, or `None`.
+        one_stream_per: Whether each step, or each micro-batch, is one stream's, or `None`.
     """
 
     schedule: Schedule
@@ -66,6 +68,25 @@ class MixtureOptions:
     seed: int
     eval_weights: Mapping[str, float] | None = None
     objective: Objective | None = None
+    one_stream_per: OneStreamPer | None = None
+
+
+def has_whole_steps(streams: Sequence[Stream], one_stream_per: OneStreamPer | None) -> bool:
+    """Whether each step is one stream's, so that its size varies; a single stream's steps end with its passes anyhow.
+
+    Args:
+        streams: Streams.
+        one_stream_per: The option of that name.
+
+    Raises:
+        ValueError: If a stream needs such steps, and the option is another.
+    """
+    whole = [stream for stream in streams if stream.batches is not None or stream.distinct_by is not None]
+    if whole and one_stream_per != "step":
+        names = [stream.name for stream in whole]
+        hint = f"The streams {names} have batches or distinct_by, which count within steps of one stream."
+        raise InvalidValueError(option="one_stream_per", expected="'step'", found=one_stream_per, hint=hint)
+    return bool(whole) or (one_stream_per == "step" and len(streams) > 1)
 
 
 def assemble(
@@ -100,7 +121,9 @@ def assemble(
     if args.train_sampling_strategy == "sequential":
         streams = [replace(stream, shuffle=False) for stream in streams]
     budget = resolve_budget(args, options.budget, streams)
-    check_amounts(streams, budget, size.initial if size.is_constant else None)
+    has_whole = has_whole_steps(streams, options.one_stream_per)
+    is_constant = size.is_constant and not has_whole
+    check_amounts(streams, budget, size.initial if is_constant else None)
     epoch_size = resolve_epoch_size(budget, streams, options.epoch_size)
     has_passes = epoch_size is None and len(streams) == 1
     check_epochs(options.schedule, has_epochs=epoch_size is not None or has_passes)
@@ -114,14 +137,29 @@ def assemble(
         pass_size=pass_size,
         num_warmup_steps=int(args.warmup_steps) if args.warmup_steps >= 1 else 0,
         tokens_per_sample=guess_tokens(streams, budget),
-        is_constant=size.is_constant,
+        is_constant=is_constant,
         decay_step=partial(decay_step, args, scheduler),
         has_passes=has_passes,
     )
     groups_by_length = args.train_sampling_strategy == "group_by_length"
     groups = length_groups(streams, size.initial, lengths if groups_by_length else None)
-    planner = Planner(streams, options.seed, options.groupings, options.drawing, clock.decay_begins, groups)
-    return planner, clock, size
+    own = options.seed, options.groupings, options.drawing, clock.decay_begins, groups
+    whole = size.initial * has_whole, args.dataloader_drop_last
+    return Planner(_with_batches(streams, size), *own, *whole), clock, size
+
+
+def _with_batches(streams: Sequence[Stream], size: BatchSize) -> list[Stream]:
+    """Gives the streams whose steps may not have duplicates batches without them.
+
+    Raises:
+        ValueError: If the batch size varies.
+    """
+    if not size.is_constant and (whole := [s.name for s in streams if s.batches or s.distinct_by]):
+        hint = "Their batches are made a pass ahead."
+        expected = f"a constant with distinct_by or batches (streams {whole})"
+        raise InvalidValueError(option="batch_size", expected=expected, found=size.schedule.name, hint=hint)
+    made = {k: DistinctBatches(s) for k, s in enumerate(streams) if s.distinct_by is not None}
+    return [replace(s, batches=made[k], distinct_by=None) if k in made else s for k, s in enumerate(streams)]
 
 
 def new_mixing(

@@ -272,7 +272,8 @@ class MixingLoader:
             Micro-batches, of one stream each where those of steps are.
         """
         cursors = self.mixing.planner.cursors
-        share = [StreamShare(k, own, cursors[k].references(own)) for k, own in sorted(wanted.items()) if len(own)]
+        look_up = {k: getattr(cursors[k], "any_rows", cursors[k].references) for k in wanted}
+        share = [StreamShare(k, own, look_up[k](own)) for k, own in sorted(wanted.items()) if len(own)]
         if not share:
             return []
         loaded, ids, indices = Loaded(self._read_rows(share)), ids_of(share), indices_of(share)

@@ -1,10 +1,12 @@
 """Reads samples with one random key each, and names samples that fail."""
 
+import contextlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import datasets
+import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
@@ -77,7 +79,7 @@ class StreamReader:
         self._skipped = frozenset(skipped)
         self._lengths = [_length(dataset) for dataset in datasets]
         self._reads_batches = [hasattr(type(dataset), "__getitems__") for dataset in datasets]
-        self.has_columns = all(isinstance(dataset, ColumnReader) for dataset in datasets)
+        self.has_columns = _can_be_stacked(datasets)
         self._arrow = [ArrowRows.of(dataset) for dataset in datasets]
         self.is_arrow = all(rows is not None for rows in self._arrow)
         declared = list(are_random or [None] * len(datasets))
@@ -242,6 +244,18 @@ def _length(dataset: Any) -> int | None:
         return len(dataset)
     except Exception:  # rows and memories have no length; and the dataset may have just failed
         return None
+
+
+def _can_be_stacked(datasets: Sequence[Any]) -> bool:
+    """Whether all data sets are read by column, and the first samples of all have the same columns and shapes."""
+    if not all(isinstance(dataset, ColumnReader) for dataset in datasets):
+        return False
+    forms = set()
+    for dataset in datasets if len(datasets) > 1 else ():
+        with contextlib.suppress(Exception):  # what is empty, or cannot be read, is reported when it is used
+            columns = dataset.read_columns(np.zeros(1, dtype=np.int64))
+            forms.add(frozenset((name, values.shape[1:]) for name, values in columns.items()))
+    return len(forms) < 2
 
 
 def _is_plain(dataset: Any) -> bool:

@@ -23,7 +23,7 @@ from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_type, 
 
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
 MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]
-_TRAINED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func", "head")
+_TRAINED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func", "head", "distinct_by", "batches")
 
 
 def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

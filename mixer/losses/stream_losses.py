@@ -242,7 +242,8 @@ class StreamLosses:
         inputs, stream_ids = batch_mapping(micro.inputs), micro.stream_ids
         if self.normalization_of(micro.first_stream).counts_rows:
             return torch.ones(num_rows(inputs) or len(stream_ids), dtype=torch.int64)
-        return self.labels_per_row(inputs)
+        rows = self.labels_per_row(inputs)
+        return rows if len(rows) else torch.ones(len(stream_ids), dtype=torch.int64)  # texts, say, are no tensors
 
     def labels_per_row(self, inputs: Mapping[str, Any]) -> Tensor:
         """Counts the labels in each row that are loss terms: int64 `[num_rows]`."""

@@ -29,6 +29,8 @@ class TargetStatistics:
         test_losses: `[num_targets]`: mean loss per item of test rows, the same each time, if they were asked for; then
             `losses` are of the same rows each time too. NaN for a target without such rows.
         gap_error: `[num_targets]`: standard errors of `log(test_losses / losses)`.
+        stream_losses: `[num_streams]`: mean loss per item of the streams' rows, which are still to come; NaN for a
+            stream without a measurement. `None` if unknown.
     """
 
     losses: FloatArray
@@ -37,6 +39,7 @@ class TargetStatistics:
     metric: str = "plain"
     test_losses: FloatArray | None = None
     gap_error: FloatArray | None = None
+    stream_losses: FloatArray | None = None
 
     def worth(self, importance: FloatArray) -> "Worth":
         """Returns what a sample of each stream is worth for several targets.
@@ -96,7 +99,8 @@ class Alignment(Measurement[TargetStatistics]):
     def part(result: TargetStatistics, streams: Sequence[int]) -> TargetStatistics:
         """Returns the products with some of the streams; see `Measurement.part`."""
         index = np.asarray(streams, dtype=np.int64)
-        return replace(result, alignment=result.alignment[:, index], error=result.error[:, index])
+        losses = None if result.stream_losses is None else result.stream_losses[index]
+        return replace(result, alignment=result.alignment[:, index], error=result.error[:, index], stream_losses=losses)
 
     @classmethod
     def merged(cls, requests: Sequence["Alignment"]) -> "Alignment":

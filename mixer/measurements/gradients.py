@@ -126,6 +126,8 @@ class Gradients(Measurement[GradientStatistics]):
         interval_steps: Steps between measurements.
     """
 
+    requires = frozenset({"several streams in a step"})
+
     variance: bool = False
     interval_steps: int = 1
 

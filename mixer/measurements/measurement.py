@@ -12,7 +12,12 @@ from mixer.utils.errors import InvalidTypeError, wrong_type
 Result = TypeVar("Result")
 Asked = TypeVar("Asked", bound="Measurement[Any]")
 Requirement = Literal[
-    "objective", "evaluations", "an evaluation before the first step", "whole gradients", "gradients between steps"
+    "objective",
+    "evaluations",
+    "an evaluation before the first step",
+    "whole gradients",
+    "gradients between steps",
+    "several streams in a step",
 ]
 
 
@@ -24,7 +29,7 @@ class Measurement(Generic[Result]):
 
     Attributes:
         requires: What the run must have for it: an objective, evaluations of every stream, whole gradients on each
-            rank, or gradients of other rows than those of its steps.
+            rank, gradients of other rows than those of its steps, or steps of several streams.
         is_loss: Whether its result is losses of the streams, which policies may see in the units of `loss_units`.
         reads_losses: Whether it reads the step's losses off the device, which waits for it.
         shown_by: Another measurement whose result may show this one too, by `shown`.

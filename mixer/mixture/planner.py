@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mixer.mixture.apportion import apportion
+from mixer.mixture.batches import BatchedOrder
 from mixer.mixture.cursors import IterableCursor, ShuffledOrder
 from mixer.mixture.groups import Grouping, Groups
 from mixer.mixture.length_order import NO_GROUPS, LengthGroups
@@ -19,6 +20,7 @@ from mixer.utils.ranges import check_choice
 from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
 Drawing = Literal["exact", "multinomial"]
+OneStreamPer = Literal["step", "micro_batch"]
 _MAX_DEFICIT = 1e6  # apportionment stays below 1 + ln K, additional samples below 1
 _OWN = ("seen", "deficit", "additional_deficit")  # numbers of a stream in the planner's state
 
@@ -35,6 +37,9 @@ class Planner:
         drawing: `"exact"` apportions counts and carries remainders over; `"multinomial"` draws them.
         decay_begins: Returns the progress at which the learning rate begins to fall.
         length_groups: Streams that are drawn in groups of similar length.
+        whole_step_size: Samples of a step, if each step is one stream's; it ends where a pass of that stream ends. 0
+            for mixed steps.
+        drops_rest: Whether a pass of a stream is left before a step that would be smaller.
 
     Raises:
         ValueError: If the drawing is unknown, or streams and groupings are inconsistent.
@@ -48,10 +53,17 @@ class Planner:
         drawing: Drawing = "exact",
         decay_begins: Callable[[], float] = no_decay,
         length_groups: LengthGroups = NO_GROUPS,
+        whole_step_size: int = 0,
+        drops_rest: bool = False,
     ):
         check_choice("drawing", drawing, get_args(Drawing))
         self.streams = tuple(streams)
-        self.cursors = tuple(_cursor(stream, seed, length_groups, number) for number, stream in enumerate(streams))
+        self.cursors = tuple(
+            _cursor(stream, seed, length_groups, number)
+            if stream.batches is None
+            else BatchedOrder(stream, whole_step_size, seed, drops_rest)
+            for number, stream in enumerate(streams)
+        )
         # `[num_streams]`: positions of the shuffled streams, which advance at once; `others` advance one by one.
         self.positions: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         cursors = enumerate(self.cursors)
@@ -62,7 +74,8 @@ class Planner:
         self._loss_weights = None if (own == 1).all() else own
         self.seen: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self.seed = seed
-        self._drawing = drawing
+        self._drawing, self.has_whole_steps = drawing, whole_step_size > 0
+        self._least_rest = whole_step_size if drops_rest else 1
         self._groups = Groups(streams, groupings)
         self._lookup = RankLookup(self.cursors)
         # `[num_streams]`: samples of its share that each stream has yet to receive; negative for streams ahead.
@@ -75,7 +88,7 @@ class Planner:
         self._has_amounts = bool(np.isfinite(self._most).any())
         self._left_by_amounts = np.full(len(self.streams), np.inf)
         self._always_active = not self._enters.any() and bool((self.leaves == 1.0).all())
-        is_limited = bool(groupings) or bool(self.row_drawers) or self._has_amounts
+        is_limited = bool(groupings) or bool(self.row_drawers) or self._has_amounts or self.has_whole_steps
         are_endless = np.isinf(self._ends).all() and all(cursor.available is None for cursor in self.others.values())
         self._unlimited = bool(are_endless) and not is_limited
         self._endlessly = np.full(len(self.streams), np.inf)
@@ -147,8 +160,12 @@ class Planner:
         available = self._endlessly
         if not self._unlimited:
             own = np.maximum(self._ends - self.positions, 0.0)
+            if self.has_whole_steps:  # the next pass may bring a row of this step again
+                own = np.minimum(own, self._sizes - self.positions % np.maximum(self._sizes, 1))
             for number, cursor in self.others.items():
                 own[number] = np.inf if cursor.available is None else cursor.available
+                if self.has_whole_steps and isinstance(cursor, IterableCursor) and cursor.left_in_pass:
+                    own[number] = min(own[number], cursor.left_in_pass)
             available = np.minimum(own, self._left_by_amounts)
         if self._always_active:
             return available
@@ -170,10 +187,17 @@ class Planner:
         Returns:
             int64 `[num_streams]` each: counts, and the position of each stream's first sample.
         """
-        counts = self._counts(shares, available, total, step)
+        if self.has_whole_steps:
+            self.check_additional(additional)
+            counts = self._whole_step(shares, available, total, step)
+        else:
+            counts = self._counts(shares, available, total, step)
         if additional is not None:
             counts += self._additional_counts(additional * int(counts.sum()), available - counts)
         starts = self._advance(counts)
+        if self.has_whole_steps and self._least_rest > 1:
+            left = -self.positions % np.maximum(self._sizes, 1)
+            self.positions += np.where((counts > 0) & (left < self._least_rest), left, 0)
         self.seen += counts
         if self._has_amounts:
             self._left_by_amounts = np.maximum(self._left_by_amounts - counts, 0.0)
@@ -210,7 +234,8 @@ class Planner:
     def skip(self, num_samples: int) -> None:
         """Skips the next samples of a mixture of one stream, when the end of an epoch is dropped."""
         assert len(self.cursors) == 1, "only the epochs of a single stream end together with the run's"  # noqa: S101
-        self._advance(np.array([num_samples]))
+        if not self.has_whole_steps:  # whose passes end by themselves
+            self._advance(np.array([num_samples]))
 
     def rank_share(self, plan: StepPlan, rank: int, world_size: int, is_balanced: bool = True) -> list[StreamShare]:
         """Returns a rank's samples of a plan; see `RankLookup.share`."""
@@ -239,8 +264,27 @@ class Planner:
         planner.cursors = tuple(planner.others.get(number, cursor) for number, cursor in enumerate(self.cursors))
         return planner
 
+    def check_additional(self, additional: FloatArray | None) -> None:
+        """Refuses samples on top of a step that is one stream's, with a `ValueError`."""
+        if self.has_whole_steps and additional is not None:
+            hint = "Give a replay buffer a weight of its own, as a stream whose steps take turns with the others'."
+            expected = "a policy without additional samples, because one_stream_per='step'"
+            raise InvalidValueError(option="mixing", expected=expected, found="samples on top of a step", hint=hint)
+
+    def _whole_step(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:
+        """Gives the step to one stream, chosen as a single sample is: a step of `total` samples is the unit.
+
+        Deficits stay in samples, so that a stream whose steps are cut short gets more of them.
+        """
+        chosen, deficit = self._draw_counts(shares, 1, step, self.deficit / total)
+        count = int(min(float(total), float(available[chosen.argmax()])))
+        self.deficit = deficit * total
+        if self._drawing == "exact":
+            self.deficit += (total - count) * (chosen - shares)
+        return chosen * count
+
     def _counts(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:
-        counts, deficit = self._draw_counts(shares, total, step)
+        counts, deficit = self._draw_counts(shares, total, step, self.deficit)
         if self._unlimited:
             self.deficit = deficit
             return counts
@@ -253,7 +297,7 @@ class Planner:
                 counts, deficit = np.zeros_like(fixed), np.zeros(len(shares))
                 break
             shares = shares / shares.sum()
-            counts, deficit = self._draw_counts(shares, total - int(fixed.sum()), step)
+            counts, deficit = self._draw_counts(shares, total - int(fixed.sum()), step, self.deficit)
         self.deficit = deficit
         return counts + fixed
 
@@ -264,11 +308,13 @@ class Planner:
         self._additional_deficit = np.where(counts < available, due - counts, 0.0)
         return counts.astype(np.int64)
 
-    def _draw_counts(self, shares: FloatArray, total: int, step: int) -> tuple[Int64Array, FloatArray]:
+    def _draw_counts(
+        self, shares: FloatArray, total: int, step: int, deficit: FloatArray
+    ) -> tuple[Int64Array, FloatArray]:
         if self._drawing == "exact":
-            return apportion(shares, total, self.deficit)
+            return apportion(shares, total, deficit)
         random = np.random.default_rng([self.seed % 2**63, step, int(np.count_nonzero(shares))])
-        return random.multinomial(total, shares), self.deficit
+        return random.multinomial(total, shares), deficit
 
     def state_dict(self) -> dict[str, Any]:
         """Returns every stream's state and deficit as plain data."""

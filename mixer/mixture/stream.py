@@ -4,7 +4,7 @@ import hashlib
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
@@ -23,6 +23,8 @@ from mixer.utils.text import safe_name
 logger = logging.getLogger(__name__)
 # Libraries of datasets, which take seconds to import.
 LIBRARIES = ("torch.utils.data", "datasets")
+# Rows of the batches of a pass, given the batch size, its number and a seed.
+Batches = Callable[[int, int, int], Iterable[Sequence[int]]]
 _AMOUNTS = tuple(f"max_{unit}" for unit in UNITS)
 _WHOLE = (int, np.integer)
 
@@ -137,6 +139,10 @@ class Stream:
         max_tokens: Tokens over the whole run after which it leaves: in the step that reaches them, as far as the mean
             length of its samples tells.
         max_labels: The same in labels: the tokens that the loss learns.
+        distinct_by: Columns in which the rows of a step may not agree, in any order, as negatives of each other must
+            not; `"row"` for rows that are equal in all columns. Needs `one_stream_per="step"`.
+        batches: Returns the batches of a pass, `f(batch_size, number, seed) -> lists of rows`, each of which is a step,
+            in place of shuffled rows; a larger one is cut. Needs `one_stream_per="step"`.
 
     A stream with its own collator, labels, loss or head has separate micro-batches. If losses or heads differ, their
     terms are of different kinds (a sentence here, a token there), so streams count by samples instead of terms: the
@@ -168,6 +174,8 @@ class Stream:
     max_samples: int | None = None
     max_tokens: int | None = None
     max_labels: int | None = None
+    distinct_by: Literal["row"] | Sequence[str] | None = None
+    batches: Batches | None = None
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -211,14 +219,15 @@ class Stream:
                 continue
             if isinstance(value, bool) or not isinstance(value, _WHOLE if is_whole else (*_WHOLE, float, np.number)):
                 raise self._error(name, f"must be a {'whole ' * is_whole}number, got {value!r}.", InvalidTypeError)
-        for name in ("preprocess", "data_collator", "compute_loss_func"):
+        for name in ("preprocess", "data_collator", "compute_loss_func", "batches"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise self._error(name, f"must be a function or None, got {value!r}.", InvalidTypeError)
-        names = self.label_names
-        is_list = isinstance(names, Sequence) and not isinstance(names, str)
-        if names is not None and not (is_list and all(isinstance(name, str) for name in names)):
-            raise self._error("label_names", f"must be a list of columns or None, got {names!r}.", InvalidTypeError)
+        for option, names in (("label_names", self.label_names), ("distinct_by", self.distinct_by)):
+            is_list = isinstance(names, Sequence) and not isinstance(names, str)
+            is_named = names is None or (is_list and all(isinstance(name, str) for name in names))
+            if not (is_named or (option, names) == ("distinct_by", "row")):
+                raise self._error(option, f"must be a list of columns or None, got {names!r}.", InvalidTypeError)
         if self.head is not None and not (isinstance(self.head, str) and self.head):
             raise self._error("head", f"must be the name of a head or None, got {self.head!r}.", InvalidTypeError)
 
@@ -228,6 +237,8 @@ class Stream:
                 raise self._error(name, f"must be a finite number of 0 or more, got {value}.")
         if self.is_memory and self.preprocess is not None:
             raise self._error("preprocess", "must not be set: a memory holds preprocessed samples.")
+        if (self.distinct_by, self.batches) != (None, None) and (self.is_iterable or self.is_memory):
+            raise self._error("distinct_by" if self.batches is None else "batches", "needs a data set with an index.")
         at = [share for share in (self.enters_at, self.leaves_at) if not isinstance(share, str)]
         if not (all(0.0 <= share <= 1.0 for share in at) and self.enters_at != self.leaves_at and at == sorted(at)):
             raise self._error(

@@ -62,6 +62,9 @@ def tokens_per_row(inputs: Mapping[str, Any]) -> Tensor:
         return mask.reshape(len(mask), -1).sum(dim=1).to(torch.int64)
     if isinstance(ids, Tensor) and ids.dim() in (2, 3):
         return torch.full((len(ids),), ids.shape[1:].numel(), dtype=torch.int64)
+    of_columns = [own for name, own in inputs.items() if name.endswith("_attention_mask") and isinstance(own, Tensor)]
+    if of_columns:  # a pair of texts, say
+        return torch.stack([own.sum(dim=1).to(torch.int64) for own in of_columns]).sum(dim=0)
     return torch.zeros(num_rows(inputs), dtype=torch.int64)
 
 

@@ -165,8 +165,9 @@ class Policy(KeepsArguments, HasState, ABC):
 
     Further class attributes: `is_static` for a policy that never changes its first decision, `min_samples` for the
     samples of each stream that a batch should have, `own_cost` for its cost besides the measurements, in words,
-    `holds_bounds` for a policy that acts on the objective's bounds, and `compares_losses` for one that compares losses
-    between streams: it sees them in the units that the trainer's option `loss_units` names.
+    `holds_bounds` for a policy that acts on the objective's bounds, `limits_mixture` for a wrapper that keeps any inner
+    policy within limits, so that a search for fixed mixtures keeps it too, and `compares_losses` for one that compares
+    losses between streams: it sees them in the units that the trainer's option `loss_units` names.
 
     Args:
         unit: Whether the weights are shares of samples, of tokens or of labels: the tokens that the loss learns.
@@ -182,6 +183,7 @@ class Policy(KeepsArguments, HasState, ABC):
     min_samples: int = 0
     own_cost: str = ""
     holds_bounds: bool = False
+    limits_mixture: bool = False
     compares_losses: bool = False
 
     def __init__(self, *, unit: Unit = "samples"):

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import numpy as np
 
-from mixer.measurements.alignment import Worth
+from mixer.measurements.alignment import Alignment, Worth
 from mixer.policies.contract import Decision, Mixture, Observation, Terms, terms_of
 from mixer.policies.shared.agreement import Agreement, signal_share
 from mixer.policies.shared.alignment_policy import AlignmentInterval, AlignmentPolicy
+from mixer.policies.shared.memory import Memory
 from mixer.policies.shared.multipliers import BOUND_RATE, Multipliers
-from mixer.policies.shared.repeated import REPEAT_PASSES, discounted, within_ends
+from mixer.policies.shared.repeated import REPEAT_PASSES, within_ends
 from mixer.policies.shared.shares import softmax
 from mixer.utils.arrays import BoolArray, FloatArray
 from mixer.utils.ranges import check_range
@@ -53,10 +54,11 @@ class MarginalValue(AlignmentPolicy):
       objective's loss rises between two measurements.
 
     *Repeated rows.* A gradient at this moment does not show that rows which were seen before teach less each time. So a
-    positive score falls by `e^(−r/R)` for r passes over its stream after the first, in the whole run at the pace so
-    far: the decay of the worth of repeated tokens in Muennighoff et al. (2023, arXiv:2305.16264), who fit R = 15 for
-    language models. To go by the whole run keeps the share the same throughout, which is better than much of a small
-    stream first and little later.
+    score falls by `e^(−q r)` for r passes over its stream after the first, in the whole run at the pace so far. The
+    rate q is measured, by the losses of rows that are trained on and of rows that are not; see `Memory`. Before the
+    second pass, that of a positive score is 1/3, on the safe side: Muennighoff et al. (2023, arXiv:2305.16264) fit 1/15
+    to the worth of repeated tokens in language models. To go by the whole run keeps the share the same throughout,
+    which is better than much of a small stream first and little later.
 
     *Streams with an end.* The share of a stream with `max_epochs` is at most what lasts until the run ends, so that the
     best stream is not used up when the learning rate falls.
@@ -74,7 +76,8 @@ class MarginalValue(AlignmentPolicy):
         drift: Variance by which a score may change between two measurements, where the best has the score 1.
         interval_steps: Steps between regular measurements; 0 chooses it by their cost. They also follow steps 2, 4, 8,
             ...
-        repeat_passes: Passes over a stream after the first in which the worth of its rows falls to 1/e.
+        repeat_passes: Passes over a stream after the first in which the worth of its rows is expected to fall to 1/e,
+            until the run has shown it.
         tau: `τ` of the smooth maximum for the worst of several targets, per unit of loss.
         bound_rate: Growth of a bound's multiplier at a measurement of a loss 1 % above its bound, at the run's end.
         unit: Whether the weights are shares of samples or of tokens.
@@ -83,7 +86,7 @@ class MarginalValue(AlignmentPolicy):
         ValueError: If a value is outside its range.
     """
 
-    remembered = ("_scores", "_variance", "_trust", "_agreement", "_multipliers")
+    remembered = ("_scores", "_variance", "_trust", "_agreement", "_multipliers", "_memory")
 
     holds_bounds = True
 
@@ -91,7 +94,7 @@ class MarginalValue(AlignmentPolicy):
     rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
     drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.06
     interval_steps: AlignmentInterval = 0
-    repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "15 is measured for language models"] = REPEAT_PASSES
+    repeat_passes: Annotated[float, check_range, 1e-3, math.inf, "3 is on the safe side"] = REPEAT_PASSES
     tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
     bound_rate: Annotated[float, check_range, 0, 1e3, "0 ignores bounds"] = BOUND_RATE
 
@@ -100,11 +103,14 @@ class MarginalValue(AlignmentPolicy):
         num_streams, decision = len(mixture.names), super().start(mixture)
         self._scores, self._variance, self._loss = np.full(num_streams, np.nan), 1.0, math.nan
         self._trust, self._agreement = 0.0, Agreement(num_streams)
+        self._memory = Memory(mixture, self._objective, self.repeat_passes)
         self._multipliers, self._ends = Multipliers(self._objective, self.bound_rate), mixture.ends
         return decision
 
     def update(self, observation: Observation) -> Decision:
         """Computes new weights after a measurement, within what streams have left; see `Policy.update`."""
+        if (targets := observation[Alignment]) is not None:
+            self._memory.take(targets, super()._importance(targets.losses), observation.seen)
         return Decision(within_ends(super().update(observation).weights, self._ends, observation))
 
     def _importance(self, losses: FloatArray) -> FloatArray:
@@ -123,7 +129,7 @@ class MarginalValue(AlignmentPolicy):
 
     def _follow(self, worth: Worth, known: BoolArray) -> None:
         """Updates the estimates by a measurement."""
-        worth = worth._replace(scores=discounted(worth.scores, self._num_passes, self.repeat_passes))
+        worth = worth._replace(scores=self._memory.discounted(worth.scores, self._num_passes))
         noise = _NOISE * float(worth.variance[known].mean())
         self._agreement.take(worth.scores, known, noise, self._loss)
         is_new = known & np.isnan(self._scores)
@@ -141,6 +147,7 @@ class MarginalValue(AlignmentPolicy):
         return {
             "scores": self._scores,
             "variance": self._variance,
+            "memory": self._memory.rates,
             **evidence,
             **terms_of(self._multipliers.state_dict()),
         }

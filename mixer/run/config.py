@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from transformers import TrainingArguments
@@ -15,7 +15,7 @@ from mixer.loading.build import MixtureOptions
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.mixture.clock import Budget
 from mixer.mixture.groups import Grouping
-from mixer.mixture.planner import Drawing
+from mixer.mixture.planner import Drawing, OneStreamPer
 from mixer.mixture.resolve import check_micro_batch
 from mixer.policies.objective import Objective, as_objective
 from mixer.schedules.registry import as_schedule
@@ -56,6 +56,10 @@ class MixingOptions:
         budget_tokens: Length of the run in tokens, likewise.
         epoch_size: Samples in an epoch of the mixture; by default all samples of all streams.
         drawing: "exact" gives every stream its share to the sample, "multinomial" draws the counts at random.
+        one_stream_per: "step" makes each step one stream's, as losses need whose rows are each other's negatives: the
+            streams take steps in turn, by their exact shares of samples, and a step ends where a pass of its stream
+            does. "micro_batch" makes each forward one stream's. By default micro-batches are mixed where streams agree
+            in columns, collator, loss and head.
         max_samples_per_micro_batch: Maximum number of samples in one forward on a rank, for batches that grow; a rank
             with more samples in a step runs several, with the same gradient. By default per_device_train_batch_size.
             If so many do not fit into memory, auto_find_batch_size halves the number, and checkpoints hold what it has
@@ -108,6 +112,7 @@ class MixingOptions:
     budget_tokens: int | None = None
     epoch_size: int | None = None
     drawing: Drawing = "exact"
+    one_stream_per: str | None = None
     max_samples_per_micro_batch: int | None = None
     max_tokens_per_micro_batch: int | None = None
     objective: dict[str, float] | str | list[str] | None = None
@@ -156,6 +161,8 @@ class MixingOptions:
                 )
         if self.loss_reduction is not None:
             check_choice("loss_reduction", self.loss_reduction, LOSS_REDUCTIONS)
+        if self.one_stream_per is not None:
+            check_choice("one_stream_per", self.one_stream_per, get_args(OneStreamPer))
         check_micro_batch(self.max_samples_per_micro_batch, self.max_tokens_per_micro_batch)
 
     def check_unchanged(self, args: Any) -> None:
@@ -164,7 +171,8 @@ class MixingOptions:
         Raises:
             ValueError: With the option and both values.
         """
-        now = options_in(args).own_options()
+        kind = MixingOptions if isinstance(self, TrainingArguments) else type(self)
+        now = options_in(args, kind).own_options()
         for name, value in self.own_options().items():
             if now[name] != value:
                 then, text = f"of the training arguments was {value!r:.100}", f"is {now[name]!r:.100} now"
@@ -240,7 +248,8 @@ class MixingOptions:
         """
         schedule, weights = as_schedule(self.chosen("batch_size", batch_size)), safe_names(self.eval_weights, "weights")
         own = self.chosen_budget(budget), self.epoch_size, tuple(groupings), self.drawing
-        return MixtureOptions(schedule, *own, seed, weights, objective)
+        per = cast("OneStreamPer | None", self.one_stream_per)  # plain text on a command line
+        return MixtureOptions(schedule, *own, seed, weights, objective, per)
 
 
 # Fields that the trainer takes as objects, too.
@@ -261,9 +270,9 @@ class MixingConfig(MixingOptions, TrainingArguments):
     """
 
 
-def options_in(args: Any) -> MixingOptions:
-    """Returns the options of a mixture in training arguments; the defaults if these have none."""
-    return args if isinstance(args, MixingOptions) else MixingOptions()
+def options_in(args: Any, kind: type[MixingOptions] = MixingOptions) -> MixingOptions:
+    """Returns the options of a mixture in training arguments; the defaults of a kind if these have none."""
+    return args if isinstance(args, MixingOptions) else kind()
 
 
 def _shown(value: Any) -> str:

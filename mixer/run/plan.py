@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from mixer.loading.build import MixtureOptions, resolve_budget
+from mixer.loading.build import MixtureOptions, has_whole_steps, resolve_budget
 from mixer.measurements import Needs
 from mixer.mixture.bad_samples import Skipping
 from mixer.mixture.stream import Stream
@@ -156,7 +156,9 @@ def plan_run(
     probed = resolve_probing(options.probe, options.policy, options.schedule, args.world_size)
     budget, have_heads = resolve_budget(args, options.mixture.budget, streams), len(set(facts.tasks)) > 1
     streams_differ = differ_by_options(streams, facts.tasks) or not facts.share_batches
+    has_whole = has_whole_steps(streams, options.mixture.one_stream_per)
     is_parted = facts.packs_rows or (probed is not None and probed.options.homogeneous)
+    is_parted = is_parted or has_whole or options.mixture.one_stream_per is not None
     return RunPlan(
         **vars(replace(options, methods=tuple(methods))),
         streams=tuple(streams),
@@ -169,7 +171,7 @@ def plan_run(
         keeps_samples=any("samples" in method.needs for method in methods),
         keeps_outputs=bool(methods),
         reads_losses_at_once=args.device.type == "cpu" or any(need.reads_losses for need in options.needs),
-        is_step_based=options.schedule.is_constant and budget.is_in_steps,
+        is_step_based=options.schedule.is_constant and budget.is_in_steps and not has_whole,
     )
 
 

@@ -12,6 +12,7 @@ from transformers import Trainer
 from mixer.distributed.gradient_sync import averaged_parameters, obstacle
 from mixer.gradients.conflict import Aggregator, known_name
 from mixer.gradients.per_source import StreamGradients
+from mixer.loading.build import has_whole_steps
 from mixer.loading.loaded_step import StepBatch
 from mixer.measurements import required
 from mixer.run.class_checks import optimizer_name, steps_in_backward
@@ -196,6 +197,10 @@ def check_conflict(trainer: Trainer, plan: RunPlan) -> None:
     schedule, methods = plan.schedule, plan.methods
     if len(plan.streams) == 1 or not any(isinstance(method, GradientAggregation) for method in methods):
         return
+    if has_whole_steps(plan.streams, plan.mixture.one_stream_per):
+        raise wrong_value(
+            "conflict", "combines gradients of several streams, and with one_stream_per='step' a step has one."
+        )
     if steps_in_backward(trainer.args):
         text = f"={optimizer_name(trainer.args)!r} updates weights during the backward pass, before all gradients are "
         raise wrong_value("optim", f"{text}complete. Use another optimizer, or leave conflict out.")

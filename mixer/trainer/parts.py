@@ -36,6 +36,7 @@ from mixer.trainer.checks.requirements import (
     check_gradient_noise,
     check_needs,
     check_strategies,
+    check_whole_steps,
     warn_of_forwards,
     warn_of_ungrouped,
 )
@@ -158,6 +159,7 @@ def check_options(trainer: Trainer, streams: Sequence[Stream], options: Options,
     epoch_size = resolve_epoch_size(budget, streams, options.mixture.epoch_size)
     check_strategies(args, streams, has_length=epoch_size is not None)
     check_needs(policy, streams, args, trainer.eval_dataset, options.mixture.objective)
+    check_whole_steps(options, streams)
     check_schedule(schedule, trainer.lr_scheduler)
     check_gradient_noise(trainer, schedule)
     check_evaluation_names(trainer.eval_dataset)
@@ -180,7 +182,8 @@ def _check_parts(basis: Basis, hooks: Sequence[Observer], samples: StreamSamples
     check_classes(trainer, plan, samples, evaluation.stream_and_task_of)
     check_engine(trainer, plan)
     warn_of_ungrouped(plan.streams, trainer.args)
-    if plan.one_stream_each or run.mixing.weighs_losses:
+    is_parted = plan.one_stream_each or run.mixing.weighs_losses
+    if is_parted and not run.mixing.planner.has_whole_steps:
         warn_of_forwards(len(plan.streams), run.mixing.batch_size, trainer.args)
 
 

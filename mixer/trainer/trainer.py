@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from mixer.models.inputs import takes_task
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.class_checks import check_output_folder
-from mixer.run.config import options_in
+from mixer.run.config import MixingOptions, options_in
 from mixer.run.loading import data_seed
 from mixer.run.plan import Options
 from mixer.run.probing import Probing
@@ -122,7 +122,7 @@ class MixingMixin(Trainer):
         compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
         **kwargs: Any,
     ):
-        config = copy.copy(options_in(args))
+        config = copy.copy(options_in(args, self.options_class))
         config.check_options()
         takes_names = check_class(type(self), MixingMixin, args, positional)
         check_trainer_keywords(type(self), MixingMixin, kwargs)
@@ -135,7 +135,7 @@ class MixingMixin(Trainer):
         if compute_metrics is not None and by_set is None:
             kwargs["compute_metrics"] = compute_metrics
         length = _shown_length(args, streams, config.epoch_size, config.chosen_budget(budget))
-        self._preparation = StreamPreparation(self, streams, length)
+        self._preparation = self._new_preparation(streams, length)
         self._rules = self._new_rules(config.max_samples_per_micro_batch)
         prepares, tokenizer = hasattr(super(), "_prepare_dataset"), kwargs.get("processing_class")
         stand_in = self._preparation.stand_in(prepares, args, tokenizer)
@@ -432,9 +432,17 @@ class MixingMixin(Trainer):
 
     # ---- What a drop-in class may decide otherwise ----
 
+    options_class: ClassVar[type[MixingOptions]] = MixingOptions  # whose defaults hold for plain training arguments
+    # Methods of the classes below that do what the mixture does in their place, by class and name.
+    carried_overrides: ClassVar[frozenset[tuple[type, str]]] = frozenset()
+
     def _new_rules(self, max_samples: int | None) -> LoadingRules:
         """Makes the rules of loading, before the parent class is constructed."""
         return LoadingRules(self, max_samples)
+
+    def _new_preparation(self, streams: Sequence[Stream], length: int | None) -> StreamPreparation:
+        """Makes what gives the parent's constructor its training data."""
+        return StreamPreparation(self, streams, length)
 
     # ---- The Trainer's private methods: see `hf_compat.py` for the reasons ----
 

@@ -63,6 +63,7 @@ class ReplayPolicy(Policy):
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("policy",)
+    limits_mixture = True
     needs_memory_per_task: ClassVar[bool] = False  # in a continual run
     past: Past | None = None  # in a run that continues others
 

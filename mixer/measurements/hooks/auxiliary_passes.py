@@ -38,6 +38,7 @@ from mixer.utils.errors import wrong_value
 
 logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
+_PARTS = 4  # whose differences tell the error of a mean
 
 
 class AuxiliaryPasses:
@@ -271,6 +272,16 @@ class AuxiliaryPasses:
         if rows is None and len(micro.stream_ids) == 1:
             rows = mean.reshape(1) * self.items(micro).to(mean.device, non_blocking=True)
         return None if rows is None else rows.detach().double()
+
+    def summed_loss(self, micro: MicroBatch) -> Tensor:
+        """Computes the sum of a micro-batch's loss terms, `[1]`, where its rows cannot be separated."""
+        mean = self.mean_loss(micro).detach().double().reshape(1)
+        return mean * self.items(micro).sum().to(mean.device, non_blocking=True)
+
+    @property
+    def num_parts(self) -> int:
+        """In how many micro-batches rows are measured that count together, as each other's negatives; 1 elsewhere."""
+        return 1 if self.plan.mixture.one_stream_per is None else _PARTS
 
     @contextlib.contextmanager
     def without_gradients(self, training: bool) -> Iterator[None]:

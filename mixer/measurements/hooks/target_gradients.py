@@ -16,20 +16,16 @@ from mixer.gradients.metric import OptimizerMetric
 from mixer.loading.loaded_step import MicroBatch, StepResult
 from mixer.measurements import Alignment, Results, TargetStatistics, asked
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.paid_steps import LEAST_ROWS, MOST_ROWS, PaidSteps, Price
 from mixer.measurements.hooks.target_rows import TargetRows
 from mixer.policies.objective import Objective
 from mixer.run.hooks import StepHook
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 
 logger = logging.get_logger(__name__)
-_LEAST_ROWS, _MOST_ROWS = 4, 64  # of each stream and target in a measurement
-_ALWAYS = (2, 4, 8, 16, 32)  # steps that a measurement follows, whatever it costs: the mixture matters most then
-_SHARE, _EARLY_SHARE = 0.03, 0.08  # of a run's work that measurements take
-_EARLY_STEPS = 256  # a mixture matters most while the model learns most
 _FORWARD = 1 / 3  # of the work of a forward and a backward
-_COUNTED_STEPS = 10_000  # of a long run, whose cost is told
-_LOSS_ROWS = 64  # of each target, whose losses are compared over time
-_TEST_ROWS, _LEAST_COMPARED = 32, 8  # of all targets where they are an average, and of each
+_LOSS_ROWS, _LOSS_ROWS_OF_WORST = 64, 16  # of each target, whose losses are compared over time, or with each other
+_TEST_ROWS, _LEAST_COMPARED = 16, 8  # of all targets where they are an average, and of each
 _FALL = 0.02  # of a target's loss: length of the step along its gradient
 
 
@@ -49,13 +45,12 @@ class TargetProbe(StepHook):
     Rows run in micro-batches as large as those of steps, and in smaller ones if these do not fit into memory; gradient
     checkpointing stays on. Beside a micro-batch, two copies of the trained parameters are in memory at a time.
 
-    Losses of an objective with bounds or of the worst target are those of the same up to 64 rows each time, others
-    those of the measurement's rows; with bounds, the first ones follow step 1. Where losses of test rows are
-    asked for, up to 32 rows of either kind, at least 8 of each target, are the same each time.
+    Losses of an objective with bounds are those of the same up to 64 rows of each target each time, those of the worst
+    target of 16 or more; others are those of the measurement's rows. With bounds, the first ones follow step 1. Where
+    losses of test rows are asked for, up to 16 rows of either kind, at least 8 of each target, are the same each time;
+    a measurement that cannot pay for these goes without.
 
-    Measurements follow steps 2, 4, 8, 16 and 32, then grow apart by √2 or more. Each takes as many rows as 3 % of the
-    work since the last one pays for (8 % of the first 256 steps), 4 to 64 of each stream and target; in the end,
-    measurements of 64 are regular.
+    When there is a measurement, and of how many rows, goes by its cost; see `PaidSteps`.
 
     Args:
         targets: The rows of each target, in order.
@@ -82,63 +77,49 @@ class TargetProbe(StepHook):
         unknown = np.full(len(targets), np.nan)
         self._directions = objective.weights(unknown, 1.0)[None] if is_joined else np.eye(len(targets))
         num_forwards = 2 * len(self._directions) * int(self._are_measured.sum())
-        self._work = float(np.count_nonzero(self._directions) + _FORWARD * num_forwards)  # of a row of each
-        self._rows_per_step = _SHARE * mixing.initial_batch_size / self._work
-        self.interval_steps = request.interval_steps or math.ceil(_MOST_ROWS / self._rows_per_step)
-        self._early = [0]
-        for step in (math.floor(2 ** (number / 2)) for number in range(2, 64)):
-            is_paid = self._paid(self._early[-1], step) >= _LEAST_ROWS
-            if self._early[-1] < step < self.interval_steps and (step in _ALWAYS or is_paid):
-                self._early.append(step)
-        # Losses are compared from one measurement to the next, with each other, or with those of test rows.
-        is_compared, most = bool(objective.bounds) or objective.kind == "worst", _TEST_ROWS // len(targets)
-        self._num_compared = _LOSS_ROWS if is_compared else max(_LEAST_COMPARED, most) if test else 0
+        self._num_compared = _num_compared(objective, bool(test))
+        compared = sum(min(self._num_compared, rows.num_rows) for rows in (*targets, *test))
+        price = Price(
+            float(np.count_nonzero(self._directions) + _FORWARD * num_forwards),
+            _FORWARD * compared,
+            must_compare=bool(objective.bounds) or objective.kind == "worst",
+        )
+        self.paid_steps = PaidSteps(
+            mixing.initial_batch_size,
+            price,
+            self._world_size,
+            request.interval_steps,
+            is_compared_first=bool(objective.bounds),
+            least_rows=LEAST_ROWS * runs.num_parts,
+        )
         self._has_warned = self._has_warned_of_bits = False
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
-
-    def is_due(self, step: int) -> bool:
-        """Whether a measurement follows a step, by its number from 1."""
-        return step in self._early[1:] or step % self.interval_steps == 0
-
-    def num_rows(self, step: int) -> int:
-        """Returns the rows of each stream and target in the measurement after a step, over all ranks."""
-        before = max(early for early in self._early if early < step)
-        before = max(before, (step - 1) // self.interval_steps * self.interval_steps)
-        rows = min(max(self._paid(before, step), _LEAST_ROWS), _MOST_ROWS)
-        return self._world_size * math.ceil(rows / self._world_size)
-
-    def _paid(self, start: int, end: int) -> float:
-        """Returns the rows of each stream and target that the work of the steps after `start` up to `end` pays for."""
-        early = min(end, _EARLY_STEPS) - min(start, _EARLY_STEPS)
-        return self._rows_per_step * (end - start + (_EARLY_SHARE / _SHARE - 1.0) * early)
 
     def prepare(self, model: nn.Module) -> None:
         """Refuses a model whose ranks have no gradients of their own; see `StepHook.prepare`."""
         self._runs.check_own_gradients(model, "measures gradients of targets on each rank")
         if self._rank == 0:
-            logger.warning(
-                "Measuring what the streams are worth for the objective takes about %.1f %% of the work of training.",
-                100.0 * self._expected_cost(),
-            )
-
-    def _expected_cost(self) -> float:
-        """Returns the work of the run's measurements as a part of its steps', both in rows that go back and forth."""
-        mixing, interval = self._mixing, self.interval_steps
-        num_steps = min(mixing.clock.max_steps, _COUNTED_STEPS + 10 * interval)
-        due = {*(step for step in self._early[1:] if step <= num_steps), *range(interval, num_steps + 1, interval)}
-        compared = sum(min(self._num_compared, rows.num_rows) for rows in (*self._targets, *self._test))
-        work = sum(self._work * self.num_rows(step) + _FORWARD * compared for step in due)
-        return work / (num_steps * mixing.initial_batch_size)
+            num_steps = self._mixing.clock.max_steps
+            share, first = self.paid_steps.share(num_steps), self.paid_steps.first
+            if first <= num_steps:
+                words = "Measuring what the streams are worth for the objective takes about %.1f %% of the work of "
+                logger.warning(words + "training.", 100.0 * share)
+            else:
+                logger.warning(
+                    "No measurement is paid for before step %d, and the run ends at step %d: its mixture stays as it "
+                    "begins. Train longer, with larger batches, or on fewer streams and targets.",
+                    *(first, num_steps),
+                )
 
     def observe(self, result: StepResult) -> Results:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
-        self.seconds_after, step, objective = 0.0, result.plan.step, self._objective
-        is_due = self.is_due(step)
-        if not (is_due or (step == 1 and objective.bounds)):
+        self.seconds_after, step = 0.0, result.plan.step
+        num_rows, compares = self.paid_steps.at(step)
+        if not (num_rows or compares):
             return {}
         started = time.perf_counter()
-        statistics = self._measure(step) if is_due else None
-        if self._num_compared:
+        statistics = self._measure(step) if num_rows else None
+        if compares:
             statistics = self._with_losses_of_same_rows(statistics)
         self.seconds_after = time.perf_counter() - started
         return {Alignment: statistics}
@@ -175,9 +156,11 @@ class TargetProbe(StepHook):
                 del direction  # before the next gradient
         name = "plain" if metric is None else metric.name(parameters)
         self._warn_of_plain(name, metric)
-        totals = self._runs.ranks.add_up(torch.stack(sums))  # [num_directions, 5, num_streams]
-        alignment, error = _means_and_errors(totals.cpu().numpy())
-        return TargetStatistics(losses, alignment, error, name)
+        totals = self._runs.ranks.add_up(torch.stack(sums)).cpu().numpy()  # [num_directions, 6, num_streams]
+        alignment, error = _means_and_errors(totals[:, :5])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            stream_losses = totals[:, 5].sum(axis=0) / totals[:, 1].sum(axis=0)
+        return TargetStatistics(losses, alignment, error, name, stream_losses=stream_losses)
 
     def _warn_of_plain(self, name: str, metric: OptimizerMetric | None) -> None:
         optimizer = "SGD" if metric is None else type(metric.optimizer).__name__
@@ -200,8 +183,8 @@ class TargetProbe(StepHook):
 
     def _positions(self, start: int, step: int) -> Int64Array:
         """This rank's positions of the rows of a measurement, `[num_rows / world_size]`."""
-        own = np.arange(self._rank, self.num_rows(step), self._world_size, dtype=np.int64)
-        return start + step * _MOST_ROWS + own
+        own = np.arange(self._rank, self.paid_steps.at(step).num_rows, self._world_size, dtype=np.int64)
+        return start + step * MOST_ROWS + own
 
     # ---- Targets ----
 
@@ -261,11 +244,12 @@ class TargetProbe(StepHook):
     # ---- Streams ----
 
     def _stream_rows(self, step: int) -> list[MicroBatch]:
-        """Reads this rank's rows of the streams, one by one if their losses cannot be separated."""
+        """Reads this rank's rows of the streams: one by one if their losses cannot be separated, or in a few parts."""
         mixing, runs = self._mixing, self._runs
         active = self._are_measured & mixing.planner.active(mixing.clock.progress)
         wanted = {k: self._positions(int(mixing.seen[k]), step) for k in np.flatnonzero(active).tolist()}
-        micros = runs.on_all_ranks(partial(runs.samples, wanted, 1 if self._are_separate else None))
+        most = 1 if runs.num_parts == 1 else -(-len(self._positions(0, step)) // runs.num_parts)
+        micros = runs.on_all_ranks(partial(runs.samples, wanted, most if self._are_separate else None))
         if self._are_separate is None:
             firsts = {int(micro.stream_ids[0]): micro for micro in reversed(micros)}  # streams may have other losses
             with torch.no_grad():
@@ -274,7 +258,7 @@ class TargetProbe(StepHook):
                 )
             self._are_separate = bool(self._runs.ranks.max_over_ranks(int(None in rows)))
             if self._are_separate:
-                micros = runs.on_all_ranks(partial(runs.samples, wanted, 1))
+                micros = runs.on_all_ranks(partial(runs.samples, wanted, most))
         return runs.evened(micros)
 
     def _differences(
@@ -284,12 +268,12 @@ class TargetProbe(StepHook):
         direction: Sequence[Tensor | None],
         length: float,
     ) -> Tensor | None:
-        """Returns this rank's sums over rows, `[5, num_streams]`, of `d, n, d², dn, n²`.
+        """Returns this rank's sums over rows, `[6, num_streams]`, of `d, n, d², dn, n²` and the loss.
 
         `d` is the derivative of a row's summed loss along the direction, `n` its number of items. On all ranks it is
         `None` if memory ran out on one, to be tried again.
         """
-        sums = torch.zeros(5, len(self._are_measured), dtype=torch.float64)
+        sums = torch.zeros(6, len(self._are_measured), dtype=torch.float64)
         if not length > 0.0:
             return sums
         moved = [parameter for parameter, part in zip(parameters, direction, strict=True) if part is not None]
@@ -311,14 +295,16 @@ class TargetProbe(StepHook):
             if micro.is_padding:
                 continue
             d = ((above - below) / (2.0 * length)).cpu()
-            n = self._runs.items(micro).double().cpu()
-            terms = torch.stack([d, n, d * d, d * n, n * n])
-            sums.index_add_(1, torch.from_numpy(micro.stream_ids), terms)
+            n, ids = self._runs.items(micro).double().cpu(), torch.from_numpy(micro.stream_ids)
+            if self._are_separate:  # the micro-batch counts as a row
+                n, ids = n.sum().reshape(1), ids[:1]
+            sums.index_add_(1, ids, torch.stack([d, n, d * d, d * n, n * n, (above + below).cpu() / 2.0]))
         return sums
 
     def _row_losses(self, micros: Sequence[MicroBatch]) -> list[Tensor]:
+        if self._are_separate:
+            return [self._runs.summed_loss(micro) for micro in micros]
         rows = [self._runs.summed_row_losses(micro) for micro in micros]
-        assert all(row is not None for row in rows), "micro-batches have one row where rows cannot be separated"  # noqa: S101
         return [row for row in rows if row is not None]
 
 
@@ -337,6 +323,16 @@ def _means_and_errors(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
         residual = np.maximum(dd - 2.0 * means * dn + means**2 * nn_, 0.0)
         errors = np.sqrt(residual) / n
     return means, errors
+
+
+def _num_compared(objective: Objective, has_test: bool) -> int:
+    """Returns how many rows of each target are the same each time; 0 where no losses are compared."""
+    count = len(objective.names)
+    if objective.bounds:
+        return _LOSS_ROWS
+    if objective.kind == "worst":
+        return max(_LOSS_ROWS_OF_WORST, _LOSS_ROWS // count)
+    return max(_LEAST_COMPARED, _TEST_ROWS // count) if has_test else 0
 
 
 def new_hook(passes: AuxiliaryPasses) -> TargetProbe | None:

@@ -181,7 +181,8 @@ class TargetRows:
         """
         positions = np.arange(rank, min(most, self.num_rows), world_size, dtype=np.int64)
         rows = positions if len(positions) else np.zeros(1, dtype=np.int64)  # to keep in step with the others
-        parts = np.array_split(rows, -(-len(rows) // passes.cap.max_samples))
+        least = min(passes.num_parts, -(-len(rows) // 2))  # of two rows or more, if they are each other's negatives
+        parts = np.array_split(rows, max(-(-len(rows) // passes.cap.max_samples), least))
         micros = passes.on_all_ranks(lambda: [micro for part in parts for micro in self.micro_batches(part, 0, passes)])
         if not len(positions):
             micros = [replace(micro, is_padding=True) for micro in micros]

@@ -11,6 +11,8 @@ from mixer.utils.saved_state import HasState
 LEAST_KEPT = 3  # measurements: fewer have no spread
 _HUGE = 1e100
 _LEAST_RISE = 0.01  # of the loss: less is no harm worth a policy
+_OF_TARGETS = 4.0 / 3.0  # of the variance: rows of the targets move all scores alike, so they add only a third
+_NOISE = 2.0  # standard errors that are no evidence
 _LEAST_GAP = 0.1  # growth of a loss on test rows against that on development rows
 
 
@@ -46,9 +48,14 @@ class Harm(HasState):
         return {**found, "gap": self._gap}
 
     @property
-    def is_worth_less(self) -> bool:
-        """Whether the mixture would have been worth less than the own weights, surely or not."""
-        return float(self._gains.sum()) < 0.0
+    def trust(self) -> float:
+        """The share of the gain over the own weights that noise does not explain, in [−1, 1]; below 0 for a loss.
+
+        0 for less than two standard errors.
+        """
+        total, errors = float(self._gains.sum()), float(self._errors.sum())
+        is_seen = total**2 > _NOISE**2 * errors
+        return math.copysign(1.0 - errors / total**2, total) if is_seen else 0.0
 
     @property
     def gain(self) -> float:
@@ -62,14 +69,19 @@ class Harm(HasState):
         """Takes what the change of the mixture from the own weights is worth, `[num_streams]`."""
         if worth.largest > 0.0:
             known = np.isfinite(worth.scores)
-            gain, error = change[known] @ worth.scores[known], change[known] ** 2 @ worth.variance[known]
-            # Twice the variance: the rows of the targets are as noisy as those of the streams.
+            # Few rows have errors that vary themselves: that of all streams is surer.
+            gain, error = change[known] @ worth.scores[known], (change[known] ** 2).sum() * worth.variance[known].mean()
             self._gains = np.append(self._gains, gain)[-self._num_kept :]
-            self._errors = np.append(self._errors, 2.0 * error)[-self._num_kept :]
+            self._errors = np.append(self._errors, _OF_TARGETS * error)[-self._num_kept :]
             self._num_gains += 1
 
-    def by_loss(self, loss: float) -> str | None:
-        """Takes the objective's loss; says so if it has risen and the mixture is not surely worth more."""
+    def by_loss(self, loss: float, is_followed: bool) -> str | None:
+        """Takes the objective's loss; says so if it has risen and the mixture is not surely worth more.
+
+        A rise while the own weights train is not the policy's: the comparison begins when that is followed.
+        """
+        if not is_followed:
+            self._losses, self._lowest = np.zeros(0), _HUGE
         if math.isnan(loss):
             return None
         losses = self._losses = np.append(self._losses, np.clip(loss, -_HUGE, _HUGE))[-LEAST_KEPT - 1 :]

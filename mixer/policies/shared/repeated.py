@@ -6,7 +6,10 @@ from mixer.policies.contract import Observation
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray, Int64Array
 
-REPEAT_PASSES = 15.0  # measured for language models: Muennighoff et al. 2023, arXiv:2305.16264
+# What is expected before the run shows it, on the safe side: 15 is measured for language models, Muennighoff et al.
+# 2023, arXiv:2305.16264, but small classifiers know their rows by heart after a few passes.
+REPEAT_PASSES = 3.0
+_LEAST_RATE = 1e-9  # none at all
 
 
 def passes(seen: FloatArray | Int64Array, num_samples: Int64Array) -> FloatArray:
@@ -20,30 +23,18 @@ def passes(seen: FloatArray | Int64Array, num_samples: Int64Array) -> FloatArray
     return found
 
 
-def discounted(scores: FloatArray, num_passes: FloatArray, repeat_passes: float) -> FloatArray:
-    """Lowers positive scores of streams whose rows are repeated, by `exp(−passes after the first / repeat_passes)`.
-
-    Args:
-        scores: `[num_streams]`; NaN stays.
-        num_passes: `[num_streams]`: passes so far.
-        repeat_passes: Passes in which the worth falls to 1/e.
-    """
-    factors = np.exp(-np.maximum(num_passes - 1.0, 0.0) / repeat_passes)
-    found: FloatArray = np.where(scores > 0.0, scores * factors, scores)
-    return found
-
-
-def planned(wanted: FloatArray, repeat_passes: float) -> FloatArray:
+def planned(wanted: FloatArray, rates: FloatArray) -> FloatArray:
     """Returns the shares of wanted passes to plan for, the same at every step of a run.
 
-    If each pass after the first one lowered a stream's share by `exp(−1 / repeat_passes)`, from `w` passes over the run
-    `1 + R log(1 + (w − 1) / R)` would be left, most of them early. The same passes spread evenly teach more.
+    If each pass after the first one lowered a stream's share by `exp(−r)`, from `w` passes over the run
+    `1 + log(1 + r (w − 1)) / r` would be left, most of them early. The same passes spread evenly teach more.
 
     Args:
         wanted: `[num_streams]`: passes over the whole run.
-        repeat_passes: `R`: passes in which the worth falls to 1/e.
+        rates: `[num_streams]`: `r`, by how much the logarithm of the worth falls at each pass; see `Memory`.
     """
-    left = np.minimum(wanted, 1.0) + repeat_passes * np.log1p(np.maximum(wanted - 1.0, 0.0) / repeat_passes)
+    rates = np.maximum(rates, _LEAST_RATE)
+    left = np.minimum(wanted, 1.0) + np.log1p(rates * np.maximum(wanted - 1.0, 0.0)) / rates
     found: FloatArray = left / np.where(wanted > 0.0, wanted, 1.0)
     return np.where(wanted > 0.0, found, 1.0)
 

@@ -28,6 +28,8 @@ class Floor(Wrapper):
         ValueError: If the minimum is outside [0, 1]; at the start of the run if it is above 1/K.
     """
 
+    limits_mixture = True
+
     def __init__(self, policy: Policy, minimum: float | None = None):
         super().__init__(policy)
         if minimum is not None:

@@ -55,6 +55,7 @@ class OverfitGuard(Wrapper):
     )
 
     needs = (Loss(), EvaluationLoss())
+    limits_mixture = True
 
     def __init__(
         self,

@@ -84,7 +84,8 @@ def _run(config: Namespace) -> None:
         print_json({**fitted.document(), "mixing": mixing, "unit": config.unit, "notes": recorded.notes})
         return
     show(fitted, recorded.notes)
-    print(how_to_train(mixing))  # noqa: T201 (not wrapped, so that it can be copied)
+    if not fitted.explains_nothing:
+        print(how_to_train(mixing))  # noqa: T201 (not wrapped, so that it can be copied)
 
 
 def show(fitted: FittedMixture, notes: list[str]) -> None:

@@ -68,6 +68,9 @@ def _shares(options: Namespace, name: str, streams: Sequence[str]) -> Mapping[st
     return dict.fromkeys(streams, parse_numbers(f"--{name}", f"{name}={text}")[name])
 
 
-def how_to_train(mixing: Mapping[str, Any]) -> str:
-    """Gives the command that trains on a mixture."""
-    return f"To train on it:\n  mixer train RECIPE.yaml --mixing {shlex.quote(json.dumps(mixing))}"
+def how_to_train(mixing: Mapping[str, Any], recipe: str = "") -> str:
+    """Gives the command that trains on a mixture; the option alone where the recipe is not known."""
+    option = f"--mixing {shlex.quote(json.dumps(mixing))}"
+    if not recipe:
+        return f"To train on it, add this to the command:\n  {option}"
+    return f"To train on it, add to this the options that you gave here:\n  mixer train {shlex.quote(recipe)} {option}"

@@ -28,8 +28,15 @@ from mixer.tools.recipe.stream_checks import (
     in_words_of_recipes,
     tell_shared_documents,
 )
-from mixer.tools.recipe.streams import BuiltStream, Factory, StreamRecipe, call_by_name
-from mixer.tools.recipe.trainers import KINDS, TrainerName, fitted_model, trainer_class
+from mixer.tools.recipe.streams import COLUMN_TRAINERS, BuiltStream, Factory, StreamRecipe, call_by_name
+from mixer.tools.recipe.trainers import (
+    KINDS,
+    TrainerName,
+    column_losses,
+    column_model,
+    fitted_model,
+    trainer_class,
+)
 from mixer.trainer.gradient_aggregation import GradientAggregation
 from mixer.trainer.method import Method
 from mixer.trainer.trainer import MixingTrainer
@@ -40,7 +47,7 @@ from mixer.utils.text import safe_names
 # Fields that are built or loaded; all others are passed on to the trainer.
 _BUILT = (
     *("model", "streams", "training", "evaluation", "targets", "tokenizer", "objective"),
-    *("trainer", "chat_template"),
+    *("trainer", "chat_template", "loss"),
 )
 
 
@@ -93,9 +100,13 @@ class Recipe:
             tokenizes the streams' rows and pads batches. `None` takes that of a `gguf_file`.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
             on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
-            `tokenizer` it takes that of the model.
+            `tokenizer` it takes that of the model. Or one of sentence-transformers: `sentence-transformer`,
+            `cross-encoder` or `sparse-encoder`.
         chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
             that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
+        loss: With a trainer of sentence-transformers: the name of one of its losses, or the dotted name of a function
+            that gets the model; with arguments as `{factory: NAME, arguments: {...}}`; or such by stream. `None` takes
+            the trainer's own.
     """
 
     model: ModelRecipe
@@ -114,12 +125,15 @@ class Recipe:
     tokenizer: str | Factory | None = None
     trainer: TrainerName | None = None
     chat_template: str | None = None
+    loss: str | Factory | dict[str, str | Factory] | None = None
 
     def __post_init__(self) -> None:
         for name in ("streams", "evaluation", "targets", "objective"):
             setattr(self, name, safe_names(getattr(self, name), name))
         if self.trainer is not None:
             self.model = fitted_model(self.trainer, self.model)
+        if self.loss is not None and self.trainer not in COLUMN_TRAINERS:
+            require(False, "trainer", f"one with losses to choose ({', '.join(COLUMN_TRAINERS)})", self.trainer)
 
     @staticmethod
     @functools.cache
@@ -166,12 +180,13 @@ class Recipe:
         """
         check_streams(self.streams, self.mixing)
         tokenizer, built, sets = data = self.build_data()
-        if tokenizer is None and self.training.per_device_train_batch_size > 1:
-            check_lengths({name: part.stream.dataset for name, part in built.items() if self.streams[name].data})
+        of_factories = [name for name, own in self.streams.items() if own.data is None]
+        if tokenizer is None and self.trainer is None and self.training.per_device_train_batch_size > 1:
+            check_lengths({name: part.stream.dataset for name, part in built.items() if name not in of_factories})
         targets = self.build_sets("targets", self.targets, tokenizer)
         check_evaluation(self.streams, data.evaluation, self.training)
         with placed("model"):
-            model = self.model.build(has_weights, adapts=self.trainer is None)
+            model = self._model(has_weights)
         heads = {name: part.stream.head or name for name, part in built.items()}
         parts = {"streams": built, "evaluation": sets, "targets": targets}
         classes = {(field, name): part.class_names for field, own in parts.items() for name, part in own.items()}
@@ -195,12 +210,19 @@ class Recipe:
             )
         return BuiltRecipe(trainer, built if self.trainer is None else _prepared(trainer, built))
 
+    def _model(self, has_weights: bool) -> Any:
+        if self.trainer in COLUMN_TRAINERS:
+            return column_model(str(self.trainer), self.model)
+        return self.model.build(has_weights, adapts=self.trainer is None)
+
     def _trainer_arguments(self, model: Any, tokenizer: Any, has_weights: bool) -> dict[str, Any]:
         """Returns the arguments that only some trainers take; TRL's make their own collators, adapters and copies."""
         if self.trainer is None:
             collates = tokenizer is not None and self._reads_rows
             collator = collator_for(self.model.task, tokenizer) if collates else None
             return {"data_collator": collator}
+        if self.trainer in COLUMN_TRAINERS:
+            return {} if self.loss is None else {"loss": column_losses(self.trainer, self.loss, model)}
         adapters = {"peft_config": self.model.adapters()} if self.model.lora is not None and has_weights else {}
         if self.trainer != "dpo":
             return adapters
@@ -248,7 +270,13 @@ class Recipe:
         """
 
         def build() -> dict[str, BuiltStream]:
-            return self._built("streams", self.streams, tokenizer)
+            built = dict[str, BuiltStream]()
+            for name, stream in self.streams.items():
+                own = stream.build_all(name, tokenizer, self.model.task, self.trainer, self.training)
+                twice = [name for name in own if name in built]
+                require(not twice, f"streams.{name}", "streams of other names than those before it", twice)
+                built |= own
+            return built
 
         return _on_first_ranks_first(self.training, build) if self._reads_rows else build()
 
@@ -280,7 +308,9 @@ class Recipe:
             ValueError: If it cannot be loaded.
         """
         name = self.tokenizer_name
-        if self.trainer is not None and name is None:
+        if self.trainer in COLUMN_TRAINERS:
+            require(name is None, "tokenizer", f"left out for trainer {self.trainer}, whose model has one", name)
+        elif self.trainer is not None and name is None:
             text = f"is needed by trainer {self.trainer}: give a folder or a name on the hub."
             raise wrong_value("tokenizer", text)
         # TRL pads by itself.
@@ -297,6 +327,8 @@ class Recipe:
         """The tokenizer to load: the recipe's, or that of its model for a `trainer` or a GGUF file."""
         if self.tokenizer is not None:
             return self.tokenizer
+        if self.trainer in COLUMN_TRAINERS:
+            return None
         with placed("model"):
             return self.model.own_tokenizer if self.trainer is None else self.model.loaded_from
 

@@ -107,7 +107,8 @@ def check_streams(streams: Mapping[str, StreamRecipe], mixing: Any) -> None:
                 check_disjoint(stream.data.split, stream.data.validation_split)
     without = [name for name, stream in streams.items() if stream.weight is None]
     require(len(without) in (0, len(streams)), "streams", "all with a weight, or none; these have none", without)
-    if isinstance(mixing, Mapping):
+    is_by_column = any(own.data is not None and own.data.by is not None for own in streams.values())
+    if isinstance(mixing, Mapping) and not is_by_column:  # else the names are not known before the data
         weights_array(mixing, list(streams), "mixing")
 
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import datasets
+import numpy as np
 
 from mixer.mixture.bad_samples import OnSampleError
+from mixer.mixture.by_column import names_by_value, rows_by_name
+from mixer.mixture.permutation import Permutation
 from mixer.mixture.stream import Stream, selected
 from mixer.models.class_names import NamedClasses, check_same_classes
 from mixer.tools.recipe.data.formats import Chat, Dialogue, Format, Labelled
@@ -21,10 +24,11 @@ from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.storage_options import hidden_values, without_values
 from mixer.utils.errors import require, wrong_value
 from mixer.utils.hidden_names import hidden
-from mixer.utils.random_state import drawn_places
 from mixer.utils.ranges import check_range
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
+# Trainers that read the columns of rows as they are.
+COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder")
 # Fields of the data; all others are passed on to `Stream`.
 _OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
 
@@ -104,7 +108,7 @@ class StreamRecipe:
             own. Needs the recipe's tokenizer; leave it out for tokenized data.
         validation: Rows to hold out for evaluation: a share, a number of rows, or `Validation`.
         rows_share: Share of the rows to train on, drawn alike in every run: a short run then repeats a stream as a long
-            one does.
+            one does. A larger share has the rows of a smaller one.
         weight: See `Stream`, as for all that follow.
         max_epochs: See `Stream`.
         max_samples: See `Stream`.
@@ -119,6 +123,7 @@ class StreamRecipe:
         head: See `Stream`.
         loss_weight: See `Stream`.
         on_sample_error: See `Stream`.
+        distinct_by: See `Stream`.
     """
 
     factory: str | None = None
@@ -143,6 +148,7 @@ class StreamRecipe:
     head: str | None = None
     loss_weight: float = 1.0
     on_sample_error: OnSampleError | None = None
+    distinct_by: list[str] | str | None = None
 
     def build(
         self,
@@ -159,7 +165,7 @@ class StreamRecipe:
             name: The stream's name.
             tokenizer: The recipe's tokenizer.
             task: The model's task.
-            trainer: TRL's trainer, by its name in recipes; `None` for `MixingTrainer`.
+            trainer: The trainer, by its name in recipes; `None` for `MixingTrainer`.
             training: Its arguments.
             field: The recipe's field that it stands in.
 
@@ -167,17 +173,56 @@ class StreamRecipe:
             ValueError: If a part is wrong, or parts do not fit together; names the stream.
             OSError: If the data do not exist, or the hub cannot be reached.
         """
-        with placed(f"{field}.{name}"):
-            return self._built(name, tokenizer, task, trainer, training, f"{field}.{name}")
+        called = f"{field}.{name}"
+        with placed(called):
+            if self.data is not None and self.data.by is not None:
+                text = f"={self.data.by!r} makes several streams, which only streams can be: leave it out."
+                raise wrong_value("data.by", text, found=self.data.by)
+            return self._built(name, *self._split(called), tokenizer, task, trainer, training, called)
+
+    def build_all(
+        self,
+        name: str,
+        tokenizer: Any = None,
+        task: str = "causal-lm",
+        trainer: str | None = None,
+        training: Any = None,
+    ) -> dict[str, BuiltStream]:
+        """Builds the stream, or one of each value of the column `data.by`; see `build`.
+
+        Returns:
+            The streams by name, those of values in the order of their first rows.
+        """
+        if self.data is None or self.data.by is None:
+            return {name: self.build(name, tokenizer, task, trainer, training)}
+        called = f"streams.{name}"
+        with placed(called):
+            train, evaluation = self._split(called)
+            with placed("data"):
+                parts = _by_column(self.data, train, evaluation)
+            return {
+                value: self._built(value, *rows, tokenizer, task, trainer, training, f"{called}.{value}")
+                for value, rows in parts.items()
+            }
 
     def _built(
-        self, name: str, tokenizer: Any, task: str, trainer: str | None, training: Any, called: str
+        self,
+        name: str,
+        train: Any,
+        evaluation: Any,
+        tokenizer: Any,
+        task: str,
+        trainer: str | None,
+        training: Any,
+        called: str,
     ) -> BuiltStream:
-        train, evaluation = self._split(called)
+        train = _part_of(train, self.rows_share)
         rows, names, chosen = (None, None), None, None
         own_format = self.format if trainer is None else self._format_of(trainer, training, train)
         if isinstance(self.validation, Validation) and (column := self.validation.stratify_by):
             own_format = _without(own_format, column)
+        if self.data is not None and self.data.by is not None:
+            own_format = _without(own_format, self.data.by)
         if isinstance(own_format, Dialogue) and trainer is None:
             raise wrong_value("format", "Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
         if own_format is not None:
@@ -200,11 +245,16 @@ class StreamRecipe:
         return BuiltStream(Stream(name, train, content=content, **options), evaluation, names, *rows, chosen)
 
     def _format_of(self, trainer: str, training: Any, rows: Any) -> Format | None:
-        """Returns the format that makes rows as one of TRL's trainers takes them; `None` for rows that it reads itself.
+        """Returns the format that makes rows as a trainer takes them; `None` for rows that it reads itself.
 
         Raises:
             ValueError: If a format makes other rows.
         """
+        if trainer in COLUMN_TRAINERS:
+            if self.format is not None:
+                text = f"has no use with {trainer}, which reads columns: leave it out, and choose data.columns."
+                raise wrong_value("format", text)
+            return None
         is_pair, is_own = trainer != "sft", not isinstance(self.format, Dialogue | None)
         if is_own and is_pair:
             text = f"makes no pairs of answers, which {trainer} learns from: leave out {type(self.format).__name__}."
@@ -222,7 +272,7 @@ class StreamRecipe:
                 raise wrong_value("validation", "stands beside a validation split: give one of them.")
             own = self.validation if isinstance(self.validation, Validation) else Validation(self.validation)
             train, evaluation = own.carve(train)
-        return _part_of(train, self.rows_share), evaluation
+        return train, evaluation
 
     def _load(self, called: str) -> tuple[Any, Any]:
         expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
@@ -248,7 +298,17 @@ def _part_of(dataset: Any, share: float) -> Any:
         return dataset
     if not isinstance(dataset, Sized):
         raise wrong_value("rows_share", f"={share}: the data have no number of rows; leave it at 1.")
-    return selected(dataset, drawn_places(len(dataset), max(1, round(share * len(dataset))), _SHARE_SEED))
+    # The first of a shuffled order, so that a larger share has the rows of a smaller one.
+    order = Permutation(len(dataset), _SHARE_SEED).indices(0, max(1, round(share * len(dataset))))
+    return selected(dataset, np.sort(order))
+
+
+def _by_column(data: Any, train: Any, evaluation: Any) -> dict[str, tuple[Any, Any]]:
+    """Splits the rows to train on and to evaluate on by the values of a column."""
+    names = names_by_value(train, data.by, data.values, data.min_samples)
+    trained = rows_by_name(train, data.by, names)
+    evaluated = {} if evaluation is None else rows_by_name(evaluation, data.by, names)
+    return {name: (rows, evaluated.get(name)) for name, rows in trained.items()}
 
 
 def _is_ready(training: Any, columns: Sequence[str]) -> bool:

@@ -93,7 +93,7 @@ class Exposure:
     @property
     def streams(self) -> list[str]:
         """Names of the streams whose rows have an index."""
-        return list(dict.fromkeys(self._orders.loc[self._orders["kind"].str.startswith("data"), "stream"]))
+        return list(dict.fromkeys(self._orders.loc[self._orders["kind"].map(_has_index), "stream"]))
 
     def of(self, stream: str, rows: ArrayLike) -> pd.DataFrame:
         """Finds when rows were trained on.
@@ -166,7 +166,7 @@ class Exposure:
         parts = [
             self._drawn(name, part, step)
             for name, kind in kinds.items()
-            if kind != "memory"
+            if kind not in ("memory", "batches")  # their rows are recorded
             for part in self._parts_of(name)
         ]
         replays = self._replays[(self._replays["step"] > first) & (self._replays["step"] <= step)].explode("rows")
@@ -233,7 +233,7 @@ class Exposure:
             text = f"There is none of the name {stream!r} in {self._folder}.{hint} {self.streams}"
             raise InvalidValueError.about("stream", text, found=stream)
         kind = known["kind"].iloc[-1]
-        if not kind.startswith("data"):
+        if not _has_index(kind):
             why = {
                 "iterable": "is iterable: its rows have no index, so that nobody can tell which they were. at(step) "
                 "gives their positions in the order in which they came",
@@ -256,7 +256,8 @@ class Exposure:
         if stream not in self._parts:
             rows = self._orders[self._orders["stream"] == stream].to_dict("records")
             ends = [*(row["step"] for row in rows[1:]), np.inf]
-            parts = [self._part(stream, row, end) for row, end in zip(rows, ends, strict=True)]
+            spans = [*zip(rows, ends, strict=True)]
+            parts = [self._part(stream, row, end) for row, end in spans if row["kind"] != "batches"]
             self._parts[stream] = [part for part in parts if len(part.steps)]
         return self._parts[stream]
 
@@ -300,6 +301,11 @@ class Exposure:
                 hint=f"In Python, give them: Exposure({str(self._folder)!r}, lengths={{{stream!r}: [...]}}).",
             )
         return LengthOrder(plain, length, order["key"], int(group_size), lengths.__getitem__)
+
+
+def _has_index(kind: str) -> bool:
+    """Whether rows of a kind of order have an index."""
+    return kind.startswith("data") or kind == "batches"
 
 
 def _typed(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:

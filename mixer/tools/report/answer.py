@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -59,7 +59,9 @@ def answer(runs: Sequence[Run]) -> Answer:
     bounds = [] if objective is None else [text for run in runs for text in _broken_bounds(run, objective)]
     if len(runs) == 1:
         risen = _risen(runs[0], objective)
-        course = _course(runs[0], objective, measure) if measure else [unknown(runs)]
+        course = [unknown(runs)]
+        if measure:
+            course = [*_course(runs[0], objective, measure), *_accuracy(runs[0], objective)]
         own = [*course, *_mixed(runs[0], objective), *risen, *bounds]
         return Answer(own, has_price=bool(risen or bounds), commands=next_of_one(runs[0]))
     found = configurations(runs)
@@ -109,6 +111,22 @@ def _course(run: Run, objective: Objective | None, measure: Measure) -> list[str
         step = course["step"].iloc[best]
         texts.append(f"It was best at step {step:,}, at {values[best]:.3f}: save_best_of_each keeps such weights.")
     return texts
+
+
+def _accuracy(run: Run, objective: Objective | None) -> list[str]:
+    """Gives the accuracy of an objective in loss, which a model that is too sure of its mistakes need not lower."""
+    if objective is None or objective.metric != "loss":
+        return []
+    beside = replace(objective, metric="accuracy", greater_is_better=True)
+    values = course_of(run, beside)["value"].to_numpy()
+    if not np.isfinite(values[[0, -1]]).all():
+        return []
+    losses = course_of(run, objective)["value"].to_numpy()
+    best = int(np.nanargmin(losses))
+    words = f"Its accuracy went from {values[0]:.1%} to {values[-1]:.1%}"
+    if losses[-1] - losses[best] > WORSE * abs(losses[-1]) and values[-1] >= values[best]:
+        words += ", and is not below that of the best loss: the model has become too sure of its mistakes"
+    return [f"{words}."]
 
 
 def _mixed(run: Run, objective: Objective | None) -> list[str]:

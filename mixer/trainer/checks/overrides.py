@@ -67,9 +67,10 @@ def check_overrides(trainer_class: type, mixin: type) -> None:
         TypeError: With class and method, the reason and the alternatives.
     """
     order = trainer_class.__mro__
+    carried: Collection[tuple[type, str]] = getattr(trainer_class, "carried_overrides", ())
     owners = [owner for owner in order if issubclass(owner, Trainer) and owner not in (mixin, *_STOCK)]
     for owner, name in itertools.product(owners, (*_REPLACED, *_NEVER_CALLED, *_EXTENDED)):
-        if name not in vars(owner):
+        if name not in vars(owner) or (owner, name) in carried:
             continue
         is_below = order.index(owner) > order.index(mixin)
         found = f"of {trainer_class.__name__} is overridden in {owner.__name__}"

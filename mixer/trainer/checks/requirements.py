@@ -6,11 +6,13 @@ from typing import Any
 from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
+from mixer.loading.build import has_whole_steps
 from mixer.measurements import check_requests, required
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
 from mixer.run.argument_support import REFUSED
+from mixer.run.plan import Options
 from mixer.schedules.base import Schedule
 from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.text import shortened
@@ -81,6 +83,24 @@ def _warn_of_unmeasured(policy: Policy, streams: Sequence[Stream], args: Trainin
             "replay buffer cannot be read outside of the steps. Make them map-style to have them measured.",
             *(policy.name, unread),
         )
+
+
+def check_whole_steps(options: Options, streams: Sequence[Stream]) -> None:
+    """Refuses a policy that compares streams within a step, if each step is one stream's.
+
+    Args:
+        options: The options of the mixture.
+        streams: Streams.
+
+    Raises:
+        ValueError: With the option and the alternatives.
+    """
+    if not has_whole_steps(streams, options.mixture.one_stream_per) or len(streams) == 1:
+        return
+    if "several streams in a step" in required(options.policy.needs):
+        expected = "a policy without gradients by stream, because one_stream_per='step' has those of one stream a step"
+        hint = "Take one that goes by losses or evaluations, or 'auto' with an objective."
+        raise InvalidValueError(option="mixing", expected=expected, found=options.policy.name, hint=hint)
 
 
 def check_strategies(args: TrainingArguments, streams: Sequence[Stream], has_length: bool) -> None:

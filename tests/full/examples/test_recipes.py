@@ -80,3 +80,9 @@ def test_the_batch_size_follows_the_tokens(world: Path, train: Train) -> None:
     assert clock["tokens"].iloc[-2] < 20_000 <= clock["tokens"].iloc[-1]
     losses = Ledger(world / "out/ledger").to_pandas().groupby("stream")["loss"]
     assert (losses.last() < losses.first() - 0.5).all()
+
+
+def test_embeddings_are_trained_in_miniature(world: Path) -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra sentence-transformers")
+    main(["train", str(ROOT / "recipes" / "sentence_embeddings.yaml"), "--tiny", "--training.output_dir", "out"])
+    assert Ledger(world / "out/ledger").clock()["step"].iloc[-1] == 2

@@ -210,6 +210,10 @@ class TestColumns:
         assert columns["y"].shape == (3, 2)
         assert not StreamReader(["a", "b"], [Columns(), Data()], [1, 2]).has_columns
 
+    @pytest.mark.parametrize(("other", "stack"), [(Columns(y=2), True), (Columns(y=3), False), (Columns(), False)])
+    def test_streams_whose_columns_differ_are_read_sample_by_sample(self, other: Any, stack: bool) -> None:
+        assert StreamReader(["a", "b"], [Columns(y=2), other], [1, 2]).has_columns == stack
+
     def test_what_fails_or_does_not_fit_together_is_named(self) -> None:
         unfit = r"columns of the streams \['a', 'b'\] cannot be stacked"
         broken = r"Stream 'b': .*\[7\] could not be loaded: OSError: disk on fire"

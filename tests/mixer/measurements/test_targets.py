@@ -122,16 +122,14 @@ def test_measuring_leaves_a_run_as_it_is(tmp_path: Path) -> None:
 
 def test_a_step_is_due_early_and_often_and_then_by_its_cost(tmp_path: Path) -> None:
     trainer = build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=["outside"], args={"max_steps": 1})
-    probe = next(hook for hook in trainer._parts.hooks if isinstance(hook, TargetProbe))
-    due = [step for step in range(1, 3_000) if probe.is_due(step)]
-    assert due[:8] == [2, 4, 8, 16, 32, 64, 90, 128]
-    assert np.diff(due)[-3:].tolist() == [probe.interval_steps] * 3
-    assert probe.num_rows(2) == 4
-    assert probe.num_rows(due[-1]) == 64
-    # One target and three streams: a backward, and two forwards of three streams, are a part of the work.
-    for last, share in ((256, 0.08), (due[-1], 0.03 + 0.05 * 256 / due[-1])):
-        work = sum(probe.num_rows(step) * 3.0 for step in due if step <= last)
-        assert 0.75 * share < work / (last * trainer.mixing.initial_batch_size) < 1.4 * share
+    steps = next(hook for hook in trainer._parts.hooks if isinstance(hook, TargetProbe)).paid_steps
+    # One target and three streams: a backward, and two forwards of three streams. Of a step's 9 rows 8 % pay for 0.24.
+    rows = {step: steps.at(step).num_rows for step in range(1, 3_000) if steps.at(step).num_rows}
+    due = [*rows]
+    assert due[:5] == [22, 45, 64, 90, 128]
+    assert (rows[22], rows[45]) == (5, 5)  # 22 · 0.24 = 5.28; 45 · 0.24 − 5 = 5.8
+    assert np.diff(due)[-3:].tolist() == [steps.interval_steps] * 3
+    assert rows[due[-1]] == 64
 
 
 def test_the_objective_is_logged_on_test_rows(tmp_path: Path) -> None:
@@ -264,7 +262,7 @@ def test_bounds_that_a_policy_does_not_act_on_are_told(tmp_path: Path, caplog: p
 
 
 def test_weights_of_few_bits_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train(tmp_path, MarginalValue(), model=Tagger().to(torch.bfloat16), args={"max_steps": 4})
+    train(tmp_path, MarginalValue(interval_steps=2), model=Tagger().to(torch.bfloat16), args={"max_steps": 4})
     assert caplog.text.count("Most trained weights have 16 bits") == 1
 
 
@@ -280,10 +278,19 @@ class _Counting(Tagger):
 @pytest.mark.parametrize("objective", [["outside", "a"], Objective(["outside", "a"], kind="worst")])
 def test_the_cost_of_measuring_is_told_before_the_run(tmp_path, objective, caplog) -> None:
     model, data = _Counting(), {"a": Tokens(20, 1, KIND), "b": Tokens(10, 2, KIND), "c": Tokens(6, 3, KIND)}
-    train(tmp_path, MarginalValue(), model=model, objective=objective, train_dataset=data, args={"max_steps": 16})
+    policy = MarginalValue(interval_steps=4)
+    train(tmp_path, policy, model=model, objective=objective, train_dataset=data, args={"max_steps": 16})
     [told] = re.findall(r"for the objective takes about ([\d.]+) % of the work", caplog.text)
     work = model.rows[True, False] + model.rows[False, False] / 3
     assert float(told) == pytest.approx(100 * work / model.rows[True, True], rel=0.05)
+
+
+def test_a_run_that_pays_for_no_measurement_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    policy = Aligned(interval_steps=0)
+    train(tmp_path, policy, args={"max_steps": 3})
+    assert "No measurement is paid for before step 45, and the run ends at step 3" in caplog.text
+    assert "% of the work" not in caplog.text
+    assert all(seen[Alignment] is None for seen in policy.seen)
 
 
 def test_streams_that_are_not_measured_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,10 +2,12 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -20,11 +22,11 @@ from transformers import (
     ViTConfig,
 )
 
-from mixer import Head, MultiTaskModel, Stream
+from mixer import Head, MixingTrainer, MultiTaskModel, Stream
 from mixer.models.multi_task import MultiTaskConfig
 from mixer.tools.recipe.model import ModelRecipe
 from mixer.utils.errors import InvalidTypeError
-from tests.helpers import VOCABULARY, GradientRecorder, Tokens, weights_of
+from tests.helpers import VOCABULARY, GradientRecorder, Tokens, arguments, weights_of
 from tests.mixer.forms import (
     HEADS,
     KINDS,
@@ -236,3 +238,37 @@ def test_a_model_of_the_users_own_is_told_the_task(tmp_path: Path, heads: Any, m
         means = means_by_hand(batch, model, ["topic", "other", "other"], loss_sum)
         torch.testing.assert_close(gradient, gradient_by_hand(batch, model, means), rtol=0, atol=1e-12)
     assert trainer.evaluate({"c": Tokens(4, 9, KINDS["topic"])})["eval_c_loss"] > 0
+
+
+class _Wide(Dataset[dict[str, Tensor]]):
+    """Four rows that are read by column, of as many features as a head takes."""
+
+    def __init__(self, width: int):
+        self._columns = {"features": torch.ones(4, width), "labels": torch.tensor([0, 1, 0, 1])}
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: values[index] for name, values in self._columns.items()}
+
+    def read_columns(self, indices: np.ndarray) -> dict[str, Tensor]:
+        return {name: values[torch.from_numpy(indices)] for name, values in self._columns.items()}
+
+
+class _OfWidths(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({"narrow": nn.Linear(3, 2), "wide": nn.Linear(5, 2)})
+
+    def forward(self, task: str, features: Tensor, labels: Tensor | None = None) -> Any:
+        logits = self.heads[task](features)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def test_tasks_whose_columns_have_other_shapes_are_read_apart(tmp_path: Path) -> None:
+    model, rows = _OfWidths(), {"narrow": _Wide(3), "wide": _Wide(5)}
+    args = arguments(tmp_path, max_steps=1, per_device_train_batch_size=8)
+    expected = sum(float(model(name, **own.read_columns(np.arange(4)))["loss"]) for name, own in rows.items()) / 2
+    trainer = MixingTrainer(model, args, train_dataset=rows, mixing="Uniform", batch_size=8)
+    assert trainer.train().training_loss == pytest.approx(expected, rel=1e-6)

@@ -1,12 +1,15 @@
 """Mixtures and observations without a run, for the tests of policies."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from mixer.measurements.alignment import TargetStatistics
 from mixer.measurements.gradients import GradientStatistics
 from mixer.policies import Decision, Mixture, Observation, Policy
+from mixer.policies.objective import Objective
 from tests.mixer.kinds import parted
 
 NAN = float("nan")
@@ -66,6 +69,25 @@ def factors_of(policy: Policy, *observations: Observation, own: Sequence[float] 
     factors = led(policy, observations, own)[-1].loss_weights
     assert factors is not None
     return factors
+
+
+def measurement(
+    scores: Any, error: float = 0.0, losses: Any = (1.0,), stream_losses: Any = None, **seen: Any
+) -> Observation:
+    """A step with a measurement of the targets."""
+    alignment = np.atleast_2d(np.array(scores, dtype=np.float64))
+    own = None if stream_losses is None else np.array(stream_losses, dtype=np.float64)
+    errors = np.full(alignment.shape, error)
+    targets = TargetStatistics(np.array(losses), alignment, errors, stream_losses=own)
+    return observe(counts=[8] * alignment.shape[1], targets=targets, **seen)
+
+
+def decided(policy: Policy, *seen: Observation, objective: Objective | None = None, own: Any = (1, 1, 1)) -> np.ndarray:
+    objective = Objective({"t": 1.0}) if objective is None else objective
+    weights = policy.start(replace(mixture(own), objective=objective)).weights
+    for observation in seen:
+        weights = policy.update(observation).weights
+    return weights
 
 
 class Told(Policy):

@@ -30,7 +30,9 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "GRAPE": lambda: mixer.GRAPE(interval_steps=1),
     "RegularizedBalance": lambda: mixer.RegularizedBalance(interval_steps=1),
     "GradNorm": lambda: mixer.GradNorm(interval_steps=1, acts_on="sampling"),
-    "Safeguard": lambda: mixer.Safeguard(mixer.DWA(0.1, 1)),
+    "DGA": lambda: mixer.DGA(interval_steps=1),
+    "MarginalValue": lambda: mixer.MarginalValue(interval_steps=1),
+    "Safeguard": lambda: mixer.Safeguard(mixer.DGA(interval_steps=1)),
     "OverfitGuard": lambda: mixer.OverfitGuard(mixer.DWA(0.1, 1)),
     "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
     "Floor": lambda: mixer.Floor(mixer.GroupDRO(acts_on="sampling"), 0.1),
@@ -39,7 +41,7 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "Hold": lambda: mixer.Hold(mixer.DWA(0.1, 1), 2),
     "TrustRegion": lambda: mixer.TrustRegion(mixer.DWA(0.1, 1), 0.01),
 }
-STAY = {"Uniform", "Proportional", "Temperature", "UniMax", "Fixed"}
+STAY = {"Uniform", "Proportional", "Temperature", "UniMax", "Fixed", "Safeguard"}  # or have no evidence yet
 ON_LOSSES = {"GroupDRO"}  # sampled by the streams' own weights
 
 

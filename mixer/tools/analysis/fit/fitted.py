@@ -21,7 +21,7 @@ _SURE = 1.645  # standard deviations of an interval of 90 %
 _LEAST_ORDERED = 5  # mixtures; of four, every 24th order at random is the right one
 _FIGURES = (
     *("weights", "objective", "expected_loss", "interval", "expected_losses", "gain", "gain_interval", "error"),
-    *("diverged", "constant_error", "rank_correlation", "best_run", "trust", "warnings"),
+    *("diverged", "constant_error", "rank_correlation", "explains_nothing", "best_run", "trust", "warnings"),
 )
 _IN_WORDS = ((0.9, "reliable"), (0.7, "good"), (0.4, "rough"), (-1.0, "unreliable"))
 
@@ -208,14 +208,18 @@ class FittedMixture(Result):
         return table_of(title, pd.DataFrame(columns))
 
     def sentences(self) -> list[str]:
-        """Says what the mixture promises, what that rests on, and why not to trust it."""
+        """Says what the mixture promises, what that rests on, and why not to trust it; no promise of a failed fit."""
         prior, best = self.predict(self.region.prior[None])[0], self.seen[self.prediction.seen.argmin()]
+        recorded = f"The best run, {self.best_run}, recorded {best:.4f}."
+        warnings = [f"Warning: {warning}" for warning in self.warnings]
+        if self.explains_nothing:
+            return [*warnings, recorded, self.trust]
         return [
             f"Objective: {self.expected_loss:.4f} is predicted, with 90 % certainty {_text(self.interval)}; for the "
-            f"prior {prior:.4f}. The best run, {self.best_run}, recorded {best:.4f}.",
+            f"prior {prior:.4f}. {recorded}",
             f"Gain over the prior: {self.gain:.4f}, with 90 % certainty {_text(self.gain_interval)}.",
             self.trust,
-            *(f"Warning: {warning}" for warning in self.warnings),
+            *warnings,
         ]
 
 

@@ -1,6 +1,6 @@
 """Mixtures and losses of recorded runs that can be compared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -77,13 +77,15 @@ class RecordedRuns(Result):
         unit: Unit of the mixtures and budgets.
         allow_different_budgets: Whether runs may differ in their length and last evaluation, or stop early.
         allow_different_recipes: Whether recipes of `mixer train` may differ in more than the mixture.
+        asked: For each run, weights by stream that it was asked for, in place of the samples that it trained on: what a
+            policy around them, or the end of a stream, made of them is then part of the loss.
 
     Attributes:
         runs: Names of the runs.
         folders: Their folders.
-        streams: Names of the streams.
+        streams: Names of the streams, or of those that were asked for.
         loss_names: Names of the losses: streams, and other evaluation sets that every run has.
-        mixtures: `[num_runs, num_streams]`: samples or tokens that each run trained on.
+        mixtures: `[num_runs, num_streams]`: samples or tokens that each run trained on, or what was asked for.
         losses: `[num_runs, num_losses]`; NaN where a run has none.
         groups: `[num_runs]`: number of the mixture that the policy requested.
         objective: The objective that all runs declared; else `None`.
@@ -100,6 +102,7 @@ class RecordedRuns(Result):
         unit: Unit = "samples",
         allow_different_budgets: bool = False,
         allow_different_recipes: bool = False,
+        asked: Sequence[Mapping[str, float]] | None = None,
     ):
         names = run_names(folders)
         runs = [FittedRun(folder, name, unit) for folder, name in zip(folders, names, strict=True)]
@@ -114,6 +117,10 @@ class RecordedRuns(Result):
         self.losses = np.array([run.losses.reindex(self.loss_names) for run in runs], dtype=np.float64)
         requested = [[run.requested.loc[list(self.streams), kind] for run in runs] for kind in UNITS]
         self.groups = group_runs(*map(np.array, requested))
+        if asked is not None:
+            self.streams = tuple(asked[0])
+            self.mixtures = np.array([[weights[name] for name in self.streams] for weights in asked])
+            self.groups = group_runs(self.mixtures)
         declared = [run.objective for run in runs]
         self.objective = declared[0] if all(objective == declared[0] for objective in declared) else None
         self.notes = [*_notes(runs, self.streams, self.loss_names), *recipe_notes]

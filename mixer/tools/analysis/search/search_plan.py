@@ -14,9 +14,7 @@ _HALF = 0.5  # of the samples, which a run moves to one stream
 _NEAR = 0.02  # how far weights of nearly the same mixture differ
 _MOST_LEANING = 8  # streams, each of which is given more of; else mixtures are drawn
 _NUM_DRAWN = 2000
-_LEAST_GAIN, _TIMES_NOISE = 0.005, 3.0
-_SINGLE = 2.1  # times three: above so many times a single difference, one in twenty lies by chance (Student's t)
-_LEAST_LEARNED = 0.05  # of the objective before a run: less is hardly learned
+_CLEARLY = 6.3  # above so many times a single difference, one in twenty lies by chance (Student's t)
 PRIOR, NEAR, BEST = "own weights", "nearly the same", "best by the fit"
 
 
@@ -28,11 +26,13 @@ class ShortRun:
         name: What it is called.
         weights: Shares by stream.
         seed_offset: What is added to the recipe's seed.
+        times: How many times as long as the other runs, the recipe's own length at most.
     """
 
     name: str
     weights: Mapping[str, float]
     seed_offset: int = 0
+    times: int = 1
 
 
 def named(streams: Sequence[str], shares: FloatArray) -> dict[str, float]:
@@ -83,8 +83,7 @@ def next_runs(fitted: FittedMixture, count: int) -> tuple[list[ShortRun], float]
 def to_check(fitted: FittedMixture, done: Sequence[tuple[ShortRun, float]]) -> Mapping[str, float]:
     """Chooses the weights that another seed is to check: the fit's, or those of a run that is clearly better.
 
-    A fit to few runs that explains little stays at the prior, where there is nothing to check. It goes by the samples
-    that were given, and knows nothing of when: of a stream that is used up, for one.
+    A fit to few runs that explains little stays at the prior, where there is nothing to check.
 
     Args:
         fitted: The fit.
@@ -93,62 +92,5 @@ def to_check(fitted: FittedMixture, done: Sequence[tuple[ShortRun, float]]) -> M
     near = abs(done[1][1] - done[0][1])
     best, value = min(done, key=lambda run: fitted.sign * run[1])
     predicted = float(fitted.prediction(fitted.shares[None])[0])
-    is_better = predicted - fitted.sign * value > _TIMES_NOISE * _SINGLE * near
+    is_better = predicted - fitted.sign * value > _CLEARLY * near
     return best.weights if is_better else named(fitted.streams, fitted.shares)
-
-
-@dataclass(frozen=True)
-class Headroom:
-    """What short runs say.
-
-    Args:
-        gain: How far the best mixture's objective is below that of the own weights, on a seed that the fit has not
-            seen, relative to the latter (as it is where that is 0).
-        noise: How far runs of nearly the same mixture lie apart on one seed, likewise, as the gain is of one seed. As
-            that is a single difference, it counts 2.1 times, but where runs of the own weights on two seeds lie nearer.
-        learned: How far the objective of the own weights fell in a run, relative to where it began; `None` if that is
-            unknown.
-    """
-
-    gain: float
-    noise: float
-    learned: float | None = None
-
-    @classmethod
-    def of(cls, first: Sequence[float], own: float, found: float, before: float | None = None) -> "Headroom":
-        """Compares the objectives of short runs.
-
-        Args:
-            first: Of the first runs: the own weights, nearly the same, and others.
-            own: Of the own weights on the other seed.
-            found: Of the best mixture on that seed.
-            before: Of the model before its run; `None` if unknown.
-        """
-        near, other = abs(first[1] - first[0]), abs(own - first[0])
-        # Exactly the same: too few samples to make a difference between the mixtures.
-        noise = (min(max(near, other), _SINGLE * near) if near else other) / (abs(first[0]) or 1.0)
-        learned = None if before is None or not np.isfinite(before) else (before - first[0]) / (abs(before) or 1.0)
-        return cls((own - found) / (abs(own) or 1.0), noise, learned)
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the gain is half a per cent or more, and three times the noise."""
-        return self.gain >= max(_LEAST_GAIN, _TIMES_NOISE * self.noise)
-
-    @property
-    def is_too_short(self) -> bool:
-        """Whether the runs have hardly learned, so that they say nothing of longer ones."""
-        return not self.is_clear and self.learned is not None and self.learned < _LEAST_LEARNED
-
-    def sentences(self) -> list[str]:
-        """Says it in words."""
-        found = (
-            f"On another seed the best mixture is {abs(self.gain):.1%} {'better' if self.gain >= 0 else 'worse'} than "
-            f"the own weights; the noise is {self.noise:.1%}."
-        )
-        if self.is_clear:
-            return [found, "There is something to gain: train with --mixing auto, or on the best mixture:"]
-        if self.is_too_short:
-            short = f"Too short to tell: the objective fell by {self.learned:.1%} only in these runs. Raise --share."
-            return [found, short]
-        return [found, "There is nothing to gain that so short runs show: stay with the own weights."]

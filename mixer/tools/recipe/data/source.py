@@ -44,6 +44,10 @@ class DataSource:
         separator: What separates the cells of CSV and TSV, such as `;`; `None` is a comma, and for TSV a tab.
         include: Patterns of the files of a folder, a pattern or a list to read, such as `part/*.txt`; `None` for all.
         exclude: Patterns of files to leave out.
+        by: Column of which each value becomes a stream of its own, named by the value, such as `source`; the options of
+            the stream hold for each of them. `None` for one stream.
+        values: Values of that column to take; `None` for all. With `streaming` they must be given.
+        min_samples: Values with fewer rows share one stream, `rare`.
         storage_options: What fsspec needs to open a URL, such as credentials. Values are neither shown nor written.
 
     Raises:
@@ -61,11 +65,16 @@ class DataSource:
     separator: str | None = None
     include: list[str] | None = None
     exclude: list[str] = field(default_factory=list)
+    by: str | None = None
+    values: list[str | int] | None = None
+    min_samples: int = 1
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         require(self.rows in get_args(TextRows), "rows", f"one of {', '.join(get_args(TextRows))}", self.rows)
         require(self.separator is None or len(self.separator) == 1, "separator", "one character", self.separator)
+        has_by = self.by is not None or (self.values is None and self.min_samples == 1)
+        require(has_by, "by", "a column, which values and min_samples are of", None)
         check_urls(self._paths, self.storage_options)
 
     @property

@@ -23,7 +23,8 @@ from benchmarks.quality.policies import (
 from benchmarks.quality.report import BEST, NEAR, Judge, headroom_share, paired, share_to_reach, summarise
 from benchmarks.quality.scenarios import SCENARIOS, Scenario
 from benchmarks.quality.sentences import intents
-from benchmarks.quality.short_runs import is_right
+from benchmarks.quality.short_runs import judged
+from benchmarks.quality.tables import report
 from mixer import Objective
 from mixer.ledger.ledger import Ledger
 from mixer.policies.registry import built_in_policies
@@ -107,19 +108,18 @@ def test_what_is_learned_of_a_text_is_wrong_where_its_letters_are_exchanged(data
 
 
 @pytest.mark.parametrize(
-    ("gain", "is_clear", "there", "right"),
+    ("verdict", "there", "found"),
     [
-        (0.03, True, 6.0, True),
-        (0.02, True, 6.0, False),
-        (-0.03, False, 6.0, False),
-        (0.0, False, 0.2, True),
-        (0.01, True, 0.2, False),
+        ("gain", 6.0, "right"),
+        ("gain", 0.2, "wrong"),
+        ("nothing to gain", 6.0, "wrong"),
+        ("not confirmed", 0.2, "right"),
+        ("not explained", 6.0, "open"),
+        ("gain", float("nan"), "open"),
     ],
 )
-def test_short_runs_are_right_by_sign_and_half_of_the_size(
-    gain: float, is_clear: bool, there: float, right: bool
-) -> None:
-    assert is_right({"gain": gain, "is_clear": is_clear}, there) == right
+def test_short_runs_are_right_if_they_say_what_the_grid_found(verdict: str, there: float, found: str) -> None:
+    assert judged(verdict, there) == found
 
 
 # ---- Competitors ----
@@ -205,6 +205,7 @@ def test_a_summary_compares_with_uniform_mixing_and_the_best_mixture_that_keeps_
     assert row["samples"] == 0.5
     assert row["excess"] == pytest.approx(2.0)
     assert row["time"] == 1.5
+    assert "| s | `policy` | -5.0, -5.0 | -5.0 |" in report("Small models", {"s": found})  # each run, by seed
 
 
 def test_the_worst_target_and_a_greater_metric_count_as_declared() -> None:

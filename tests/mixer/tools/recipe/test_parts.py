@@ -95,3 +95,12 @@ def test_an_error_names_its_place_once(error: Exception, option: str) -> None:
     with refused(option, type(error)) as caught, placed("streams.web"), placed("data"):
         raise error
     assert str(caught.value).partition(" ")[0] in ("streams.web.data:", "streams.web.data.split")
+
+
+def test_a_larger_share_of_the_rows_has_those_of_a_smaller_one() -> None:
+    rows = {"factory": "datasets.Dataset.from_dict", "arguments": {"mapping": {"labels": list(range(200))}}}
+    parts = [StreamRecipe(**rows, rows_share=share).build("a").stream.dataset for share in (0.1, 0.2, 0.1)]
+    few, more, again = ({*part["labels"]} for part in parts)
+    assert (len(few), len(more)) == (20, 40)
+    assert few == again
+    assert few < more

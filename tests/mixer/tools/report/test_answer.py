@@ -82,6 +82,21 @@ def test_one_run_says_what_the_mixture_did_and_which_bounds_it_broke() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "is_overconfident"), [(2.5, 0.8, True), (2.5, 0.6, False), (2.0, 0.8, False)]
+)
+def test_accuracy_stands_beside_an_objective_in_loss(loss: float, accuracy: float, is_overconfident: bool) -> None:
+    run = ended("run", Objective(["math"]), math=loss)
+    steps = run.evaluations["math"]["step"]
+    values = np.linspace(0.5, 0.7, len(steps))
+    values[-1] = accuracy
+    run.metrics["math"] = pd.DataFrame({"step": steps, "metric": "accuracy", "value": values})
+    [said] = [text for text in answer([run]).sentences if "accuracy" in text]
+    assert f"from 50.0% to {accuracy:.1%}" in said
+    assert ("too sure" in said) == is_overconfident
+    assert not any("accuracy" in text for text in answer([ended("run", Objective(["math"]))]).sentences)
+
+
 @pytest.mark.parametrize("objective", [None, Objective(["unknown"])])
 def test_what_cannot_be_judged_says_so(objective: Objective | None) -> None:
     run = ended("run", objective, math=float("nan"))

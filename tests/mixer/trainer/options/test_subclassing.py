@@ -6,6 +6,7 @@ with the same overrides, is what every run is compared with.
 
 import functools
 import inspect
+import sys
 from collections import defaultdict
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader
 from transformers import Trainer
 
+import mixer
 from mixer import MixingMixin, MixingTrainer
 from mixer.loading.loaded_step import StepBatch
 from tests.helpers import Tokens, arguments, build_model, weights_of
@@ -212,3 +214,12 @@ def test_one_without_super_trains_as_the_trainers_own(run: Run, shape: str, data
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     if data == "two":  # and keeps the factors of streams
         assert_same_weights(*(run(override, shape, data, (0.5, 3.0)) for override in (stepping_alone, None)))
+
+
+def test_without_sentence_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mixer.trainer.sentence_transformers.trainers", raising=False)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers.base.trainer", None)
+    with pytest.raises(ImportError) as caught:
+        _ = mixer.MixingSentenceTransformerTrainer
+    assert "adaptive-mixer[sentence-transformers]" in str(caught.value)

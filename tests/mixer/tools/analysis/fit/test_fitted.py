@@ -25,6 +25,8 @@ def test_noise_explains_nothing() -> None:
     noisy = fit_mixture(MIXTURES, np.random.default_rng(1).standard_normal((9, 2)))
     assert noisy.explains_nothing
     assert "explains nothing" in noisy.warnings[0]
+    assert "explains nothing" in noisy.sentences()[0]
+    assert not any("certainty" in sentence for sentence in noisy.sentences())  # no interval of a failed fit
 
 
 def test_the_order_of_three_mixtures_tells_nothing_and_far_from_runs_no_loss_explodes() -> None:

@@ -1,0 +1,168 @@
+"""Short runs of a recipe: the passes and the limits of the whole run, with fixed weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mixer.measurements import EvaluationLoss, asked
+from mixer.mixture.stream import Stream
+from mixer.policies.contract import Policy, Unit
+from mixer.policies.shared.wrapper import Wrapper
+from mixer.utils.recorded_arguments import as_data
+from mixer.utils.text import listed, safe_name
+
+_AMOUNTS = ("max_samples", "max_tokens", "max_labels")
+_NUM_EVALUATIONS = 10  # of a run whose recipe has no number of steps between them
+
+
+@dataclass(frozen=True)
+class Varied:
+    """What a search varies: the weights inside of what limits a mixture.
+
+    Args:
+        weights: The weights that the recipe starts with there, by stream.
+        unit: Their unit.
+        limits: Names of the policies around them, which are in force in short runs.
+        others: Names of the policies that are not.
+    """
+
+    weights: Mapping[str, float]
+    unit: Unit
+    limits: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+def varied(policy: Policy, weights: Mapping[str, float]) -> Varied:
+    """Finds what a search varies in a recipe's policy.
+
+    Args:
+        policy: The policy, after its start.
+        weights: Its first weights, by stream.
+    """
+    found = Varied(dict(weights), policy.unit)
+    while (inner := _inside(policy)) is not None:
+        (found.limits if policy.limits_mixture else found.others).append(type(policy).__name__)
+        names = list(found.weights)
+        seen = names if inner.streams is None else [names[number] for number in inner.streams]
+        own = dict(zip(seen, (inner.decision.weights / inner.decision.weights.sum()).tolist(), strict=True))
+        found, policy = Varied(own, found.unit, found.limits, found.others), inner.policy
+    if not policy.is_static:
+        found.others.append(type(policy).__name__)
+    return found
+
+
+def with_weights(policy: Policy, weights: Mapping[str, float]) -> Any:
+    """Gives the option `mixing` of a short run: fixed weights inside of the policies that limit the recipe's mixture.
+
+    Args:
+        policy: The recipe's policy, after its start.
+        weights: By stream, in its unit.
+    """
+    limits = _limits(policy)
+    if not limits and policy.unit == "samples":
+        return dict(weights)
+    made: Any = {"class_path": "mixer.Fixed", "init_args": {"weights": dict(weights), "unit": policy.unit}}
+    for data in reversed(limits):
+        made = {**data, "init_args": {**data["init_args"], "policy": made}}
+    return made
+
+
+def weights_in(mixing: Any) -> Mapping[str, float]:
+    """Reads the weights of what `with_weights` gave."""
+    while "init_args" in mixing:
+        arguments = mixing["init_args"]
+        mixing = arguments["policy"] if "policy" in arguments else arguments["weights"]
+    found: Mapping[str, float] = mixing
+    return found
+
+
+def _limits(policy: Policy) -> list[Any]:
+    """Lists the policies that limit the mixture, from the outside, as plain data."""
+    found = []
+    while (inner := _inside(policy)) is not None:
+        found += [as_data(policy)] if policy.limits_mixture else []
+        policy = inner.policy
+    return found
+
+
+def _inside(policy: Policy) -> Any:
+    return policy.wrapped() if policy.limits_mixture or isinstance(policy, Wrapper) else None
+
+
+def shorten(config: Any, streams: Sequence[Stream], policy: Policy, steps: int, max_steps: int) -> list[str]:
+    """Makes a recipe's run shorter: each source keeps that share of its rows, so that it is repeated as often.
+
+    Rows are drawn alike in all runs, before the shuffling, and evaluation and development rows are whole. What a recipe
+    counts over the run is cut too: warm-up, phases of the learning rate, the streams' amounts, the steps between
+    evaluations if a policy goes by them. What it counts by progress, such as `enters_at`, stays as it is.
+
+    Args:
+        config: The recipe's fields; changed.
+        streams: The streams that it makes.
+        policy: The recipe's policy, after its start.
+        steps: Steps of the short run.
+        max_steps: Steps of the whole run.
+
+    Returns:
+        What is not as in the whole run, in sentences.
+    """
+    share = steps / max_steps
+    _shorten_training(config.training, share, steps, _evaluates(policy))
+    config.budget = config.training.budget_samples = config.training.budget_tokens = None
+    by_name = {stream.name: stream for stream in streams}
+    for name, own in config.streams.items():
+        own["rows_share"] = own["rows_share"] * (share if _has_rows(own, by_name.get(safe_name(name))) else 1.0)
+        for amount in _AMOUNTS:
+            own[amount] = None if own[amount] is None else max(1, round(share * own[amount]))
+    return _differences(streams, share)
+
+
+def _has_rows(recipe: Any, stream: Stream | None) -> bool:
+    """Whether a stream's rows are counted; there is none of the recipe's name where each value of a column is one."""
+    if stream is None:
+        return not recipe["data"]["streaming"]
+    return not (stream.is_iterable or stream.is_memory)
+
+
+def _shorten_training(training: Any, share: float, steps: int, evaluates: bool) -> None:
+    num_evaluations = _NUM_EVALUATIONS
+    if training.eval_strategy == "steps" and training.eval_steps:
+        every = training.eval_steps * share if training.eval_steps >= 1 else training.eval_steps * steps
+        num_evaluations = max(1, round(steps / every))
+    if training.warmup_steps >= 1:
+        training.warmup_steps = round(share * training.warmup_steps)
+    schedule = training.lr_scheduler_kwargs or {}
+    if isinstance(schedule, Mapping):
+        counts = {name: round(share * own) for name, own in schedule.items() if name.endswith("_steps") and own}
+        training.lr_scheduler_kwargs = {**schedule, **counts} or None
+    training.max_steps, training.eval_strategy, training.eval_delay = steps, "steps", 0
+    training.eval_steps = _divisor(steps, num_evaluations) if evaluates else steps
+    training.save_strategy, training.load_best_model_at_end = "no", False
+
+
+def _divisor(steps: int, num_evaluations: int) -> int:
+    """Finds the interval of about so many evaluations that has one at the end."""
+    return min((n for n in range(1, steps + 1) if steps % n == 0), key=lambda n: abs(steps / n - num_evaluations))
+
+
+def _evaluates(policy: Policy) -> bool:
+    """Whether a policy that limits the mixture goes by evaluations."""
+    while (inner := _inside(policy)) is not None:
+        if policy.limits_mixture and asked(type(policy).needs, EvaluationLoss):
+            return True
+        policy = inner.policy
+    return False
+
+
+def _differences(streams: Sequence[Stream], share: float) -> list[str]:
+    unknown = [stream.name for stream in streams if stream.is_iterable]
+    memories = [stream.name for stream in streams if stream.is_memory]
+    few = [own.name for own in streams if own.num_samples and not own.is_memory and own.num_samples * share < 1.0]
+    found = []
+    if unknown:
+        found.append(f"Not cut, as their numbers of rows are unknown: {listed(unknown)}. They may repeat less often.")
+    if memories:
+        found.append(f"Replay buffers keep their size: {listed(memories)}.")
+    if few:
+        found.append(f"Less than a row would be left, and one is taken, of {listed(few)}: they repeat less often.")
+    return found

@@ -1,0 +1,1 @@
+"""The trainers of sentence-transformers on a mixture of streams."""
