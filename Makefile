@@ -74,8 +74,8 @@ demo-continual: $(STAMP)
 DEMO_LLM := $(if $(DATA_DIR),smollm2_instruct,smollm2)
 demo-llm: export OMP_NUM_THREADS = 2
 demo-llm: $(WEIGHTS_STAMP)
-	$(VENV)/bin/mixer train recipes/$(DEMO_LLM).yaml --overwrite
-	$(VENV_PYTHON) -m examples.before_and_after runs/$(DEMO_LLM)/uniform
+	$(VENV)/bin/mixer train recipes/$(DEMO_LLM).yaml --training.output_dir runs/$(DEMO_LLM)/demo --overwrite
+	$(VENV_PYTHON) -m examples.before_and_after runs/$(DEMO_LLM)/demo
 
 # Every warning is an error. What the theme prints of its own future is none.
 docs: $(DOCS_STAMP)

@@ -1,9 +1,10 @@
 """Runs the tutorials, and writes what they print into their pages and notebooks.
 
 A tutorial is a page of `docs/tutorials`. Its blocks of Python are the cells of a notebook beside it; a block of text
-right after one is what the cell prints. Run as `python -m docs.site.notebooks` after a change to a page.
+right after one is what the cell prints. Run as `python -m docs.site.notebooks [NAME ...]` after a change to a page.
 """
 
+import argparse
 import contextlib
 import io
 import json
@@ -133,9 +134,13 @@ def cells_of_notebook(notebook: str) -> list[Cell]:
 
 
 def main() -> None:
-    """Runs every tutorial and writes its page and its notebook."""
+    """Runs the tutorials and writes their pages and their notebooks."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for path in sorted(FOLDER.glob("*.md")):
+    known = sorted(path.stem for path in FOLDER.glob("*.md"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="tutorials; default: all")
+    for name in parser.parse_args().names or known:
+        path = FOLDER / f"{name}.md"
         cells = list(run(cells_of(path.read_text(encoding="utf-8"))))
         path.write_text(page_of(cells), encoding="utf-8")
         path.with_suffix(".ipynb").write_text(notebook_of(cells), encoding="utf-8")

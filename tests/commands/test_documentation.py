@@ -174,8 +174,13 @@ def test_a_tutorial_is_a_page_and_a_notebook_of_the_same_cells(page: Path) -> No
     assert notebooks.notebook_of(cells) == page.with_suffix(".ipynb").read_text(), "python -m docs.site.notebooks"
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+RUN = [
+    pytest.param(page, marks=[pytest.mark.full, *([pytest.mark.weights] if "smollm2" in page.read_text() else [])])
+    for page in TUTORIALS
+]
+
+
+@pytest.mark.parametrize("page", RUN, ids=[page.stem for page in TUTORIALS])
 def test_a_notebook_runs_from_top_to_bottom_and_prints_what_its_page_shows(page: Path) -> None:
     cells = notebooks.cells_of_notebook(page.with_suffix(".ipynb").read_text())
     number = re.compile(r"[\d.,]*\d")
