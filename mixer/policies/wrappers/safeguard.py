@@ -19,6 +19,7 @@ from mixer.utils.arrays import FloatArray
 from mixer.utils.ranges import check_count, check_range
 
 _RATE = 0.7  # of the way to what the evidence says, at a measurement
+_LEAST_CHANGE = 0.01  # of a share that a policy seems to want more of
 _SHARPNESS = 6.0  # of the smooth maximum, per unit of loss: at 3 the worst of four targets was hardly sampled more
 _logger = logging.getLogger(__name__)
 
@@ -162,22 +163,8 @@ class Safeguard(Wrapper):
         importance = self._objective.weights(targets.losses, _SHARPNESS)
         self._importance = shares(importance + self._multipliers.take(targets.losses, observation.progress))
         self._memory.take(targets, importance, observation.seen)
-        change, worth = self._candidate - self._own, targets.worth(self._importance)
-        # What lies between the two mixtures is judged: passes in the middle of theirs.
-        to_come = (self._candidate + self._own) / 2.0 * (num_samples - observation.seen.sum())
-        num_passes = passes(observation.seen + to_come, self._num_samples)
-        scores = self._memory.discounted(worth.scores, num_passes)
-        self._harm.take_worth(worth._replace(scores=scores), change)
-        used = importance > 0.0
-        is_known = np.isfinite(targets.losses[used]).all()
-        loss = float(importance[used] @ targets.losses[used]) if is_known else math.nan
-        target, risen = self._harm.by_gap(targets, importance), self._harm.by_loss(loss, self._followed > 0.0)
-        is_less = self._harm.gain < -1.0
-        reason = "by the targets' gradients its mixture is worth less than they are" if is_less else risen
-        if target is not None:
-            reason = f"the loss of {self._objective.names[target]!r} has risen on test rows, not on development rows"
-            stream = self._names[int(change.argmax())]
-            self._tell_once(self._objective.names[target], stream)
+        self._take_worth(targets, num_samples, observation)
+        reason = self._harm_of(targets, importance)
         if reason is not None and self._followed > 0.0:
             self._followed, self._num_harms = 0.0, self._num_harms + 1
             self._harm.forget()
@@ -188,8 +175,30 @@ class Safeguard(Wrapper):
             goal = max(self._followed, trust) if trust > 0.0 else min(self._followed, 1.0 + trust)
             self._followed += _RATE / (1 + self._num_harms) * (goal - self._followed)
 
-    def _tell_once(self, target: str, stream: str) -> None:
-        if not self._has_told:
+    def _take_worth(self, targets: TargetStatistics, num_samples: float, observation: Observation) -> None:
+        """Takes what the candidate is worth above the own weights, at the passes in the middle of theirs."""
+        worth = targets.worth(self._importance)
+        to_come = (self._candidate + self._own) / 2.0 * (num_samples - observation.seen.sum())
+        num_passes = passes(observation.seen + to_come, self._num_samples)
+        scores = self._memory.discounted(worth.scores, num_passes)
+        self._harm.take_worth(worth._replace(scores=scores), self._candidate - self._own)
+
+    def _harm_of(self, targets: TargetStatistics, importance: FloatArray) -> str | None:
+        """Says which sign of harm there is, `None` for none."""
+        used = importance > 0.0
+        is_known = np.isfinite(targets.losses[used]).all()
+        loss = float(importance[used] @ targets.losses[used]) if is_known else math.nan
+        target, risen = self._harm.by_gap(targets, importance), self._harm.by_loss(loss, self._followed > 0.0)
+        if target is not None:
+            name = self._objective.names[target]
+            self._tell_once(name)
+            return f"the loss of {name!r} has risen on test rows, not on development rows"
+        is_less = self._harm.gain < -1.0
+        return "by the targets' gradients its mixture is worth less than they are" if is_less else risen
+
+    def _tell_once(self, target: str) -> None:
+        change = self._candidate - self._own
+        if not self._has_told and change.max() > _LEAST_CHANGE:
             words = "Rows of %r seem to stand in %r: its loss falls on the development rows, and less on test rows."
-            _logger.warning(words, target, stream)
-        self._has_told = True
+            _logger.warning(words, target, self._names[int(change.argmax())])
+            self._has_told = True

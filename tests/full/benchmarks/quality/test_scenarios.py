@@ -24,6 +24,7 @@ from benchmarks.quality.report import BEST, NEAR, Judge, headroom_share, paired,
 from benchmarks.quality.scenarios import SCENARIOS, Scenario
 from benchmarks.quality.sentences import intents
 from benchmarks.quality.short_runs import judged
+from benchmarks.quality.small_rows import sentences as small_sentences
 from benchmarks.quality.tables import report
 from mixer import Objective
 from mixer.ledger.ledger import Ledger
@@ -79,6 +80,35 @@ def test_scenarios_of_the_family_are_drawn_by_seed_and_judge_on_others_than_they
         scenario = Scenario(name, is_quick=True)
         assert drawn(int(name.removeprefix(DRAWN))) == drawn(int(name.removeprefix(DRAWN)))
         assert set(scenario.objective.names) <= scenario.read(data_dir).keys()
+
+
+def test_small_data_is_drawn_by_seed_and_its_parts_are_apart(data_dir: Path) -> None:
+    tuning, judging = names("small_tuning"), names("small_judging")
+    assert len({*tuning, *judging}) == 45
+    read = 0
+    for name in tuning:
+        scenario = Scenario(name, is_quick=True)
+        check_fields(Recipe, scenario.content)
+        assert drawn(int(name.removeprefix(DRAWN))) == drawn(int(name.removeprefix(DRAWN)))
+        forms = {stream["arguments"]["form"] for stream in scenario.content["streams"].values()}
+        if "encoded" not in forms:  # which takes the encoder
+            read += 1
+            assert set(scenario.objective.names) <= scenario.read(data_dir).keys()
+    assert read == 10
+
+
+def test_small_sets_have_what_is_asked_of_their_classes(data_dir: Path) -> None:
+    def labels(part: str = "train", **options: Any) -> Any:
+        found: Any = small_sentences("mr", str(data_dir), **{"form": "words", "num_samples": 40, **options})[part]
+        return found.read_columns(np.arange(len(found)))["labels"].numpy()
+
+    assert np.bincount(labels(proportions=[0.75, 0.25], num_samples=20)).tolist() == [15, 5]
+    assert np.bincount(labels(most=5)).tolist() == [5, 5]
+    assert set(labels(among=(1, 2), first_class=6)) == {7}
+    assert set(labels(form="numbers")) == {-1.0, 1.0}
+    assert (labels(wrong=1.0) == 1 - labels()).all()
+    assert (labels("test", wrong=1.0) == labels("test")).all()
+    assert (labels("test", number=1) == labels("test", number=2)).all()
 
 
 def test_wrong_labels_are_in_training_alone_and_parts_of_requests_are_apart(data_dir: Path) -> None:
