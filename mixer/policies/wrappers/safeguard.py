@@ -27,8 +27,8 @@ _logger = logging.getLogger(__name__)
 class Safeguard(Wrapper):
     """Follows a policy as far as there is evidence that its mixture does the declared objective good.
 
-    Ours. A run begins with the streams' own weights. A measurement of the targets says what a sample of each stream is
-    worth for the objective: `s_k`, with a standard error; see `MarginalValue`. The *candidate* is the mixture that
+    Ours. A run begins with the streams' own weights; below is the one exception. A measurement of the targets says what
+    a sample of each stream is worth for the objective: `s_k`, with a standard error; see `MarginalValue`. The *candidate* is the mixture that
     would be executed if the policy were followed in whole: its decision, and the part of the targets below. It was
     decided before the measurement, so the gain `Σ_k (w_k − w⁰_k) s_k` over the own weights w⁰ is independent evidence.
     The worth of repeated rows counts as what the run has shown is left of it; see `Memory`. The gains of the last
@@ -54,7 +54,9 @@ class Safeguard(Wrapper):
     streams, and the policy divides the rest. Where the objective is the average or the worst of
     all streams, that part is the whole batch: nothing else is asked. The part of a stream that the run would pass over
     more than once is smaller, by the measured rate: see `planned`. A bound adds its multiplier to the importance of its
-    stream; see `MarginalValue`.
+    stream; see `MarginalValue`. Where all targets are streams and the candidate passes at most three times over each of
+    them, it is followed from step 2 on: rows of the target that are hardly repeated need no measurement to be worth it,
+    and in a short run none would be sure in time. The signs of harm hold as ever.
 
     Samples on top of the batch size, as some replay policies want, are given from the start, in whole, until they harm.
 
@@ -113,6 +115,8 @@ class Safeguard(Wrapper):
             self._judge(targets, num_samples, observation)
         decision = self._anchored(decision, num_samples, observation)
         self._candidate = shares(np.asarray(decision.weights))
+        if observation.step == 1 and self._is_fresh(num_samples):
+            self._followed = 1.0
         decision = self._blended(decision, observation)
         weights = shares(np.asarray(decision.weights))
         if decision.additional is None:
@@ -147,6 +151,17 @@ class Safeguard(Wrapper):
             return decision
         weights = anchor + max(0.0, 1.0 - anchor.sum()) * shares(np.asarray(decision.weights))
         return replace(decision, weights=share_out(weights, self._own, active & (self._own > 0.0), 0.0, lengths))
+
+    def _is_fresh(self, num_samples: float) -> bool:
+        """Whether all targets are streams whose rows the candidate repeats so seldom that they still teach.
+
+        Args:
+            num_samples: Samples of the whole run, 0 if unknown.
+        """
+        importance = self._of_streams(self._importance)
+        num_passes = passes(self._candidate * num_samples, self._num_samples)[importance > 0.0]
+        are_streams = self._share > 0.0 and math.isclose(importance.sum(), 1.0)
+        return are_streams and num_samples > 0.0 and bool((num_passes <= REPEAT_PASSES).all())
 
     def _of_streams(self, importance: FloatArray) -> FloatArray:
         """`[num_streams]`: the importance of the streams that are targets, 0 for the others."""

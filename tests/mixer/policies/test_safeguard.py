@@ -58,6 +58,28 @@ def test_the_mixture_that_trains_is_judged() -> None:
     assert weights == pytest.approx([0.75 + 0.25 / 3, 0.25 / 3, 0.25 / 3], abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("num_samples", "objective", "moves"),
+    [
+        (300, {"a": 1.0}, True),  # 250 rows of a, of which there are 100
+        (420, {"a": 1.0}, False),  # 350
+        (300, {"t": 1.0}, False),  # outside of the streams
+        (300, {"a": 0.5, "t": 0.5}, False),
+    ],
+)
+def test_targets_whose_rows_are_hardly_repeated_are_followed_without_a_measurement(
+    num_samples: int, objective: dict[str, float], moves: bool
+) -> None:
+    first = observe(losses=[1.0] * 3, counts=[1, 1, 1], progress=3 / num_samples)
+    weights = decided(Safeguard(Uniform()), first, objective=Objective(objective))
+    if moves:
+        # 225 rows by importance are 2.25 passes, which are planned as 1 + 3 log(1 + 1.25 / 3).
+        part = 0.75 * (1.0 + 3.0 * np.log1p(1.25 / 3.0)) / 2.25
+        assert weights == pytest.approx([part + (1.0 - part) / 3, (1.0 - part) / 3, (1.0 - part) / 3])
+    else:
+        assert weights == pytest.approx([1 / 3] * 3)
+
+
 def test_rows_learned_by_heart_are_no_evidence() -> None:
     # Rows of a are worth most; of 100 there, the target's mixture takes 2,000 more than the own weights would.
     def weights(stream_loss: float) -> np.ndarray:
