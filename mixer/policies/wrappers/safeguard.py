@@ -28,13 +28,14 @@ class Safeguard(Wrapper):
     """Follows a policy as far as there is evidence that its mixture does the declared objective good.
 
     Ours. A run begins with the streams' own weights; below is the one exception. A measurement of the targets says what
-    a sample of each stream is worth for the objective: `s_k`, with a standard error; see `MarginalValue`. The *candidate* is the mixture that
-    would be executed if the policy were followed in whole: its decision, and the part of the targets below. It was
-    decided before the measurement, so the gain `Σ_k (w_k − w⁰_k) s_k` over the own weights w⁰ is independent evidence.
-    The worth of repeated rows counts as what the run has shown is left of it; see `Memory`. The gains of the last
-    measurements are added up. Two standard errors of the sum are no evidence. Above that, 0.7 of the way is gone at
-    each measurement to the share that noise does not explain, `1 − 1/z²` for z standard errors. A mixture that is
-    followed stays while nothing speaks against it, and goes back by the same rule where gains are negative.
+    a sample of each stream is worth for the objective: `s_k`, with a standard error; see `MarginalValue`. The
+    *candidate* is the mixture that would be executed if the policy were followed in whole: its decision, and the part
+    of the targets below. It was decided before the measurement, so the gain `Σ_k (w_k − w⁰_k) s_k` over the own weights
+    w⁰ is independent evidence. The worth of repeated rows counts as what the run has shown is left of it; see `Memory`.
+    The gains of the last measurements are added up. Two standard errors of the sum are no evidence. Above that, 0.7 of
+    the way is gone at each measurement to the share that noise does not explain, `1 − 1/z²` for z standard errors. A
+    mixture that is followed stays while nothing speaks against it, and goes back by the same rule where gains are
+    negative.
 
     Three signs of harm bring the own weights back at once:
 
