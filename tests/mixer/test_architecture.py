@@ -31,7 +31,8 @@ ROOMS = {
     "|trainer.trl trainer.sentence_transformers"
     "|tools.console|tools.records|tools.report|tools.recipe|tools.analysis|tools.cli",
     "replay": "storage shared|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
-    "tasks": "sources mlp text_domains task_folders|task chats|heads sequences generation|score metrics|harness methods"
+    "tasks": "sources mlp text_domains task_folders|task chats|heads sequences generation texts"
+    " chats_of_files|score metrics|harness methods"
     "|continual|tools.report|tools.recipe|tools.command",
 }
 LEVELS = {
