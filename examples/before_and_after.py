@@ -87,14 +87,31 @@ def _passes(program: str, asked: Asked) -> bool:
     return bool(tests) and done.stdout.decode(errors="replace").endswith(f"{_DONE}\n")  # not what ended before
 
 
+def scored(name: str, asked: Sequence[Asked], written: Sequence[Sequence[str]], runs_code: bool) -> list[str]:
+    """Returns the name of a source's score, and the scores of the answers before and after."""
+    if name == "code" and runs_code:
+        score, values = "passes its tests", [passes_tests(texts, asked) for texts in written]
+    else:
+        score, expected = SCORES.get(name, "rouge_l"), [own.expected for own in asked]
+        values = [TEXT_SCORES[score](predictions=texts, references=expected) for texts in written]
+    return [score, *(f"{value:.2f}" for value in values)]
+
+
+def example_of(name: str, asked: Asked, texts: Sequence[str]) -> Table:
+    """Returns a prompt with the expected answer and those before and after."""
+    example = Table(title=name, show_header=False, width=120)
+    shown = (asked.prompt, asked.expected, *texts)
+    for label, part in zip(("prompt", "expected", "before", "after"), shown, strict=True):
+        example.add_row(label, part)
+    return example
+
+
 def main() -> None:
     """Prints an answer for each source, and a table of scores."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("--num_prompts", type=int, default=16, help="most prompts of each source; default: 16")
-    text = (
-        "runs the programs that the model writes for the source code, each for 5 seconds at most: in a container only"
-    )
+    text = "runs the programs that the model writes for the source code, for 5 seconds at most: in a container only"
     parser.add_argument("--run_code", action="store_true", help=text)
     own = parser.parse_args()
     recipe = read_recipe(own.run / "recipe.yaml")
@@ -106,18 +123,8 @@ def main() -> None:
     for name, stream in streams.items():
         asked = asked_in(stream.evaluation, tokenizer, own.num_prompts)
         written = [answers(model, tokenizer, asked) for model in models]
-        score = SCORES.get(name, "rouge_l")
-        if name == "code" and own.run_code:
-            score, values = "passes its tests", [passes_tests(texts, asked) for texts in written]
-        else:
-            expected = [row.expected for row in asked]
-            values = [TEXT_SCORES[score](predictions=texts, references=expected) for texts in written]
-        scores.add_row(name, str(len(asked)), score, *(f"{value:.2f}" for value in values))
-        example = Table(title=name, show_header=False, width=120)
-        shown = (asked[0].prompt, asked[0].expected, *(texts[0] for texts in written))
-        for label, part in zip(("prompt", "expected", "before", "after"), shown, strict=True):
-            example.add_row(label, part)
-        console.print(example)
+        scores.add_row(name, str(len(asked)), *scored(name, asked, written, own.run_code))
+        console.print(example_of(name, asked[0], [texts[0] for texts in written]))
     console.print(scores)
 
 
