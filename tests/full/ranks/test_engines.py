@@ -89,7 +89,7 @@ def targeted(args: Arguments, model: Any = None, rows_of: Callable[..., Any] = T
         train_dataset={"a": rows_of(20, 1), "b": rows_of(11, 2), "c": rows_of(6, 3)},
         eval_dataset={name: rows_of(20, seed) for seed, name in enumerate("abt")},
         objective=Objective(["t", "a"], bounds={"b": 1.01}),
-        mixing=Seeing(rate=1.0),
+        mixing=Seeing(rate=1.0, interval_steps=2),
         batch_size=9,
         **rules,
     )

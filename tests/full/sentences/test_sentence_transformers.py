@@ -211,8 +211,8 @@ def test_auto_moves_towards_the_source_that_helps_a_target(tmp_path: Path) -> No
         positives = [" ".join(f"w{(word - first + 5) % 10 + first}" for word in own) for own in words]
         return datasets.Dataset.from_dict({"anchor": anchors, "positive": positives})
 
-    sets = {"near": only(0, 1, 200), "far": only(30, 2, 200)}
-    args = {"max_steps": 60, "per_device_train_batch_size": 16}
+    sets = {"near": only(0, 1, 2000), "far": only(30, 2, 2000)}
+    args = {"max_steps": 80, "per_device_train_batch_size": 48}
     trainer = make(
         tmp_path,
         args=args,
