@@ -173,12 +173,13 @@ def _split(
     num_validation_samples: int,
     share: float = VALIDATION_SHARE,
 ) -> Rows:
-    def rows() -> Iterator[tuple[float, str, dict[str, Any]]]:
-        for key, question, answer in chats:
-            turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-            yield key, question, {"messages": turns}
+    rows = ((key, question, chat_of(question, answer)) for key, question, answer in chats)
+    return rows_by_split(what, rows, num_samples, num_validation_samples, share)
 
-    return rows_by_split(what, rows(), num_samples, num_validation_samples, share)
+
+def chat_of(question: str, answer: str) -> dict[str, Any]:
+    """Returns a question and its answer as a row of `messages`."""
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
 
 
 def rows_by_split(

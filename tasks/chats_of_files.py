@@ -1,14 +1,13 @@
 """Chats made of the files of well-known data sets: requests and their intents, reviews and their opinions."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import datasets
 
 from mixer.utils.errors import wrong_value
 from mixer.utils.files import local_path
-from tasks.chats import Rows
+from tasks.chats import Rows, chat_of
 from tasks.text_domains import key_of
 
 _OPINIONS = ("negative", "positive")
@@ -72,15 +71,5 @@ def _text(folder: str, name: str) -> str:
 def _chats(parts: dict[str, list[tuple[str, str]]], num_samples: int, num_validation_samples: int) -> Rows:
     """Takes as many chats of each split, of all kinds: in the order of their keys."""
     taken = {"train": num_samples, "validation": num_validation_samples}
-    return {
-        split: _of_turns(sorted(parts[split], key=lambda pair: key_of(pair[0]))[:most]) for split, most in taken.items()
-    }
-
-
-def _of_turns(pairs: Iterable[tuple[str, str]]) -> datasets.Dataset:
-    return datasets.Dataset.from_list(
-        [
-            {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
-            for question, answer in pairs
-        ]
-    )
+    chosen = {split: sorted(parts[split], key=lambda pair: key_of(pair[0]))[:most] for split, most in taken.items()}
+    return {split: datasets.Dataset.from_list([chat_of(*pair) for pair in pairs]) for split, pairs in chosen.items()}

@@ -1,6 +1,7 @@
 """One data set as several streams: one for each value of a column, such as its `source` or `language`."""
 
 import logging
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -42,17 +43,17 @@ def streams_by_column(
         >>> [(stream.name, len(stream.dataset)) for stream in streams_by_column(rows, "source")]
         [('web', 2), ('books', 1)]
     """
-    names = names_by_value(dataset, column, values, min_samples)
-    return [Stream(name, rows, **options) for name, rows in rows_by_name(dataset, column, names).items()]
+    _, parts = split_by_value(dataset, column, values, min_samples)
+    return [Stream(name, rows, **options) for name, rows in parts.items()]
 
 
-def names_by_value(
+def split_by_value(
     dataset: Any, column: str, values: Sequence[Any] | None = None, min_samples: int = 1
-) -> dict[Hashable, str]:
-    """Names the streams of a column's values; see `streams_by_column`.
+) -> tuple[dict[Hashable, str], dict[str, Any]]:
+    """Names the streams of a column's values, and splits the rows between them; see `streams_by_column`.
 
     Returns:
-        Names by value.
+        Names by value, and data sets by name.
 
     Raises:
         ValueError: If values are missing, or two have one name.
@@ -61,14 +62,16 @@ def names_by_value(
     if is_iterable(dataset):
         require(values is not None, "values", "given: those of an iterable data set are not known before", None)
         require(min_samples == 1, "min_samples", "1 for an iterable data set, whose rows are not counted", min_samples)
-        return _named(values or (), frozenset())
-    codes, found = _coded(dataset, column)
+        names = _named(values or (), frozenset())
+        return names, rows_by_name(dataset, column, names)
+    codes, found = coded = _coded(dataset, column)
     counts = dict(zip(found, np.bincount(codes, minlength=len(found)).tolist(), strict=True))
     missing = [value for value in values or () if value not in counts]
     if missing:
         raise wrong_value("values", f": no row has {missing} in {column!r}, which has {_some(found)}.", found=missing)
     chosen = found if values is None else list(values)
-    return _named(chosen, {value for value in chosen if counts[value] < min_samples})
+    names = _named(chosen, {value for value in chosen if counts[value] < min_samples})
+    return names, _selected(dataset, column, coded, names)
 
 
 def rows_by_name(dataset: Any, column: str, names: Mapping[Any, str]) -> dict[str, Any]:
@@ -86,7 +89,13 @@ def rows_by_name(dataset: Any, column: str, names: Mapping[Any, str]) -> dict[st
         if not is_of(dataset, "datasets", "IterableDataset"):
             raise wrong_type("dataset", f"must be a datasets.IterableDataset to be filtered, got {type(dataset)}.")
         return {name: dataset.filter(partial(_has_value, column, value)) for value, name in names.items()}
-    codes, found = _coded(dataset, column)
+    return _selected(dataset, column, _coded(dataset, column), names)
+
+
+def _selected(
+    dataset: Any, column: str, coded: tuple[Int64Array, list[Any]], names: Mapping[Any, str]
+) -> dict[str, Any]:
+    codes, found = coded
     left_out = [value for value in found if value not in names]
     if left_out:
         words = "Rows with %s in %r are left out: these values are none of a stream."
@@ -139,8 +148,8 @@ def _column(dataset: Any, column: str) -> Sequence[Any]:
 def _named(values: Iterable[Any], rare: Iterable[Any]) -> dict[Hashable, str]:
     rare = frozenset(rare)
     names = {value: RARE if value in rare else safe_name(str(value)) for value in values}
-    own = [name for value, name in names.items() if value not in rare]
-    twice = sorted({name for name in own if own.count(name) > 1 or (rare and name == RARE)})
+    own = Counter(name for value, name in names.items() if value not in rare)
+    twice = sorted(name for name, count in own.items() if count > 1 or (rare and name == RARE))
     if twice:
         raise wrong_value("column", f": several of its values make streams named {twice}.", found=twice)
     return names

@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 
 from mixer.mixture.bad_samples import OnSampleError
-from mixer.mixture.by_column import names_by_value, rows_by_name
+from mixer.mixture.by_column import rows_by_name, split_by_value
 from mixer.mixture.permutation import Permutation
 from mixer.mixture.stream import Stream, selected
 from mixer.models.class_names import NamedClasses, check_same_classes
@@ -305,8 +305,7 @@ def _part_of(dataset: Any, share: float) -> Any:
 
 def _by_column(data: Any, train: Any, evaluation: Any) -> dict[str, tuple[Any, Any]]:
     """Splits the rows to train on and to evaluate on by the values of a column."""
-    names = names_by_value(train, data.by, data.values, data.min_samples)
-    trained = rows_by_name(train, data.by, names)
+    names, trained = split_by_value(train, data.by, data.values, data.min_samples)
     evaluated = {} if evaluation is None else rows_by_name(evaluation, data.by, names)
     return {name: (rows, evaluated.get(name)) for name, rows in trained.items()}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mixer import streams_by_column
-from mixer.mixture.by_column import names_by_value, rows_by_name
+from mixer.mixture.by_column import rows_by_name, split_by_value
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 
 
@@ -56,7 +56,7 @@ def test_rows_of_other_values_are_left_out_with_a_warning(caplog):
 
 
 def test_held_out_rows_follow_the_names_of_the_rows_to_train_on():
-    names = names_by_value(_rows(list("aaab")), "source", min_samples=2)
+    names, _ = split_by_value(_rows(list("aaab")), "source", min_samples=2)
     held_out = rows_by_name(_rows(list("bba")), "source", names)
     assert {name: list(rows["row"]) for name, rows in held_out.items()} == {"a": [2], "rare": [0, 1]}
 
