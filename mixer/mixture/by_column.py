@@ -48,9 +48,20 @@ def streams_by_column(
 
 
 def split_by_value(
-    dataset: Any, column: str, values: Sequence[Any] | None = None, min_samples: int = 1
+    dataset: Any,
+    column: str,
+    values: Sequence[Any] | None = None,
+    min_samples: int = 1,
+    called: str = "column",
 ) -> tuple[dict[Hashable, str], dict[str, Any]]:
     """Names the streams of a column's values, and splits the rows between them; see `streams_by_column`.
+
+    Args:
+        dataset: The data set.
+        column: The column.
+        values: The values to take.
+        min_samples: Values with fewer rows share one stream.
+        called: What the user calls the column, for errors.
 
     Returns:
         Names by value, and data sets by name.
@@ -62,25 +73,26 @@ def split_by_value(
     if is_iterable(dataset):
         require(values is not None, "values", "given: those of an iterable data set are not known before", None)
         require(min_samples == 1, "min_samples", "1 for an iterable data set, whose rows are not counted", min_samples)
-        names = _named(values or (), frozenset())
+        names = _named(values or (), frozenset(), called)
         return names, rows_by_name(dataset, column, names)
-    codes, found = coded = _coded(dataset, column)
+    codes, found = coded = _coded(dataset, column, called)
     counts = dict(zip(found, np.bincount(codes, minlength=len(found)).tolist(), strict=True))
     missing = [value for value in values or () if value not in counts]
     if missing:
         raise wrong_value("values", f": no row has {missing} in {column!r}, which has {_some(found)}.", found=missing)
     chosen = found if values is None else list(values)
-    names = _named(chosen, {value for value in chosen if counts[value] < min_samples})
+    names = _named(chosen, {value for value in chosen if counts[value] < min_samples}, called)
     return names, _selected(dataset, column, coded, names)
 
 
-def rows_by_name(dataset: Any, column: str, names: Mapping[Any, str]) -> dict[str, Any]:
+def rows_by_name(dataset: Any, column: str, names: Mapping[Any, str], called: str = "column") -> dict[str, Any]:
     """Splits a data set by the values of a column.
 
     Args:
         dataset: The data set.
         column: The column.
         names: A name for each value; rows of other values are left out, which a warning says.
+        called: What the user calls the column, for errors.
 
     Returns:
         Data sets by name, without names that have no row.
@@ -89,7 +101,7 @@ def rows_by_name(dataset: Any, column: str, names: Mapping[Any, str]) -> dict[st
         if not is_of(dataset, "datasets", "IterableDataset"):
             raise wrong_type("dataset", f"must be a datasets.IterableDataset to be filtered, got {type(dataset)}.")
         return {name: dataset.filter(partial(_has_value, column, value)) for value, name in names.items()}
-    return _selected(dataset, column, _coded(dataset, column), names)
+    return _selected(dataset, column, _coded(dataset, column, called), names)
 
 
 def _selected(
@@ -113,29 +125,29 @@ def _places(numbers: Int64Array, count: int) -> list[Int64Array]:
     return np.split(np.argsort(numbers, kind="stable"), ends)[:count]
 
 
-def _coded(dataset: Any, column: str) -> tuple[Int64Array, list[Any]]:
+def _coded(dataset: Any, column: str, called: str) -> tuple[Int64Array, list[Any]]:
     """Returns the number of each row's value, `[num_rows]`, and the values."""
-    values = _column(dataset, column)
+    values = _column(dataset, column, called)
     codes, found = pd.factorize(pd.Series(values, dtype=object))
     num_missing = int((codes < 0).sum())
     if num_missing:
         text = f": {num_missing:,} of {len(codes):,} rows have no value in {column!r}. Fill it, or filter them out."
-        raise wrong_value("column", text, found=num_missing)
+        raise wrong_value(called, text, found=num_missing)
     kinds = {type(value) for value in found}
     if not kinds <= {str, int, bool}:
         names = sorted(kind.__name__ for kind in kinds)
-        raise wrong_value("column", f": {column!r} has {names}, not texts, whole numbers or classes.", found=names)
+        raise wrong_value(called, f": {column!r} has {names}, not texts, whole numbers or classes.", found=names)
     return codes.astype(np.int64), list(found)
 
 
-def _column(dataset: Any, column: str) -> Sequence[Any]:
+def _column(dataset: Any, column: str, called: str) -> Sequence[Any]:
     names = getattr(dataset, "column_names", None)
     if names is None:
         first = dataset[0]
         if not isinstance(first, Mapping):
             raise wrong_type("dataset", f"must have rows with columns, got {type(first).__name__}.")
         names = list(first)
-    require(column in names, "column", f"one of {names}", column)
+    require(column in names, called, f"one of {names}", column)
     if not is_of(dataset, "datasets", "Dataset"):
         return [dataset[place][column] for place in range(len(dataset))]
     read = dataset.select_columns([column]).with_format("arrow")[:][column].to_pylist()
@@ -145,13 +157,13 @@ def _column(dataset: Any, column: str) -> Sequence[Any]:
     return [None if number is None else feature.int2str(number) for number in read]
 
 
-def _named(values: Iterable[Any], rare: Iterable[Any]) -> dict[Hashable, str]:
+def _named(values: Iterable[Any], rare: Iterable[Any], called: str) -> dict[Hashable, str]:
     rare = frozenset(rare)
     names = {value: RARE if value in rare else safe_name(str(value)) for value in values}
     own = Counter(name for value, name in names.items() if value not in rare)
     twice = sorted(name for name, count in own.items() if count > 1 or (rare and name == RARE))
     if twice:
-        raise wrong_value("column", f": several of its values make streams named {twice}.", found=twice)
+        raise wrong_value(called, f": several of its values make streams named {twice}.", found=twice)
     return names
 
 

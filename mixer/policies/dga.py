@@ -29,8 +29,8 @@ class DGA(AlignmentPolicy):
         rate: `η`.
         average: Share of the new α that enters the mixture at a measurement, in (0, 1]; 1 takes α itself.
         scale_free: Whether to divide the products by the largest.
-        interval_steps: Steps between regular measurements; 0 chooses it by their cost. They also follow steps 2, 4, 8,
-            ...
+        interval_steps: Steps between regular measurements; 0 chooses it by their cost. Earlier steps, which
+            grow apart, are followed too where that is paid for.
         tau: `τ` of the smooth maximum for the worst of several targets, per unit of loss.
         unit: Whether the weights are shares of samples or of tokens.
 

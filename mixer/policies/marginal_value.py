@@ -74,8 +74,8 @@ class MarginalValue(AlignmentPolicy):
         sharpness: `β`.
         rate: `r` in (0, 1]: share of the way to the new mixture at each measurement.
         drift: Variance by which a score may change between two measurements, where the best has the score 1.
-        interval_steps: Steps between regular measurements; 0 chooses it by their cost. They also follow steps 2, 4, 8,
-            ...
+        interval_steps: Steps between regular measurements; 0 chooses it by their cost. Earlier steps, which
+            grow apart, are followed too where that is paid for.
         repeat_passes: Passes over a stream after the first in which the worth of its rows is expected to fall to 1/e,
             until the run has shown it.
         tau: `τ` of the smooth maximum for the worst of several targets, per unit of loss.

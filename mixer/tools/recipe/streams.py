@@ -305,8 +305,8 @@ def _part_of(dataset: Any, share: float) -> Any:
 
 def _by_column(data: Any, train: Any, evaluation: Any) -> dict[str, tuple[Any, Any]]:
     """Splits the rows to train on and to evaluate on by the values of a column."""
-    names, trained = split_by_value(train, data.by, data.values, data.min_samples)
-    evaluated = {} if evaluation is None else rows_by_name(evaluation, data.by, names)
+    names, trained = split_by_value(train, data.by, data.values, data.min_samples, called="by")
+    evaluated = {} if evaluation is None else rows_by_name(evaluation, data.by, names, called="by")
     return {name: (rows, evaluated.get(name)) for name, rows in trained.items()}
 
 

@@ -64,7 +64,7 @@ def test_streamed_rows_are_read_by_each_value(path: str) -> None:
 def test_what_is_no_stream_or_has_no_such_column_is_refused(path: str) -> None:
     with refused("evaluation.held.data.by", found="source"):
         StreamRecipe(data=DataSource(path, by="source")).build("held", field="evaluation")
-    with refused("streams.corpus.data.column", found="language"):
+    with refused("streams.corpus.data.by", found="language"):
         StreamRecipe(data=DataSource(path, by="language"), format=Text()).build_all("corpus", byte_level())
     with refused("by"):
         DataSource(path, values=["web"])
