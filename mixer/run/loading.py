@@ -104,7 +104,7 @@ class StreamLoading:
             stack_columns=samples.model_columns if trainer.data_collator is default_data_collator else None,
             seed=self.seed,
             rank=args.process_index,
-            pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
+            pin_memory=self._rules.worker_option("pin_memory") and args.device.type not in ("cpu", "mps"),
             specifics=samples.specifics,
             compared=frozenset([*unseen, *([-1] if is_unseen else [])]),
             taken=None if taken is None else frozenset(taken),
@@ -132,14 +132,15 @@ class StreamLoading:
         return self._lengths
 
     def _worker_options(self) -> WorkerOptions:
-        args = self._trainer.args
-        workers: int = args.dataloader_num_workers
+        args, option = self._trainer.args, self._rules.worker_option
+        workers: int = option("num_workers")
+        seeds = partial(seed_worker, num_workers=workers, rank=args.process_index)
         return WorkerOptions(
             num_workers=workers,
-            prefetch_factor=2 if args.dataloader_prefetch_factor is None else args.dataloader_prefetch_factor,
-            persistent_workers=args.dataloader_persistent_workers,
-            worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
-            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+            prefetch_factor=2 if option("prefetch_factor") is None else option("prefetch_factor"),
+            persistent_workers=option("persistent_workers"),
+            worker_init_fn=option("worker_init_fn") or seeds,
+            multiprocessing_context=option("multiprocessing_context"),
             limit_seconds=_SHARE_OF_TIMEOUT * args.ddp_timeout,
             job_size=hf_compat.train_batch_size(self._trainer),
         )
