@@ -1,6 +1,6 @@
 """Trains a LoRA of a diffusion model on folders of pictures that are repeated, in a loop with accelerate.
 
-    python examples/diffusion_lora.py FOLDER
+    python examples/diffusion_lora.py --folder FOLDER
 
 The folder has one for each concept, named as by kohya's scripts: `10_mug` is repeated ten times and its pictures are
 "mug", unless a text file beside one says more. A stream's weight is repeats times pictures: the share that copies would
@@ -120,7 +120,7 @@ def train(accelerator: Accelerator, model: nn.Module, loader: MixingDataLoader, 
 def main() -> None:
     """Trains the stand-in for a pretrained model, then the LoRA, and saves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="Holds REPEATS_CONCEPT folders.")
+    parser.add_argument("--folder", type=Path, required=True, help="Holds REPEATS_CONCEPT folders.")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/examples/diffusion_lora"))
     parser.add_argument(
         "--share", nargs="*", default=[], help="CONCEPT=SHARE of the batches; the others share the rest."

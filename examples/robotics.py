@@ -121,10 +121,8 @@ def main() -> None:
         for name, loss in losses.items():
             history[name].append(loss.item())
         loader.observe(losses)
-    for name, own in history.items():
-        print(
-            f"{name}: loss {own[0]:.3f} -> {sum(own[-20:]) / 20:.3f}, {loader.mixing.coverage[name]:.0%} of its frames"
-        )
+    for (name, own), seen in zip(history.items(), loader.mixing.seen.tolist(), strict=True):
+        print(f"{name}: loss {own[0]:.3f} -> {sum(own[-20:]) / 20:.3f}, {seen} rows")
     options.output_dir.mkdir(parents=True, exist_ok=True)
     state = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
     torch.save(state, options.output_dir / "checkpoint.pt")
