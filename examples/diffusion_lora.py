@@ -4,7 +4,7 @@
 
 The folder has one for each concept, named as by kohya's scripts: `10_mug` is repeated ten times and its pictures are
 "mug", unless a text file beside one says more. A stream's weight is repeats times pictures: the share that copies would
-have, exact in every batch, without copies. `--share mug=0.5` sets a share instead.
+have, exact in every batch, without copies, and an epoch is as long. `--share mug=0.5` sets a share instead.
 
 `Denoiser` stands in for a pretrained model; here it first learns the pictures that are not repeated. For the real
 thing load `UNet2DConditionModel`, its text encoder and VAE with diffusers: names of the layers, `to_q`, `to_k` and
@@ -140,7 +140,7 @@ def main() -> None:
     model: nn.Module = Denoiser()
     train(accelerator, model, MixingDataLoader(plain, options.batch_size, **ranks), options.base_steps, 2e-3)
     model = get_peft_model(model, LoraConfig(r=8, target_modules=["to_q", "to_k", "to_v"]))
-    loader = MixingDataLoader(data, options.batch_size, mixing=weights, **ranks)
+    loader = MixingDataLoader(data, options.batch_size, mixing=weights, epoch_size=sum(weights.values()), **ranks)
     if options.share:
         shares = {concept: float(share) for concept, share in (entry.split("=") for entry in options.share)}
         rest = sum(weight for concept, weight in weights.items() if concept not in shares)

@@ -83,14 +83,14 @@ class StreamLoading:
         These are of samples of memories and iterable streams, and of samples made by code if the collator is one of
         transformers, which all use the columns of the first sample.
         """
-        trainer, args, samples = self._trainer, self._trainer.args, self._samples
+        args, samples = self._trainer.args, self._samples
         unseen = [
             number
             for number, stream in enumerate(self._streams)
-            if stream.is_memory or (is_made(stream) and goes_by_first(stream.data_collator or trainer.data_collator))
+            if stream.is_memory or (is_made(stream) and goes_by_first(stream.data_collator or samples.data_collator))
         ]
         is_unseen = len(self._streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self._streams)
-        is_unseen = is_unseen or (goes_by_first(trainer.data_collator) and any(map(is_made, self._streams)))
+        is_unseen = is_unseen or (goes_by_first(samples.data_collator) and any(map(is_made, self._streams)))
         taken = samples.taken_columns
         removed = {
             name
@@ -101,7 +101,7 @@ class StreamLoading:
         return Collation(
             samples.common_collator,
             names,
-            stack_columns=samples.model_columns if trainer.data_collator is default_data_collator else None,
+            stack_columns=samples.model_columns if samples.data_collator is default_data_collator else None,
             seed=self.seed,
             rank=args.process_index,
             pin_memory=self._rules.worker_option("pin_memory") and args.device.type not in ("cpu", "mps"),

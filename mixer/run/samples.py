@@ -33,7 +33,7 @@ class LoadingRules:
 
     def __init__(self, trainer: Trainer, max_samples: int | None = None):
         self._trainer, self._max_samples = trainer, max_samples
-        self.own_loader: Any = None  # that of the trainer's class, whose options for workers hold
+        self.own_loader: Any = None  # that of the trainer's class, whose collator and options for workers hold
         self.keeps_columns = False  # as it does
 
     @property
@@ -100,9 +100,15 @@ class StreamSamples:
         return hf_compat.collator_removing_columns(self.trainer, collator, description)
 
     @property
+    def data_collator(self) -> Any:
+        """The collator of training, before columns are removed."""
+        own = self.rules.own_loader
+        return self.trainer.data_collator if own is None else own.collate_fn
+
+    @property
     def common_collator(self) -> Any:
         """The collator of the streams that have none of their own."""
-        return self._collator(self.trainer.data_collator, "training")
+        return self._collator(self.data_collator, "training")
 
     @property
     def columns_are_removed(self) -> bool:

@@ -19,16 +19,16 @@ _MAKERS = ("get_train_dataloader", "_get_dataloader", "_get_train_sampler")
 
 
 def read_own_loader(trainer: Any, mixin: type, streams: Sequence[Stream], rules: LoadingRules) -> list[Stream]:
-    """Carries over what the trainer's own loader does, if its class makes one, to the streams and to the rules.
+    """Carries over what the trainer's own loader does, if its class makes one.
 
     Args:
         trainer: The trainer, after the construction of its parent class.
         mixin: The mixin in its method resolution order.
         streams: The streams.
-        rules: How the trainer loads.
+        rules: How the trainer loads; they get the loader's collator, columns and options of workers.
 
     Returns:
-        The streams, with the loader's order and collator.
+        The streams, in the loader's order.
 
     Raises:
         TypeError: If the loader makes other batches than mixing; with what was found, and what to do.
@@ -50,9 +50,24 @@ def _maker(trainer_class: Any, mixin: type) -> tuple[type, str] | None:
     return None
 
 
-def _read(trainer: Any, mixin: Any, maker: tuple[type, str], stream: Stream, rules: LoadingRules) -> Stream:
-    """Returns a stream with the order of the trainer's loader, and with its collator unless it has its own."""
-    removed = []
+def _read(trainer: Trainer, mixin: type, maker: tuple[type, str], stream: Stream, rules: LoadingRules) -> Stream:
+    """Returns a stream in the order of the trainer's loader, whose other options the rules get."""
+    (owner, name), removed = maker, []  # data sets and collators from which it removes columns
+    try:
+        loader = _loader_of(trainer, mixin, stream.dataset, removed)
+    except Exception as error:
+        error.add_note(f"While the loader of the stream {stream.name!r} was read, before training: {name} of {owner}.")
+        raise
+    if found := _difference(trainer, loader, stream):
+        text = f"of {owner.__name__}, for the stream {stream.name!r}, {found} To load as the Trainer does, mix "
+        text += f"`class Plain({owner.__name__}): {name} = Trainer.{name}`."
+        raise wrong_type(name, text, stream=stream.name, found=found)
+    rules.own_loader, rules.keeps_columns = loader, not removed
+    return replace(stream, shuffle=stream.shuffle and type(loader.sampler) is not SequentialSampler)
+
+
+def _loader_of(trainer: Any, mixin: Any, dataset: Any, removed: list[Any]) -> Any:
+    """Lets the trainer make the loader of a data set, without what accelerate makes of it."""
 
     def note(unchanged: Any, *_args: Any, **_kwargs: Any) -> Any:
         removed.append(unchanged)
@@ -62,19 +77,10 @@ def _read(trainer: Any, mixin: Any, maker: tuple[type, str], stream: Stream, rul
         seeded(0),
         replaced(trainer.accelerator, prepare=lambda loader, *_, **__: loader),
         replaced(trainer, _remove_unused_columns=note, _get_collator_with_removed_columns=note),
-        attributes_held(trainer, train_dataset=stream.dataset),
+        attributes_held(trainer, train_dataset=dataset),
         attributes_held(trainer.args, train_sampling_strategy="random"),  # by length, all rows would be read
     ):
-        loader = super(mixin, trainer).get_train_dataloader()
-    if found := _difference(trainer, loader, stream):
-        owner, name = maker
-        text = f"of {owner.__name__}, for the stream {stream.name!r}, {found} To load as the Trainer does, mix "
-        text += f"`class Plain({owner.__name__}): {name} = Trainer.{name}`."
-        raise wrong_type(name, text, stream=stream.name, found=found)
-    rules.own_loader, rules.keeps_columns = loader, not removed
-    own = None if loader.collate_fn == trainer.data_collator else loader.collate_fn
-    shuffle = stream.shuffle and type(loader.sampler) is not SequentialSampler
-    return replace(stream, data_collator=stream.data_collator or own, shuffle=shuffle)
+        return super(mixin, trainer).get_train_dataloader()
 
 
 def _difference(trainer: Trainer, loader: Any, stream: Stream) -> str | None:

@@ -107,8 +107,8 @@ class TestCarriedOver:
         own = train(tmp_path / "own", kind=mixed(loading(collate_fn=lambda _: collate)), train_dataset=data)
         kept = {"remove_unused_columns": False, "data_collator": collate}
         expected = train(tmp_path / "kept", train_dataset=data, **kept)
-        assert own.streams[1].data_collator is collate
-        torch.testing.assert_close(weights_of(own.model), weights_of(expected.model), rtol=0, atol=1e-6)
+        assert torch.equal(weights_of(own.model), weights_of(expected.model))
+        assert own.data_collator is not collate  # evaluations have that of the trainer
 
     def test_lengths_are_not_read_for_it(self, tmp_path: Path) -> None:
         class Unread(Tokens):
@@ -157,6 +157,12 @@ def test_other_batches_are_refused_and_the_way_out_works(tmp_path: Path, name: s
     plain = type("Plain", (theirs,), {method: getattr(Trainer, method)})
     if name in ("batch sampler", "weights of rows"):  # one of each method
         assert torch.equal(weights_of(train(tmp_path, kind=mixed(plain)).model), stock)
+
+
+def test_one_that_fails_before_training_says_what_was_done(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match="set_in_train") as caught:
+        make(tmp_path, kind=mixed(loading(num_workers=lambda own: own.set_in_train)))
+    assert "'a'" in caught.value.__notes__[0]
 
 
 def test_arguments_make_it_the_same(tmp_path: Path) -> None:
