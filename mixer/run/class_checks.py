@@ -218,8 +218,8 @@ def check_loss(trainer: Trainer) -> None:
                 "stream has a loss of its own. Use a loss of single pairs, such as 'sigmoid' or 'ipo'.",
             )
     if getattr(trainer, "calculate_KL", False):
-        text = f"='{trainer.loss_type}' of {name} estimates a KL divergence over each batch, from neighbours in its "
         raise wrong_value(
             "loss_type",
-            f"{text}data set, which a step of several streams lacks. Use one without, such as 'apo_zero_unpaired'.",
+            f"of {name} estimates a KL divergence over each batch, from neighbours in its data set, which a step of "
+            "several streams lacks. Use one without, such as 'apo_zero_unpaired'.",
         )

@@ -52,7 +52,8 @@ def _maker(trainer_class: Any, mixin: type) -> tuple[type, str] | None:
 
 def _read(trainer: Trainer, mixin: type, maker: tuple[type, str], stream: Stream, rules: LoadingRules) -> Stream:
     """Returns a stream in the order of the trainer's loader, whose other options the rules get."""
-    (owner, name), removed = maker, []  # data sets and collators from which it removes columns
+    owner, name = maker
+    removed: list[Any] = []  # data sets and collators from which it removes columns
     try:
         loader = _loader_of(trainer, mixin, stream.dataset, removed)
     except Exception as error:
@@ -87,7 +88,8 @@ def _difference(trainer: Trainer, loader: Any, stream: Stream) -> str | None:
     """Says what a loader does that mixing would not, and how the same is had; `None` if there is nothing."""
     if type(loader) is not DataLoader:
         return f"returns a {type(loader).__name__}, which is not torch's DataLoader."
-    batches, sampler, size = loader.batch_sampler, loader.sampler, train_batch_size(trainer)
+    batches, size = loader.batch_sampler, train_batch_size(trainer)
+    sampler: Any = loader.sampler
     if batches is None:
         text = "has batch_size=None: each row is a batch. Rows are samples with per_device_train_batch_size=1 and "
         return f"{text}data_collator=lambda rows: rows[0]."
