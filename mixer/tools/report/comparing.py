@@ -77,8 +77,10 @@ def verdict(best_first: Sequence[tuple[Configuration, Measured]], measure: Measu
         return [f"{subject} ended at {ends[0]}."]
     direction = "greater" if measure.greater_is_better else "lower"
     (best, of_best), (other, of_other), *_ = best_first
-    lead = _lead(best.name, other.name, of_best, of_other)
-    return [lead, f"{subject} ended at {listed(ends)}; {direction} is better."]
+    lead = _lead(best.name, other.name, of_best, of_other, direction)
+    is_repeated = not math.isnan(bound(of_best, of_other))
+    seeds = [] if is_repeated else ["Another seed moves the result too, often by 1 % or more: repeat both to be sure."]
+    return [lead, f"{subject} ended at {listed(ends)}; {direction} is better.", *seeds]
 
 
 def unknown(runs: Sequence[Run]) -> str:
@@ -90,20 +92,20 @@ def unknown(runs: Sequence[Run]) -> str:
     )
 
 
-def _lead(name: str, other_name: str, best: Measured, other: Measured) -> str:
+def _lead(name: str, other_name: str, best: Measured, other: Measured, direction: str) -> str:
     """Judges a lead by a t-test, in which seeds make the same spread for both."""
     lead, spread = abs(other.mean - best.mean), bound(best, other)
     share = f" ({lead / abs(other.mean):.1%})" if other.mean else ""
     if lead == 0.0:
-        return f"{name} and {other_name} end alike."
+        return f"{name} and {other_name} ended alike."
     if math.isnan(spread):
-        return (
-            f"{name} ends {lead:.3f}{share} better than {other_name}, by one seed each. Another seed moves the result "
-            "too, often by a per cent or more: repeat both with other seeds to be sure."
-        )
+        return f"{name} ended {lead:.3f}{share} {direction} than {other_name} (one seed each)."
     if lead > spread:
-        return f"{name} is better than {other_name} by {lead:.3f} ± {spread:.3f}{share}, at 95 % over seeds."
-    return f"{name} leads {other_name} by {lead:.3f}{share}, but seeds alone may do {spread:.3f} (95 %): add seeds."
+        return f"{name} ended {lead:.3f} ± {spread:.3f}{share} {direction} than {other_name} (95 % over seeds)."
+    return (
+        f"{name} ended {lead:.3f}{share} {direction} than {other_name}, but a difference of {spread:.3f} may come from "
+        "the seeds alone (95 %): add seeds."
+    )
 
 
 def _seeds(result: Measured) -> str:
