@@ -23,7 +23,7 @@ _NOISE = 4.0 / 3.0  # of that of a stream's rows: those of the target move all s
 
 @dataclass(eq=False, repr=False)
 class MarginalValue(AlignmentPolicy):
-    """Gives each stream samples by what one more of them is worth for the objective.
+    """Allocates samples by their marginal value for the objective.
 
     Ours, of the family of dynamic gradient alignment (Fan et al. 2024, DGA, arXiv:2410.02498). Let `F = Σ_j a_j L_j` be
     the objective over targets j, and let the optimizer move the parameters by `−η D g` for a gradient g, with the

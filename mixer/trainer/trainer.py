@@ -245,7 +245,7 @@ class MixingMixin(Trainer):
         return self._training.train(super().train, resume_from_checkpoint, *args, **kwargs)
 
     def fork(self, run: str | Path, at: int, **kwargs: Any) -> Any:
-        """Goes on from a checkpoint of another run, in the output folder of this trainer.
+        """Continues from a checkpoint of another run, in the output folder of this trainer.
 
         The trainer is built as that run's was, but for what is to differ, such as `mixing`. Every stream keeps its
         order, and random numbers are those of that run: with the same mixing, the fork is that run to the bit. Another
