@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from mixer.tools.console import cells_of
-from mixer.tools.report.comparing import shown_differences
+from mixer.tools.report.comparing import shown_comparison, shown_differences
 from mixer.tools.report.contents import read_report
 from mixer.tools.report.run_kinds import Report
 from mixer.tools.report.tables import shown_figures
@@ -71,12 +71,13 @@ def write_page(target: Path, report: Report) -> Path:
     plots = [*report.first_plots, *report.plots]
     figures = ",\n".join(panel.figure.to_json() for plot in plots for panel in plot.panels)
     answer, names = report.answer, list(report.answer.best_first or report.names)
+    base = "" if answer.differences.empty else str(answer.differences["run"].iloc[0])
     order = [report.names.index(name) for name in names]
     page = templates.get_template("template.html").render(
         report=report,
         mark=_MARK,
-        comparison=cells_of(answer.comparison),
-        base="" if answer.differences.empty else answer.differences["run"].iloc[0],
+        comparison=cells_of(shown_comparison(answer.comparison, base)),
+        base=base,
         differences=cells_of(shown_differences(answer.differences, [*answer.comparison.get("run", ())])),
         summary=(["Run", *names], [[name, *(cells[place] for place in order)] for name, cells in report.summary]),
         tables={run.name: cells_of(shown_figures(run)) for run in report.runs},

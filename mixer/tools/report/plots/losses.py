@@ -35,7 +35,7 @@ def objective(runs: Sequence[Run], most_points: int) -> Plot:
     ]
     words = _mean_of(runs[0].evaluations) if goal is None else goal.in_words
     direction = "greater" if goal is not None and goal.greater_is_better else "lower"
-    caption = f"The {words}, at each evaluation; {direction} is better."
+    caption = f"The {words}; {direction} is better."
     return Plot(title, caption, [panel(title, lines, last_epoch(runs))] if lines else [], colours)
 
 

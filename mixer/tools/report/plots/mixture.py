@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import last_epoch, stream_names
 from mixer.tools.report.plot import Panel, Plot, buckets, colours_of, line, panel, thin
+from mixer.utils.text import listed
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
 _MOST_STRETCHES = 150
@@ -17,13 +18,14 @@ _MOST_STRETCHES = 150
 
 def mixture(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots what was drawn of each stream, stacked, one panel per run."""
-    panels = [_bands(run, "share", f"{run.name}: share of the {run.unit}", runs, most_points) for run in runs]
-    return Plot("Mixture", "What was drawn of each stream.", panels, colours_of(stream_names(runs)))
+    units = listed(list(dict.fromkeys(run.unit for run in runs)))
+    panels = [_bands(run, "share", runs, most_points) for run in runs]
+    return Plot("Mixture", f"The share of the {units} drawn from each stream.", panels, colours_of(stream_names(runs)))
 
 
 def weights(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the weights that the policy asked for, stacked, one panel per run."""
-    panels = [_bands(run, "weight", run.name, runs, most_points) for run in runs]
+    panels = [_bands(run, "weight", runs, most_points) for run in runs]
     on_top = any((run.clock["total"] > run.clock["batch_size"]).any() for run in runs)
     why = "a memory was replayed on top of the weights (additional samples, beyond the batch size), or " * on_top
     caption = (
@@ -33,13 +35,13 @@ def weights(runs: Sequence[Run], most_points: int) -> Plot:
     return Plot("Weights", caption, panels, colours_of(stream_names(runs)))
 
 
-def _bands(run: Run, column: str, title: str, runs: Sequence[Run], most_points: int) -> Panel:
+def _bands(run: Run, column: str, runs: Sequence[Run], most_points: int) -> Panel:
     colours = colours_of(stream_names(runs))
     lines = [
         line(rows.dropna(), column, name, colours[name], stackgroup="shares", line={"width": 0.5})
         for name, rows in shares(run, min(most_points, _MOST_STRETCHES)).items()
     ]
-    return panel(title, lines, last_epoch(runs), range=[0, 1], tickformat=".0%")
+    return panel(run.name, lines, last_epoch(runs), range=[0, 1], tickformat=".0%")
 
 
 def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:

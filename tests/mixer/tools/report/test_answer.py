@@ -27,10 +27,11 @@ def test_one_run_each_is_compared_by_the_objective_that_one_of_them_declared() -
     objective = Objective({"math": 3.0, "code": 1.0})
     runs = [ended("uniform", math=2.0, code=4.0), ended("auto", objective, math=1.5, code=4.5)]
     found = answer(runs)
-    assert found.sentences[0] == "auto ended 0.250 (10.0%) lower than uniform (one seed each)."
-    assert found.sentences[1] == (
-        "The objective, average loss of math and code, ended at 2.250 in auto and 2.500 in uniform; lower is better."
-    )
+    assert found.sentences[:2] == [
+        "The objective, average loss of math and code, ended 0.250 (10.0%) lower in auto than in uniform (one seed "
+        "each).",
+        "It ended at 2.250 in auto and 2.500 in uniform; lower is better.",
+    ]
     assert found.comparison["run"].tolist() == ["auto", "uniform"]
     assert found.comparison.iloc[0][["value", "difference", "change"]].tolist() == pytest.approx([2.25, -0.25, -0.1])
 
@@ -43,16 +44,16 @@ def test_seeds_of_a_configuration_are_one_and_their_spread_decides() -> None:
     found = answer(runs)
     # The mean of three sets: a lead of 0.1 / 3, and a standard error of 0.02 / 3 · √(2 / 3), times t of 4 degrees.
     bound = 2.78 * 0.02 / 3 * np.sqrt(2 / 3)
-    assert found.sentences[0] == f"auto ended 0.033 ± {bound:.3f} (1.2%) lower than plain (95 % over seeds)."
+    assert found.sentences[0].endswith(f"0.033 ± {bound:.3f} (1.2%) lower in auto than in plain (95 % over seeds).")
     assert "2.640 ± 0.007 in auto (3 seeds)" in found.sentences[1]
     rows = shown_differences(found.differences)
     assert [*rows[0].items()] == [
         *(("stream", "math"), ("measure", "validation loss")),
-        *(("plain", "2.020 ± 0.020"), ("auto", "1.920 ± 0.020")),
+        *(("plain", "2.020 ± 0.020"), ("auto", "1.920 ± 0.020 (-0.100)")),
     ]
     assert rows[1]["measure"] == "share of samples"
     near = [ended(run, seed=seed, math=1.0 + seed - 0.1 * (name == "auto")) for run, (name, seed) in seeds.items()]
-    assert "auto ended 0.033" in answer(near).sentences[0]
+    assert "ended 0.033" in answer(near).sentences[0]
     assert "add seeds" in answer(near).sentences[0]
 
 
@@ -134,7 +135,7 @@ def test_a_lead_has_a_reason_a_price_and_commands_that_come_next(tmp_path: Path)
         f"mixer train {folder} --objective.bounds '{{\"code\": 0.6}}' --training.output_dir {folder}-bounded",
     ]
     assert found.best_first == ["auto", "uniform"]
-    assert [*shown_differences(found.differences, ["auto", "uniform"])[0].values()][2:] == ["2.000", "2.500"]
+    assert [*shown_differences(found.differences, ["auto", "uniform"])[0].values()][2:] == ["2.000 (-0.500)", "2.500"]
 
 
 def test_metrics_stand_beside_losses_and_a_price_is_in_the_measure_of_the_objective() -> None:
@@ -149,9 +150,9 @@ def test_metrics_stand_beside_losses_and_a_price_is_in_the_measure_of_the_object
     assert "nearly the same share" in found.sentences[3]
     rows = [[*row.values()][1:] for row in shown_differences(found.differences)[:3]]
     assert rows == [
-        ["validation loss", "2.193", "2.193"],
-        ["accuracy", "0.500", "0.600"],
-        ["share of samples", "0.333", "0.333"],
+        ["validation loss", "2.193", "2.193 (+0.000)"],
+        ["accuracy", "0.500", "0.600 (+0.100)"],
+        ["share of samples", "33.3%", "33.3% (+0.0%)"],
     ]
 
 

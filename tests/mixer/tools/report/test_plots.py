@@ -56,7 +56,7 @@ def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> Non
 @pytest.mark.parametrize("most_points", [4, 100])
 def test_the_mixture_is_a_panel_a_run_and_shares_add_up_in_every_stretch(runs: list[Run], most_points: int) -> None:
     plot = mixture(runs, most_points)
-    assert [panel.title for panel in plot.panels] == ["first: share of the samples", "second: share of the samples"]
+    assert [panel.title for panel in plot.panels] == ["first", "second"]
     assert [panel.title for panel in weights(runs, most_points).panels] == ["first", "second"]
     assert list(plot.colours) == ["math", "code", "chat"]
     first, second = (panel.figure.data for panel in plot.panels)
