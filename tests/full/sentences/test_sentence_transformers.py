@@ -23,6 +23,7 @@ from sentence_transformers.sentence_transformer.losses import (  # noqa: E402
     BatchAllTripletLoss,
     CachedMultipleNegativesRankingLoss,
     CoSENTLoss,
+    CosineSimilarityLoss,
     MatryoshkaLoss,
     MultipleNegativesRankingLoss,
 )
@@ -285,6 +286,36 @@ def test_tokens_of_all_columns_are_counted(tmp_path: Path) -> None:
     rows = [sets[name][row] for name, own in steps for row in own]
     expected = sum(len(tokenizer(row[column])["input_ids"]) for row in rows for column in ("anchor", "positive"))
     assert trainer.mixing.num_tokens.sum() == expected
+
+
+class _Body(SentenceTransformerTrainer):
+    """With the overrides of the trainer that SetFit trains its body with."""
+
+    def log(self, logs: Any, *args: Any, **kwargs: Any) -> None:
+        super().log(
+            {f"embedding_{key}" if key == "loss" else key: value for key, value in logs.items()}, *args, **kwargs
+        )
+
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
+        return super().evaluate(eval_dataset, ignore_keys, f"{metric_key_prefix}_embedding")
+
+
+def test_the_body_of_setfit_is_trained_on_pairs_of_each_source(tmp_path: Path) -> None:
+    class Mixed(SentenceMixin, _Body):
+        pass
+
+    def pairs_of(seed: int, number: int) -> datasets.Dataset:
+        columns = {"sentence_1": texts(seed, number), "sentence_2": texts(seed + 9, number)}
+        return datasets.Dataset.from_dict({**columns, "label": [float(row % 2) for row in range(number)]})
+
+    data = {"a": pairs_of(1, 20), "b": pairs_of(2, 11)}
+    args, model = KINDS["sentence"][1](**options(tmp_path, max_steps=4)), model_of("sentence", tmp_path)
+    trainer = Mixed(model, args=args, train_dataset=data, eval_dataset=data, loss=CosineSimilarityLoss(model))
+    trainer.train()
+    assert [entry["embedding_loss"] for entry in trainer.state.log_history if "embedding_loss" in entry]
+    assert (
+        trainer.evaluate()["eval_embedding_a_embedding_loss"] > 0
+    )  # as in the Trainer, which evaluates each set of two
 
 
 class TestRefusals:
