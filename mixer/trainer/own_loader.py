@@ -33,10 +33,18 @@ def read_own_loader(trainer: Any, mixin: type, streams: Sequence[Stream], rules:
     Raises:
         TypeError: If the loader makes other batches than mixing; with what was found, and what to do.
     """
-    maker = _maker(type(trainer), mixin)
-    if maker is None:
-        return [*streams]
-    return [stream if stream.is_memory else _read(trainer, mixin, maker, stream, rules) for stream in streams]
+    maker, in_order = _maker(type(trainer), mixin), False
+    for stream in streams:
+        if maker is None or stream.is_memory:
+            continue
+        loader, rules.keeps_columns = _loader_of(trainer, mixin, stream.dataset)
+        if found := _difference(trainer, loader, stream):
+            owner, name = maker
+            text = f"of {owner.__name__}, for the stream {stream.name!r}, {found} To load as the Trainer does, mix "
+            text += f"`class Plain({owner.__name__}): {name} = Trainer.{name}`."
+            raise wrong_type(name, text, stream=stream.name, found=found)
+        rules.own_loader, in_order = loader, in_order or type(loader.sampler) is SequentialSampler
+    return [replace(stream, shuffle=False) if in_order and not stream.is_memory else stream for stream in streams]
 
 
 def _maker(trainer_class: Any, mixin: type) -> tuple[type, str] | None:
@@ -50,25 +58,9 @@ def _maker(trainer_class: Any, mixin: type) -> tuple[type, str] | None:
     return None
 
 
-def _read(trainer: Trainer, mixin: type, maker: tuple[type, str], stream: Stream, rules: LoadingRules) -> Stream:
-    """Returns a stream in the order of the trainer's loader, whose other options the rules get."""
-    owner, name = maker
-    removed: list[Any] = []  # data sets and collators from which it removes columns
-    try:
-        loader = _loader_of(trainer, mixin, stream.dataset, removed)
-    except Exception as error:
-        error.add_note(f"While the loader of the stream {stream.name!r} was read, before training: {name} of {owner}.")
-        raise
-    if found := _difference(trainer, loader, stream):
-        text = f"of {owner.__name__}, for the stream {stream.name!r}, {found} To load as the Trainer does, mix "
-        text += f"`class Plain({owner.__name__}): {name} = Trainer.{name}`."
-        raise wrong_type(name, text, stream=stream.name, found=found)
-    rules.own_loader, rules.keeps_columns = loader, not removed
-    return replace(stream, shuffle=stream.shuffle and type(loader.sampler) is not SequentialSampler)
-
-
-def _loader_of(trainer: Any, mixin: Any, dataset: Any, removed: list[Any]) -> Any:
-    """Lets the trainer make the loader of a data set, without what accelerate makes of it."""
+def _loader_of(trainer: Any, mixin: Any, dataset: Any) -> tuple[Any, bool]:
+    """Returns the trainer's loader of a data set, and whether it keeps columns that the model does not take."""
+    removed: list[Any] = []
 
     def note(unchanged: Any, *_args: Any, **_kwargs: Any) -> Any:
         removed.append(unchanged)
@@ -81,7 +73,7 @@ def _loader_of(trainer: Any, mixin: Any, dataset: Any, removed: list[Any]) -> An
         attributes_held(trainer, train_dataset=dataset),
         attributes_held(trainer.args, train_sampling_strategy="random"),  # by length, all rows would be read
     ):
-        return super(mixin, trainer).get_train_dataloader()
+        return super(mixin, trainer).get_train_dataloader(), not removed
 
 
 def _difference(trainer: Trainer, loader: Any, stream: Stream) -> str | None:

@@ -159,12 +159,6 @@ def test_other_batches_are_refused_and_the_way_out_works(tmp_path: Path, name: s
         assert torch.equal(weights_of(train(tmp_path, kind=mixed(plain)).model), stock)
 
 
-def test_one_that_fails_before_training_says_what_was_done(tmp_path: Path) -> None:
-    with pytest.raises(AttributeError, match="set_in_train") as caught:
-        make(tmp_path, kind=mixed(loading(num_workers=lambda own: own.set_in_train)))
-    assert "'a'" in caught.value.__notes__[0]
-
-
 def test_arguments_make_it_the_same(tmp_path: Path) -> None:
     kind, same = mixed(loading(batch_size=3, drop_last=True)), {"dataloader_drop_last": True}
     assert make(tmp_path, kind=kind, per_device_train_batch_size=3, **same)._rules.own_loader.drop_last
