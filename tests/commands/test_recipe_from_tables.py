@@ -17,7 +17,9 @@ from tests.mixer.tools.recipe.small_tokenizers import byte_level
 from tests.refusals import refused as raises
 
 CONFIGURATIONS = Path(__file__).parent / "configurations"
-CHAT = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"yo {n}"}]} for n in range(8)]
+CHAT = [
+    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"yo {n}"}]} for n in range(8)
+]
 BODY = [{"text": f"a text of number {n}"} for n in range(20)]
 ASKED = [{"question": f"{n}?", "answer": f"so {n}"} for n in range(40)]
 ROWS = {"chat": CHAT, "more_chat": CHAT, "body": BODY, "prose": BODY, "asked": ASKED, "pairs": ASKED}
@@ -241,7 +243,7 @@ KEYS: list[tuple[str, dict[str, Any], str, Any]] = [
     ("swift", {"model": "m", "dataset": "d", "loss_scale": "all"}, "streams.d.format.init_args.train_on", "all"),
     ("swift", {"model": "m", "dataset": "d", "val_dataset": "e"}, "evaluation.eval_e.data.path", "e"),
     ("swift", {"model": "m", "dataset": "d", "quant_bits": 4}, "model.quantization.load_in_4bit", True),
-    ("swift", {"model": "m", "dataset": "d", "columns": {"q": "query"}}, "streams.d.format.init_args.rename.q", "instruction"),
+    ("swift", {"model": "m", "dataset": "d", "columns": {"q": "query"}}, "streams.d.format.class_path", "Dialogue"),
     ("sentence-transformers", {"batch_sampler": "no_duplicates"}, "left.datasets", ...),
     ("sentence-transformers", {"batch_sampler": "no_duplicates"}, "left.model", ...),
 ]
@@ -292,7 +294,7 @@ def test_scripts_are_read_by_their_arguments(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(
         "# --lr 5\nA=(x 'y z'  # why\n)\nA+=(w)\nexport B=${1:-two}\nswift sft --dataset \"${A[@]}\" 'c#3' \\\n"
-        "  --model $B/$C --flag --columns '{\"a\": \"b\"}' --lr=1e-4 \"--beta 2\" > log 2>&1\necho --done\n"
+        '  --model $B/$C --flag --columns \'{"a": "b"}\' --lr=1e-4 "--beta 2" > log 2>&1\necho --done\n'
     )
     assert dict(read(str(script))) == {
         "dataset": ["x", "y z", "w", "c#3"],
@@ -312,5 +314,3 @@ def test_programs_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "config_registry.py").write_text("def small(): ...\n")
     with raises(str(tmp_path / "config_registry.py")):
         convert(str(tmp_path / "config_registry.py"))
-
-

@@ -60,7 +60,7 @@ def _arguments(text: str) -> dict[str, Any]:
         assigned = _ASSIGNED.fullmatch(word)
         if assigned is None:
             commands += _filled(word, known)
-        elif assigned[2] or (opened := next(words, ";")) != "(":
+        elif assigned[2] or next(words, ";") != "(":
             known[assigned[1]] = _filled(assigned[2], known)
         else:
             listed = itertools.takewhile(")".__ne__, words)

@@ -113,7 +113,7 @@ class Source:
         """Leaves all open keys.
 
         Args:
-            reasons: Why, by key or pattern of keys: a sentence, or `why` with the values that need nothing here, `fits`.
+            reasons: Why, by key or pattern: a sentence, or `why` with the values that need nothing here, `fits`.
             other: The reason of all other keys.
             harmless: Keys, or patterns, without which the same is learned.
         """

@@ -10,6 +10,7 @@ from mixer.tools.recipe.coming_from import common
 from mixer.tools.recipe.coming_from.common import Table
 from mixer.tools.recipe.coming_from.source import Source
 from mixer.tools.recipe.data.formats.conversation import ALL
+from mixer.tools.recipe.streams import COLUMN_TRAINERS
 from mixer.utils.errors import require
 
 
@@ -129,7 +130,7 @@ def columns(source: Source, keys: Table, _: Path, recipe: dict[str, Any]) -> Non
         common.add_streams(recipe["streams"], ["DATA"], {})
         source.left["datasets"] = "the arguments name no data: write your own in streams"
     tags = source.texts("tags") if "tags" in source.content else []
-    recipe["trainer"] = next((tag for tag in ("cross-encoder", "sparse-encoder") if tag in tags), recipe["trainer"])
+    recipe["trainer"] = next((kind for kind in COLUMN_TRAINERS if kind in tags), recipe["trainer"])
     losses = [tag.removeprefix("loss:") for tag in tags if tag.startswith("loss:")]
     if len(losses) == 1:
         recipe["loss"] = losses[0]
@@ -144,7 +145,8 @@ def specifications(source: Source, keys: Table, _: Path, recipe: dict[str, Any])
     tuner = source.take("tuner_type", source.take("train_type", "lora"))
     require(tuner in ("lora", "full"), "tuner_type", "lora or full", tuner)
     recipe["model"] |= common.adapters(source, keys, "tuner_type is full", tuner == "lora", keys["lora_defaults"])
-    require("rlhf_type" not in source.left, "rlhf_type", "dpo or rm, the trainers here", source.content.get("rlhf_type"))
+    is_known, kind = "rlhf_type" not in source.left, source.content.get("rlhf_type")
+    require(is_known, "rlhf_type", "dpo or rm, the trainers here", kind)
     if not {"gradient_accumulation_steps", "global_batch_size"} & source.content.keys():
         recipe["batch_size"] = max(16, source.content.get("per_device_train_batch_size", 1))
     if tuner == "full":
@@ -162,7 +164,7 @@ def specifications(source: Source, keys: Table, _: Path, recipe: dict[str, Any])
             source.leave(key, "there are no rows to evaluate on", is_harmless=True)
     elif "eval_strategy" not in source.content:
         recipe["training"]["eval_strategy"] = "steps"
-    if "rlhf_type" not in source.content:
+    if kind is None:
         source.left["trainer"] = "no key is of swift rlhf: taken for swift sft"
         source.left.harmless.add("trainer")
     for key in ("streaming", "use_hf"):
