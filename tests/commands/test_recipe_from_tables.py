@@ -24,6 +24,8 @@ BODY = [{"text": f"a text of number {n}"} for n in range(20)]
 ASKED = [{"question": f"{n}?", "answer": f"so {n}"} for n in range(40)]
 ROWS = {"chat": CHAT, "more_chat": CHAT, "body": BODY, "prose": BODY, "asked": ASKED, "pairs": ASKED}
 BLEND = {"data_path": [0.5, "a", 1, "b"], "seq_length": 8, "train_iters": 2}
+BRIDGE: dict[str, Any] = {"dataset": {"blend": [["a"], None], "sequence_length": "${model.size}"}, "model": {"size": 8}}
+BRIDGE["place"] = {"run": "here"}
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +218,7 @@ def test_keys_are_carried_over_or_named(name: str, folder: Path, tmp_path: Path,
 
 def at(recipe: Any, place: str) -> Any:
     for name in place.split("."):
-        recipe = recipe.get(name)
+        recipe = recipe.get(name.replace("/", "."))
     return recipe
 
 
@@ -231,6 +233,9 @@ KEYS: list[tuple[str, dict[str, Any], str, Any]] = [
     ("megatron", {"ARGS": {"--data-path": "a", "--seq-length": 8}}, "streams.a.arguments.sequence_length", 8),
     ("nemo", {"dataset": {"blend": [["a", "b"], [1, 2]], "seq_length": 8}}, "mixing", {"a": 1.0, "b": 2.0}),
     ("nemo", {"dataset": {"blend": [["a", "b"], None], "seq_length": 8}}, "mixing", None),
+    ("nemo", {**BRIDGE, "tokenizer": {"tokenizer_model": "t"}}, "model.name_or_path", "t"),
+    ("nemo", {**BRIDGE, "checkpoint": {"save": "${place.run}/out"}}, "training.output_dir", "here/out"),
+    ("nemo", {**BRIDGE, "scheduler": {"lr_decay_style": "WSD"}}, "left.scheduler/lr_decay_style", ...),
     ("torchtitan", {"training": {"dataset": "c4", "seq_len": 8}}, "streams.c4.data.streaming", True),
     ("torchtitan", {"training": {"dataset": "c4", "seq_len": 8}}, "model.name_or_path", "MODEL"),
     ("swift", {"model": "m", "dataset": "d:s#9", "streaming": True}, "streams.d.max_samples", 9),

@@ -136,10 +136,18 @@ def flattened(content: Mapping[str, Any], roots: Collection[str] = ()) -> dict[s
     parts = {field[1:] if field[0] in roots else field: value for field, value in flat(content).items()}
     values = {".".join(part.lstrip("-").replace("-", "_") for part in field): value for field, value in parts.items()}
     for key, value in values.items():
-        if isinstance(value, str) and (reference := _REFERENCE.fullmatch(value)):
-            relative = f"{key.rpartition('.')[0]}{reference[1]}"
-            values[key] = values.get(relative if reference[1].startswith(".") else reference[1], value)
+        if isinstance(value, str):
+            values[key] = _with_references(value, values, key.rpartition(".")[0])
     return values
+
+
+def _with_references(text: str, values: Mapping[str, Any], parent: str) -> Any:
+    def value_of(reference: re.Match[str]) -> Any:
+        name = reference[1]
+        return values.get(f"{parent}{name}" if name.startswith(".") else name, reference[0])
+
+    whole = _REFERENCE.fullmatch(text)
+    return value_of(whole) if whole else _REFERENCE.sub(lambda reference: str(value_of(reference)), text)
 
 
 def _pattern_of(key: str, patterns: Collection[str]) -> str | None:
