@@ -12,7 +12,7 @@ import yaml
 
 from mixer.tools.recipe.given import read_recipe_file
 from mixer.tools.recipe.yaml_files import load_yaml
-from mixer.utils.errors import InvalidValueError, require, wrong_value
+from mixer.utils.errors import require, wrong_value
 
 _ARGUMENT = re.compile(r"--([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _ASSIGNED = re.compile(r"(\w+)\+?=(.*)", re.DOTALL)
@@ -40,8 +40,6 @@ def read(path: str) -> Mapping[str, Any]:
     else:
         try:
             content = parse(Path(path).read_text(encoding="utf-8"))
-        except InvalidValueError:
-            raise
         except (ValueError, yaml.YAMLError) as error:
             raise wrong_value(path, f"cannot be read as {suffix}: {error}") from None
     require(bool(content), path, "a mapping of keys to values, a configuration", content)
@@ -81,13 +79,14 @@ def _filled(word: str, known: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _named(words: Iterable[str]) -> dict[str, Any]:
-    """Returns the values of arguments by name: `True` without one, a list of several."""
+    """Returns the values of arguments by name: `True` without one, a list of several; the last ones if given again."""
     found: dict[str, list[Any]] = {}
     values: list[Any] = []  # of the last argument; those of commands before it are nobody's
     for word in words:
         if argument := _ARGUMENT.fullmatch(word):
             name = argument[1].replace("-", "_")
-            require(name not in found, name, "given once: keep one command in the script", "several")
+            if name in found:
+                found[f"{name}, given before"] = found.pop(name)
             values = found[name] = [] if argument[2] is None else [_value(argument[2])]
         elif set(word) <= set("();|&<>"):
             values = []
