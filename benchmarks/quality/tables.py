@@ -169,7 +169,8 @@ def _counted(summaries: Summaries) -> str:
         rows.append([f"`{name}`", *cells])
     has_answers = any(row and row.get("exact") for own in summaries.values() for row in own["policies"].values())
     title = "Exactly right answers of 16 by target; tokens" if has_answers else "Tokens"
-    return table(f"{title} and processor minutes of a run", ["policy", *summaries], [row for row in rows if any(row[1:])])
+    rows = [row for row in rows if any(row[1:])]
+    return table(f"{title} and processor minutes of a run", ["policy", *summaries], rows)
 
 
 def _names(summaries: Summaries) -> list[str]:
