@@ -23,7 +23,7 @@ def recipe_of(source: Source, keys: Table, folder: Path) -> dict[str, Any]:
         ValueError: If it names no data, or what it names cannot be read.
         FileNotFoundError: If a file of a blend does not exist.
     """
-    recipe = copy.deepcopy(keys["recipe"])
+    recipe: dict[str, Any] = copy.deepcopy(keys["recipe"])
     for key, values in keys.get("choices", {}).items():
         _choose(source, key, values, recipe)
     for key, places in keys.get("places", {}).items():
