@@ -2,6 +2,7 @@
 
 import re
 
+import colab
 import reference
 import repository
 import tables
@@ -11,6 +12,7 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 _PACKAGES = reference.read_packages()
+_REPOSITORY = colab.read_repository()
 _LOADED_FROM_ELSEWHERE = re.compile(r"<(?:(?:script|img|iframe)\b[^>]*\bsrc|link\b[^>]*\bhref)=\"?(?:https?:)?//")
 
 
@@ -42,6 +44,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     repository.add_pages(files, config)
     reference.add_pages(_PACKAGES, files, config)
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links tutorials to Colab.
+
+    Args:
+        markdown: The page.
+        page: Where it is in the site.
+        config: The site's configuration.
+        files: The site's files.
+
+    Returns:
+        The page.
+    """
+    return colab.with_link(markdown, page.file.src_uri, _REPOSITORY)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
