@@ -54,8 +54,6 @@ from mixer.utils.data_set import DataSet
 from mixer.utils.errors import wrong_value
 from mixer.utils.text import safe_names
 
-Metrics = Callable[..., Mapping[str, float]]  # as `compute_metrics` of the Trainer
-
 
 class MixingMixin(Trainer):
     """Makes a Trainer, or a subclass of it, train on a mixture of streams.
@@ -124,7 +122,9 @@ class MixingMixin(Trainer):
         methods: Sequence[Method] = (),
         conflict: GradientAggregation | nn.Module | str | None = None,
         probe: Probing | None = None,
-        compute_metrics: Metrics | Mapping[str, Metrics] | None = None,
+        compute_metrics: Callable[..., Mapping[str, float]]
+        | Mapping[str, Callable[..., Mapping[str, float]]]
+        | None = None,
         **kwargs: Any,
     ):
         config = copy.copy(options_in(args, self.options_class))
@@ -144,10 +144,11 @@ class MixingMixin(Trainer):
         self._rules = self._new_rules(config.max_samples_per_micro_batch)
         prepares, tokenizer = hasattr(super(), "_prepare_dataset"), kwargs.get("processing_class")
         stand_in = self._preparation.stand_in(prepares, args, tokenizer)
+        network: Any = model  # of TRL's trainers also a name
         if positional or not takes_names:
-            super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
+            super().__init__(network, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order
-            super().__init__(model=model, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
+            super().__init__(model=network, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
         metric = with_safe_name(self.args.metric_for_best_model, self.eval_dataset)
         self.args.metric_for_best_model = metric
         evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)

@@ -26,7 +26,7 @@ class Joined(ByColumns):
         parts: The data sets, at least one, with the same columns.
     """
 
-    def __init__(self, parts: Sequence[Any]):
+    def __init__(self, parts: Sequence[DataSet]):
         self.parts = tuple(parts)
         self._ends = np.cumsum([len(part) for part in self.parts])
 
@@ -52,7 +52,7 @@ class Joined(ByColumns):
 class _OfAnyKind(ConcatDataset[Any]):
     """Like torch's, with the classes where it has them."""
 
-    def __init__(self, parts: Sequence[Any]):
+    def __init__(self, parts: Sequence[DataSet]):
         super().__init__(parts)
         self.labels = _labels_of_all(parts)
 

@@ -20,7 +20,6 @@ from mixer.tools.recipe.data.formats.tokens import IS_PARSED, length_limit
 from mixer.tools.recipe.data.formatting import readable
 from mixer.tools.recipe.streams import BuiltStream
 from mixer.utils.arrays import Int64Array, UInt64Array
-from mixer.utils.data_set import DataSet
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_REFORMATTED = 1000  # rows
@@ -104,7 +103,7 @@ class Measures(Result):
         broken: Samples that cannot be read.
     """
 
-    def __init__(self, dataset: DataSet, most: int, seed: int, limits: Limits):
+    def __init__(self, dataset: Any, most: int, seed: int, limits: Limits):
         self.columns: list[str] | None = getattr(dataset, "column_names", None) or None
         self.unit, self.num_with_end = "", None if limits.end is None else 0
         self.unknown_tokens, self.unknown_labels = Faults(), Faults()
