@@ -15,9 +15,9 @@ from mixer.utils.errors import InvalidValueError
 FOUND = 3
 
 _EXAMPLE = "Example:\n  "
-_USED_MOST = (
-    *("training.output_dir", "resume", "mixing", "objective", "batch_size", "training.per_device_train_batch_size"),
-    *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
+_FIELDS = (
+    "Each field of the recipe is an option, too: --mixing Uniform, --training.max_steps 100, --streams.NAME.weight 2. "
+    "`mixer help FIELD` explains one, with what it may be, and `mixer help` lists them."
 )
 _Recipe = TypeVar("_Recipe")
 
@@ -117,8 +117,10 @@ def recipe_command(
     parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)
+    shown = [*parser._action_groups]  # noqa: SLF001 argparse has no public way to leave options out of a help
     parser.add_class_arguments(recipe_class)
-    _put_first(parser)
+    parser._action_groups = shown  # noqa: SLF001 the fields have a help of their own, `mixer help`
+    parser.add_argument_group("Fields of the recipe", _FIELDS)
 
     def split(config: Namespace) -> int | None:
         options: Any = {option: config.pop(option) for option in (*own, "json")}
@@ -134,18 +136,6 @@ def recipe_command(
         return recipe_command(other, run, description, own_usage, example, options)
 
     return Command(parser, split, recipe_class, example, of_recipe)
-
-
-def _put_first(parser: ArgumentParser) -> None:
-    """Puts the options that are used most first in a command's help, for which argparse has no public way."""
-    groups: Any = parser._action_groups  # noqa: SLF001
-    actions = {action.dest: action for action in parser._actions if action.dest in _USED_MOST}  # noqa: SLF001
-    for group in groups:
-        group._group_actions = [action for action in group._group_actions if action.dest not in actions]  # noqa: SLF001
-    parser.add_argument_group("Used most")._group_actions.extend(  # noqa: SLF001
-        actions[name] for name in _USED_MOST if name in actions
-    )
-    groups.insert(0, groups.pop())
 
 
 def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:
