@@ -10,7 +10,7 @@ PLUG_IN_GROUP = "adaptive_mixer.commands"
 # In the order of `mixer --help`. Each is a function of the module of its name, but for the lists.
 _NAMES = (
     *("train", "fork", "value", "inspect", "recipe", "policies", "schedules", "compare", "report", "watch", "seen"),
-    *("card", "fit", "search", "headroom", "simulate", "explain"),
+    *("card", "fit", "search", "headroom", "simulate", "explain", "schema", "help"),
 )
 # Their first argument is its path.
 WITH_RECIPE = ("train", "fork", "value", "inspect", "search", "headroom", "simulate")
