@@ -36,7 +36,19 @@ class HelpFormatter(DefaultHelpFormatter):
 
 
 class RecipeParser(ArgumentParser):
-    """Parses recipes, and writes them without the values of `storage_options`."""
+    """Parses recipes, writes them without the values of `storage_options`, and has a help without their fields."""
+
+    groups_of_fields: Any = ()
+
+    def format_help(self) -> str:
+        """Writes the help; fields of recipes have one of their own, `mixer help`."""
+        groups: Any = self._action_groups
+        self._action_groups = [group for group in groups if group not in self.groups_of_fields]
+        try:
+            text: str = super().format_help()
+        finally:
+            self._action_groups = groups
+        return text
 
     def dump(self, *arguments: Any, **options: Any) -> str:
         """Writes a recipe as YAML; see `ArgumentParser`."""
@@ -117,10 +129,10 @@ def recipe_command(
     parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)
-    shown = [*parser._action_groups]  # noqa: SLF001 argparse has no public way to leave options out of a help
-    parser.add_class_arguments(recipe_class)
-    parser._action_groups = shown  # noqa: SLF001 the fields have a help of their own, `mixer help`
     parser.add_argument_group("Fields of the recipe", _FIELDS)
+    before = len(parser._action_groups)  # noqa: SLF001 argparse has no public way to leave options out of a help
+    parser.add_class_arguments(recipe_class)
+    parser.groups_of_fields = parser._action_groups[before:]  # noqa: SLF001
 
     def split(config: Namespace) -> int | None:
         options: Any = {option: config.pop(option) for option in (*own, "json")}
