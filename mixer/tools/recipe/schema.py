@@ -5,7 +5,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +16,7 @@ import yaml
 
 from mixer.policies.contract import Policy
 from mixer.policies.registry import AUTO, policy_classes
+from mixer.schedules.base import Schedule
 from mixer.schedules.registry import schedule_classes
 from mixer.tools.recipe.fields import ARGUMENTS, CLASS, check_fields, options_of, parameters_of, subclasses_of
 from mixer.tools.recipe.trainers import KINDS
@@ -26,15 +27,16 @@ _PACKAGES = ("adaptive-mixer", "transformers", "trl", "sentence-transformers")
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 _OWN = "mixer."
 _DOTTED = {"type": "string", "pattern": r"\."}
+_RULES: Mapping[type, Callable[[], Mapping[str, type]]] = {Policy: policy_classes, Schedule: schedule_classes}
 # Words beside the names of classes.
 _WORDS = {Policy: [AUTO]}
 _ELSEWHERE = re.compile(r"See `(\w+)`[,.]")
 _EXAMPLE = re.compile(r"(?<=such as )`([^`]+)`|`([{\[][^`]+)`")
 
-Schema = dict[str, Any]
+JSONSchema = dict[str, Any]
 
 
-def schema_of(recipe_class: type, trainers: Sequence[str] = tuple(KINDS)) -> Schema:
+def schema_of(recipe_class: type, trainers: Sequence[str] = tuple(KINDS)) -> JSONSchema:
     """Makes the JSON schema of a recipe.
 
     Args:
@@ -46,7 +48,7 @@ def schema_of(recipe_class: type, trainers: Sequence[str] = tuple(KINDS)) -> Sch
         The schema. Its comment has the versions that it holds for; `$defs` has a class, or the arguments of one, by
         name.
     """
-    made = _Definitions({*policy_classes().values(), *schedule_classes().values()})
+    made = _Definitions()
     content = {"$schema": DIALECT, "$comment": versions(), "title": recipe_class.__name__}
     content |= made.arguments_of(recipe_class)
     if hasattr(recipe_class, "for_trainer"):
@@ -71,7 +73,7 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def _where(trainer: Schema, training: Schema) -> Schema:
+def _where(trainer: JSONSchema, training: JSONSchema) -> JSONSchema:
     condition = {"properties": {"trainer": trainer}, "required": ["trainer"]}
     return {"if": condition, "then": {"properties": {"training": training}}}
 
@@ -81,14 +83,12 @@ class _Definitions:
     """The classes of a schema.
 
     Args:
-        rules: Those that are registered by their names, of other packages too.
         content: Their schemas by name, `BASE.NAME` for a class that is written by its name.
     """
 
-    rules: set[type]
-    content: dict[str, Schema] = field(default_factory=dict)
+    content: dict[str, JSONSchema] = field(default_factory=dict)
 
-    def of_type(self, kind: Any) -> Schema:
+    def of_type(self, kind: Any) -> JSONSchema:
         """Makes the schema of a type; what it does not know may be anything, as in the checks."""
         options = options_of(kind)
         if len(options) > 1:
@@ -111,10 +111,10 @@ class _Definitions:
             return {"$ref": f"#/$defs/{self._plain(origin)}"}
         return {"$ref": f"#/$defs/{self._named(origin)}"} if origin.__module__.startswith(_OWN) else {}
 
-    def _part(self, parts: Sequence[Any], place: int) -> Schema:
+    def _part(self, parts: Sequence[Any], place: int) -> JSONSchema:
         return self.of_type(parts[place]) if len(parts) > place else {}
 
-    def _of_union(self, options: Sequence[Any]) -> Schema:
+    def _of_union(self, options: Sequence[Any]) -> JSONSchema:
         has_names = any(inspect.isclass(own) and (inspect.isabstract(own) or issubclass(own, Enum)) for own in options)
         made = [self.of_type(own) for own in options if not (own is str and has_names)]
         if any(is_dataclass(own) and not inspect.isabstract(own) for own in options):
@@ -138,7 +138,7 @@ class _Definitions:
             return base.__name__
         self.content[base.__name__] = whole = {"description": _summary(base)}
         names, forms = list(_WORDS.get(base, ())), []
-        for own in (own for own in subclasses_of(base) if own in self.rules or _is_own(own)):
+        for own in sorted(_classes_of(base), key=lambda own: own.__name__):
             name, arguments = f"{base.__name__}.{own.__name__}", self.arguments_of(own)
             self.content[name] = _of_class({"const": own.__name__}, arguments)
             forms.append({"$ref": f"#/$defs/{name}"})
@@ -149,9 +149,9 @@ class _Definitions:
             whole["oneOf"].append(self.arguments_of(base))
         return base.__name__
 
-    def arguments_of(self, kind: type) -> Schema:
+    def arguments_of(self, kind: type) -> JSONSchema:
         """Makes the schema of a mapping of a class's arguments."""
-        known, texts, own = parameters_of(kind), _texts(kind), dict[str, Schema]()
+        known, texts, own = parameters_of(kind), _texts(kind), dict[str, JSONSchema]()
         for name, type_of in (known or {}).items():
             text = _followed(texts.get(name, ""), name, kind)
             own[name] = {**self.of_type(type_of), **({"description": text} if text else {})}
@@ -162,11 +162,11 @@ class _Definitions:
             if name in own:
                 own[name]["default"] = default
         required = [name for name in own if name in parameters and parameters[name].default is inspect.Parameter.empty]
-        content: Schema = {"type": "object", "description": _summary(kind), "properties": own}
+        content: JSONSchema = {"type": "object", "description": _summary(kind), "properties": own}
         content |= {"required": required} if required else {}
         return content if known is None else {**content, "additionalProperties": False}
 
-    def training_of(self, recipe_class: Any, trainer: str, shared: str) -> Schema:
+    def training_of(self, recipe_class: Any, trainer: str, shared: str) -> JSONSchema:
         """Refers to the training arguments of a trainer, in which fields of all trainers are references."""
         try:
             kind = typing.get_type_hints(recipe_class.for_trainer(trainer))["training"]
@@ -179,13 +179,15 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
 
-def _is_own(kind: type) -> bool:
-    """Returns whether recipes can name a class of this package: not a base that several share."""
-    is_shared = inspect.isabstract(kind) or kind.__name__.startswith("_") or ".shared." in kind.__module__
-    return kind.__module__.startswith(_OWN) and not is_shared
+def _classes_of(base: type) -> Iterable[type]:
+    """Lists the classes that a recipe can name: registered rules, of other packages too, or those of this package."""
+    if base in _RULES:
+        return _RULES[base]().values()
+    own = (kind for kind in subclasses_of(base) if kind.__module__.startswith(_OWN))
+    return {kind for kind in own if not inspect.isabstract(kind)}
 
 
-def _of_class(name: Schema, arguments: Schema) -> Schema:
+def _of_class(name: JSONSchema, arguments: JSONSchema) -> JSONSchema:
     """Makes the schema of a class with arguments."""
     required = [CLASS, *([ARGUMENTS] if arguments.get("required") else [])]
     own = {CLASS: name, ARGUMENTS: arguments, "dict_kwargs": {"type": "object"}}
