@@ -1,16 +1,20 @@
 """What mkdocs calls while it builds the site: adds the repository's pages and the reference, looks at what came out."""
 
 import re
+from pathlib import Path
 
+import llms
 import reference
 import repository
 import tables
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 _PACKAGES = reference.read_packages()
+_NAVIGATION: list[Navigation] = []
 _LOADED_FROM_ELSEWHERE = re.compile(r"<(?:(?:script|img|iframe)\b[^>]*\bsrc|link\b[^>]*\bhref)=\"?(?:https?:)?//")
 
 
@@ -42,6 +46,34 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     repository.add_pages(files, config)
     reference.add_pages(_PACKAGES, files, config)
     return files
+
+
+def on_env(env: object, config: MkDocsConfig, files: Files) -> None:
+    """Writes the site's contents for language models, once all pages are read.
+
+    Args:
+        env: The templates.
+        config: The site's configuration.
+        files: The site's files.
+    """
+    agents = next(file for file in files.documentation_pages() if file.src_uri == "docs/agents.md")
+    text = llms.text(config.site_name, config.site_description or "", _NAVIGATION[0].items, agents.url)
+    Path(config.site_dir, "llms.txt").write_text(text, encoding="utf-8")
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Keeps the navigation.
+
+    Args:
+        nav: The navigation.
+        config: The site's configuration.
+        files: The site's files.
+
+    Returns:
+        The same.
+    """
+    _NAVIGATION[:] = [nav]
+    return nav
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
