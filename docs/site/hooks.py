@@ -1,7 +1,6 @@
 """What mkdocs calls while it builds the site: adds the repository's pages and the reference, looks at what came out."""
 
 import re
-from pathlib import Path
 
 import llms
 import reference
@@ -9,7 +8,7 @@ import repository
 import tables
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import Files
+from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
@@ -58,7 +57,7 @@ def on_env(env: object, config: MkDocsConfig, files: Files) -> None:
     """
     agents = next(file for file in files.documentation_pages() if file.src_uri == "docs/agents.md")
     text = llms.text(config.site_name, config.site_description or "", _NAVIGATION[0].items, agents.url)
-    Path(config.site_dir, "llms.txt").write_text(text, encoding="utf-8")
+    files.append(File.generated(config, "llms.txt", content=text))
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

@@ -66,7 +66,7 @@ def _by_name(paths: list[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for path in paths:
         place = Path(path)
-        name = safe_name(place.name.partition(".")[0].strip("*") or place.parent.name or "data")
+        name = safe_name(place.name.partition(".")[0].strip("*-_") or place.parent.name or "data")
         require(name not in names, "paths", f"files of other names than {names.get(name)!r}, a stream each", path)
         names[name] = path
     return names

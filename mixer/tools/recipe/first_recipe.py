@@ -96,34 +96,40 @@ def _task(looks: Mapping[str, Look]) -> tuple[str, list[Line]]:
 def _stream(name: str, look: Look, task: str) -> Iterator[Line]:
     choice = next((own for own in look.choices if not own.format or task in getattr(data, own.format).tasks), None)
     if choice is None:
-        raise wrong_value(
-            "paths", f"{name} has labels alone, which a model of the task {task} does not learn: leave it out."
-        )
-    found, source = [f"{look.num_rows:,} rows with {listed(look.columns)}."], {"path": look.path}
+        text = f"{name} has labels alone, which a model of the task {task} does not learn: leave it out."
+        raise wrong_value("paths", text, found=look.path)
+    source = _source(look, choice)
+    yield source
+    if choice.format:
+        yield Line("format", *_format(look, choice), choice.format)
+    if source.value.get("validation_split") is None and look.num_rows >= _FEWEST_ROWS:
+        yield Line("validation", 0.05, "Guess: this share is held out. Or a number of rows.")
+
+
+def _source(look: Look, choice: Choice) -> Line:
+    found, source = [f"{look.num_rows:,} rows with {listed(look.columns)}."], dict[str, Any](path=look.path)
     if look.splits != ["train"]:
         held_out = next((own for own in look.splits[1:] if own.startswith(("val", "dev", "test"))), None)
         source |= {"split": look.splits[0], "validation_split": held_out}
         found.append(f"Guess: of the splits {listed(look.splits)}.")
     if look.unit is not None:
-        source["rows"] = look.unit
-        found.append(
-            f"Guess: a row is a {look.unit}. Or {listed([own for own in get_args(TextRows) if own != look.unit])}."
-        )
+        source["rows"], others = look.unit, [own for own in get_args(TextRows) if own != look.unit]
+        found.append(f"Guess: a row is a {look.unit}. Or {listed(others)}.")
     if choice.format == "Chat" and look.unread:
         source["columns"] = [own for own in look.columns if own not in look.unread]
         found.append(f"Guess: without {listed(look.unread)}.")
-    yield Line("data", source, " ".join(found), "DataSource")
-    if choice.format:
-        if choice.format == "Text":
-            choice = choice._replace(arguments={**choice.arguments, "max_length": _BLOCK})
-        others = [
-            f"{own.format} {_flow(own.arguments)}" for own in look.choices if own.format not in ("", choice.format)
-        ]
-        yield Line(
-            "format", choice, f"Guess: {choice.why}." + (f" Or {'; '.join(others)}." if others else ""), choice.format
-        )
-    if source.get("validation_split") is None and look.num_rows >= _FEWEST_ROWS:
-        yield Line("validation", 0.05, "Guess: this share is held out. Or a number of rows.")
+    return Line("data", source, " ".join(found), "DataSource")
+
+
+def _format(look: Look, choice: Choice) -> tuple[Choice, str]:
+    """Returns a format and its comment."""
+    read = look.columns if choice.format == "Chat" else getattr(data, choice.format)(**choice.arguments).columns
+    rest = ", ".join(own for own in look.columns if own not in read)
+    beside = [own for own in look.choices if own.format not in ("", choice.format)]
+    others = "; ".join(f"{own.format} {_flow(own.arguments)}".removesuffix(" {}") for own in beside)
+    parts = [f"Guess: {choice.why}", f"Not read: {rest}" if rest else "", f"Or {others}" if others else ""]
+    limit = {"max_length": _BLOCK} if choice.format == "Text" else {}
+    return choice._replace(arguments={**choice.arguments, **limit}), " ".join(f"{part}." for part in parts if part)
 
 
 def _training(looks: Mapping[str, Look], output_dir: str) -> list[Line]:

@@ -17,6 +17,7 @@ _TURNS = ({"role", "content"}, {"from", "value"})
 _PAIRS = (
     *(("instruction", "output"), ("instruction", "response"), ("prompt", "completion"), ("prompt", "response")),
     *(("question", "answer"), ("input", "output"), ("input", "target"), ("source", "target"), ("document", "summary")),
+    ("text", "code"),
 )
 _LABELS = ("label", "labels", "class", "category", "intent", "topic", "sentiment")
 _TEXTS = ("text", "content", "document", "sentence", "review")
@@ -105,20 +106,21 @@ def _choices(columns: Mapping[str, Any]) -> Iterator[Choice]:
     for asked, answered in _PAIRS:
         if {asked, answered} <= columns.keys():
             beside = "{input}\n" if asked == "instruction" and "input" in columns else ""
-            yield _prompt(f"{{{asked}}}\n{beside}", answered)
+            yield _prompt(f"{{{asked}}}\n{beside}", answered, columns[answered])
     says = unread_columns(dict(columns), ())  # not those that tell rows apart
     texts = [name for name in says if isinstance(columns[name], str) and name not in _LABELS]
     texts.sort(key=lambda name: (name not in _TEXTS, -len(columns[name])))
     label = next((name for name in _LABELS if name in columns), None)
     if texts and label is not None:
         yield Choice("Labelled", {"text": texts[0], "label": label}, f"the column {label} has labels")
-        yield _prompt(f"{{{texts[0]}}}\n", label)
+        yield _prompt(f"{{{texts[0]}}}\n", label, columns[label])
     for name in texts:
         yield Choice("Text", {} if name == "text" else {"column": name}, f"the column {name} has texts")
 
 
-def _prompt(prompt: str, answered: str) -> Choice:
-    return Choice("Prompt", {"prompt": prompt, "completion": f"{{{answered}}}"}, f"the column {answered} answers")
+def _prompt(prompt: str, answered: str, value: Any) -> Choice:
+    part = f"{answered}[0]" if isinstance(value, list) else answered  # one of several answers
+    return Choice("Prompt", {"prompt": prompt, "completion": f"{{{part}}}"}, f"{part} is learned")
 
 
 def _is_turn(value: Any) -> bool:
