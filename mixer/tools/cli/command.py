@@ -40,12 +40,12 @@ class RecipeParser(ArgumentParser):
 
     groups_of_fields: Any = ()
 
-    def format_help(self) -> str:
+    def format_help(self, *arguments: Any, **options: Any) -> str:
         """Writes the help; fields of recipes have one of their own, `mixer help`."""
         groups: Any = self._action_groups
         self._action_groups = [group for group in groups if group not in self.groups_of_fields]
         try:
-            text: str = super().format_help()
+            text: str = super().format_help(*arguments, **options)
         finally:
             self._action_groups = groups
         return text

@@ -23,13 +23,13 @@ from mixer.tools.recipe.trainers import KINDS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # Packages of the types; another version of one may have other fields.
-_PACKAGES = ("adaptive-mixer", "transformers", "trl", "sentence-transformers")
+_PACKAGES = ("transformers", "trl", "sentence-transformers")
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 _OWN = "mixer."
 _DOTTED = {"type": "string", "pattern": r"\."}
 _RULES: Mapping[type, Callable[[], Mapping[str, type]]] = {Policy: policy_classes, Schedule: schedule_classes}
 # Words beside the names of classes.
-_WORDS = {Policy: [AUTO]}
+_WORDS: Mapping[type, list[str]] = {Policy: [AUTO]}
 _ELSEWHERE = re.compile(r"See `(\w+)`[,.]")
 _EXAMPLE = re.compile(r"(?<=such as )`([^`]+)`|`([{\[][^`]+)`")
 
@@ -49,7 +49,7 @@ def schema_of(recipe_class: type, trainers: Sequence[str] = tuple(KINDS)) -> JSO
         name.
     """
     made = _Definitions()
-    content = {"$schema": DIALECT, "$comment": versions(), "title": recipe_class.__name__}
+    content: JSONSchema = {"$schema": DIALECT, "$comment": versions(), "title": recipe_class.__name__}
     content |= made.arguments_of(recipe_class)
     if hasattr(recipe_class, "for_trainer"):
         training = content["properties"]["training"]
@@ -136,7 +136,8 @@ class _Definitions:
         """Adds a base class, of which a recipe names a subclass, alone or with arguments."""
         if base.__name__ in self.content:
             return base.__name__
-        self.content[base.__name__] = whole = {"description": _summary(base)}
+        whole: JSONSchema = {"description": _summary(base)}
+        self.content[base.__name__] = whole
         names, forms = list(_WORDS.get(base, ())), []
         for own in sorted(_classes_of(base), key=lambda own: own.__name__):
             name, arguments = f"{base.__name__}.{own.__name__}", self.arguments_of(own)
