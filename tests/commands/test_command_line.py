@@ -16,7 +16,7 @@ from mixer.distributed.signals import RunTerminated
 from mixer.tools.cli import entry as cli
 from mixer.tools.cli.command import Command
 from mixer.tools.cli.entry import main
-from mixer.tools.cli.registry import command_names, load_command
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command
 from tests.commands.recipes import Runs
 from tests.mixer.tools.report.ledgers import write_run
 
@@ -116,6 +116,7 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     imported = {
         "import mixer, replay, tasks": "",
         call.format(["--help"]): "",
+        call.format(["train", "--help"]): "",
         "from mixer import PiKE, Objective, Stream, Grouping, Mixing, schedules; mixer.schedules.Ramp": "numpy",
         "from mixer.policies import policy_classes; policy_classes()": "numpy",
         "from mixer import Ledger; from tasks import ScoreMatrix": "numpy pandas",
@@ -135,6 +136,17 @@ def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(capsys,
         main(["--version"])
     assert capsys.readouterr().out == f"mixer {version('adaptive-mixer')}\n"
     assert "Did you mean 'train'?" in refused("trian", "recipe.yaml")
+
+
+@pytest.mark.parametrize("name", WITH_RECIPE)
+def test_a_help_that_is_read_from_the_source_has_every_option(name: str, commands: dict[str, Command], capsys) -> None:
+    main([name, "--help"])
+    listed = set(re.findall(r"^  (?:-h, )?(--[\w.]+)", capsys.readouterr().out, re.MULTILINE))
+    options = {option for option in commands[name].parser._option_string_actions if option.startswith("--")}
+    # What it says of all fields together, and sections as a whole.
+    told = {own for own in options if own.endswith((".help", "+"))} | {"--print_config", "--model", "--training"}
+    assert listed >= options - told
+    assert listed <= options
 
 
 def test_the_help_of_training_begins_with_what_is_used_most_and_loses_no_option(commands: dict[str, Command]) -> None:

@@ -14,8 +14,8 @@ from mixer.utils.errors import InvalidValueError
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3
 
-_EXAMPLE = "Example:\n  "
-_USED_MOST = (
+EXAMPLE = "Example:\n  "
+USED_MOST = (
     *("training.output_dir", "resume", "mixing", "objective", "batch_size", "training.per_device_train_batch_size"),
     *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
 )
@@ -29,7 +29,7 @@ class HelpFormatter(DefaultHelpFormatter):
         return re.sub(r", known subclasses: [^)]*", "", super()._get_help_string(action))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith(_EXAMPLE):
+        if text.startswith(EXAMPLE):
             return text
         filled: str = super()._fill_text(text, width, indent)
         return filled
@@ -71,7 +71,7 @@ class Command:
     def __post_init__(self) -> None:
         self.parser.formatter_class = HelpFormatter
         if self.example:
-            self.parser.epilog = f"{_EXAMPLE}{self.example}"
+            self.parser.epilog = f"{EXAMPLE}{self.example}"
 
 
 def parser_of_run(description: str, text: str = "Output folder of a run.") -> ArgumentParser:
@@ -111,9 +111,8 @@ def recipe_command(
         example: See `Command`.
         options: Arguments of `add_argument`, by option.
     """
-    name, own_usage = example.split()[1], usage
-    usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
-    parser = RecipeParser(description=description, usage=usage, allow_abbrev=False)
+    name = example.split()[1]
+    parser = RecipeParser(description=description, usage=usage_of(name, usage), allow_abbrev=False)
     parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)
@@ -131,19 +130,24 @@ def recipe_command(
             return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:
-        return recipe_command(other, run, description, own_usage, example, options)
+        return recipe_command(other, run, description, usage, example, options)
 
     return Command(parser, split, recipe_class, example, of_recipe)
+
+
+def usage_of(name: str, usage: str) -> str:
+    """Returns the usage of a command with a recipe."""
+    return f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
 
 
 def _put_first(parser: ArgumentParser) -> None:
     """Puts the options that are used most first in a command's help, for which argparse has no public way."""
     groups: Any = parser._action_groups  # noqa: SLF001
-    actions = {action.dest: action for action in parser._actions if action.dest in _USED_MOST}  # noqa: SLF001
+    actions = {action.dest: action for action in parser._actions if action.dest in USED_MOST}  # noqa: SLF001
     for group in groups:
         group._group_actions = [action for action in group._group_actions if action.dest not in actions]  # noqa: SLF001
     parser.add_argument_group("Used most")._group_actions.extend(  # noqa: SLF001
-        actions[name] for name in _USED_MOST if name in actions
+        actions[name] for name in USED_MOST if name in actions
     )
     groups.insert(0, groups.pop())
 
