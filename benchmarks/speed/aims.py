@@ -91,7 +91,9 @@ def _construction(folder: Path, num_streams: int) -> float:
     """Gives the processor's seconds of a trainer's constructor, after one of one stream has imported what it needs."""
     seconds = 0.0
     for count in (1, num_streams):
-        config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+        config = LlamaConfig(
+            vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+        )
         model, args = LlamaForCausalLM(config), TrainingArguments(str(folder), max_steps=1, **QUIET)
         streams = {f"stream-{number}": LazyRows(1_000 + number % 100) for number in range(count)}
         started = time.process_time()
@@ -113,7 +115,7 @@ def _padded(num_samples: int) -> float:
 
 def _aims(args: argparse.Namespace) -> list[Aim]:
     imports = "torch, the Trainer and what it imports (peft, scipy where installed) alone take longer"
-    spread_thin = "planning, observing and splitting a step of 32, 0.1 ms, against samples of 3 µs"
+    spread_thin = "half of the time of such a step goes to planning, observing and splitting it"
     num, runs, sources = args.streams, *args.fit
     return [
         Aim("mixer train --help, s", 1.0, lambda folder: _seconds("train", "--help")),
