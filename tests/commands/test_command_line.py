@@ -17,6 +17,7 @@ from mixer.tools.cli import entry as cli
 from mixer.tools.cli.command import Command
 from mixer.tools.cli.entry import main
 from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command
+from mixer.tools.records import comparison
 from tests.commands.recipes import Runs
 from tests.mixer.tools.report.ledgers import write_run
 
@@ -70,6 +71,20 @@ def test_runs_are_compared_and_reported_as_json(tmp_path: Path, printed: Runs) -
     assert [row["stream"] for row in said["streams"]["b"]] == ["math", "law"]
     assert "code only in a; law only in b" in said["note"]
     assert printed("report", tmp_path / "a").splitlines() == [str(tmp_path / "a" / "report.html")]
+
+
+def test_of_very_many_streams_a_comparison_shows_those_with_most_samples(
+    tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "_MOST_STREAMS", 2)
+    write_run(tmp_path, streams=("math", "code", "law"))
+    table = printed("compare", tmp_path)
+    assert [name for name in ("math", "code", "law", "average") if re.search(rf"│ {name} ", table)] == [
+        *("math", "code"),
+        "average",
+    ]
+    assert "1 streams with fewer samples" in table
+    assert len(json.loads(printed("compare", tmp_path, "--json"))[0]["streams"]) == 3
 
 
 def test_runs_without_evaluations_are_compared_by_their_losses_of_training(tmp_path: Path, printed: Runs) -> None:
