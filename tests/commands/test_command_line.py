@@ -136,6 +136,7 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
         "from mixer.policies import policy_classes; policy_classes()": "numpy",
         "from mixer import Ledger; from tasks import ScoreMatrix": "numpy pandas",
         call.format(["compare", "--help"]): "numpy pandas rich",
+        call.format(["fit", "--help"]): "numpy pandas rich",
     }
     done = subprocess.run([sys.executable, "-c", STARTING, *imported], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == list(imported.values())

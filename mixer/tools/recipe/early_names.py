@@ -54,7 +54,7 @@ def check_names(words: Sequence[str]) -> None:
 def _check(content: Any, known: Iterable[str], section: str, others: Sequence[str] = CLASS_KEYS) -> None:
     for name in content if isinstance(content, Mapping) else ():
         if isinstance(name, str) and name not in (*known, *others):
-            raise unknown_field(f"{section}{name}", name, known)
+            raise unknown_field(f"{section}{name}", name, list(known))
 
 
 class SourceField(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from mixer.tools.analysis.fit.fit_target import FitTarget
 from mixer.tools.analysis.fit.surrogate import Geometry, Surrogate, fit_surrogates, rank_correlation
