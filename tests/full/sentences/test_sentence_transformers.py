@@ -12,6 +12,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers", reason="nee
 
 from sentence_transformers import (  # noqa: E402 after the check that it is there
     CrossEncoderTrainer,
+    MultiVectorEncoderTrainer,
     SentenceTransformer,
     SentenceTransformerTrainer,
     SparseEncoderTrainer,
@@ -42,12 +43,18 @@ from tests.full.sentences.cases import (  # noqa: E402
     scored,
     texts,
     three_sets,
+    towards_a_target,
     weights_of,
 )
 from tests.refusals import refused  # noqa: E402
 
 pytestmark = pytest.mark.full
-STOCK = {"sentence": SentenceTransformerTrainer, "cross": CrossEncoderTrainer, "sparse": SparseEncoderTrainer}
+STOCK = {
+    "sentence": SentenceTransformerTrainer,
+    "cross": CrossEncoderTrainer,
+    "sparse": SparseEncoderTrainer,
+    "multi_vector": MultiVectorEncoderTrainer,
+}
 
 
 def matryoshka(model: Any) -> Any:
@@ -83,6 +90,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "scores of pairs": ("cross", {"train_dataset": {"a": scored(1, 20), "b": scored(2, 11)}}, {}),
     "negatives of pairs": ("cross", {"loss": CrossNegatives}, {}),
     "sparse": ("sparse", {}, {}),
+    "several vectors": ("multi_vector", {}, {}),
 }
 
 
@@ -162,8 +170,9 @@ class TestBatchSamplers:
         assert {row for stream, rows in steps if stream == "a" for row in rows} == {*range(24)}
 
     def test_labels_come_twice_in_a_step(self, tmp_path: Path) -> None:
-        sets = {"a": pairs_with_labels(1, 24), "b": pairs_with_labels(2, 16)}
+        sets = {"a": pairs_with_labels(1, 27), "b": pairs_with_labels(2, 17)}  # more rows than the sampler gives
         args = {"batch_sampler": "group_by_label", "per_device_train_batch_size": 8}
+        args |= {"max_steps": -1, "num_train_epochs": 2}
         trainer = make(tmp_path, args=args, loss=BatchAllTripletLoss, train_dataset=sets)
         steps = rows_of(trainer)
         trainer.train()
@@ -204,24 +213,7 @@ class TestBatchSamplers:
 
 
 def test_auto_moves_towards_the_source_that_helps_a_target(tmp_path: Path) -> None:
-    def only(first: int, seed: int, number: int) -> datasets.Dataset:
-        random = torch.Generator().manual_seed(seed)
-        words = torch.randint(first, first + 10, (number, 4), generator=random).tolist()
-        anchors = [" ".join(f"w{word}" for word in own) for own in words]
-        positives = [" ".join(f"w{(word - first + 5) % 10 + first}" for word in own) for own in words]
-        return datasets.Dataset.from_dict({"anchor": anchors, "positive": positives})
-
-    sets = {"near": only(0, 1, 2000), "far": only(30, 2, 2000)}
-    args = {"max_steps": 80, "per_device_train_batch_size": 48}
-    trainer = make(
-        tmp_path,
-        args=args,
-        loss=MultipleNegativesRankingLoss,
-        train_dataset=sets,
-        eval_dataset={"target": only(0, 3, 80)},
-        objective="target",
-        mixing="auto",
-    )
+    trainer = towards_a_target(tmp_path, max_steps=80, per_device_train_batch_size=48)
     trainer.train()
     assert trainer.mixing.weights["near"] > 0.6
 
