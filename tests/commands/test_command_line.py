@@ -16,8 +16,10 @@ import pytest
 from mixer.distributed.signals import RunTerminated
 from mixer.tools.cli import entry as cli
 from mixer.tools.cli.command import Command
+from mixer.tools.cli.early_help import early_help
 from mixer.tools.cli.entry import main
-from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, module_of
+from mixer.tools.records import comparison
 from mixer.tools.report.page import page_path
 from tests.commands.recipes import Runs
 from tests.mixer.tools.report.ledgers import write_run
@@ -26,6 +28,7 @@ from tests.refusals import refused
 # The commands one after the other in one process; stdout ends with what they imported of what trains.
 READING = """
 import sys
+from mixer.tools.cli.early_help import early_help
 from mixer.tools.cli.entry import main
 for command in sys.argv[1:]:
     main(command.split())
@@ -80,6 +83,20 @@ def test_runs_are_compared_and_reported_as_json(tmp_path: Path, printed: Runs, m
         page_path(tmp_path / "mine.html")
 
 
+def test_of_very_many_streams_a_comparison_shows_those_with_most_samples(
+    tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "_MOST_STREAMS", 2)
+    write_run(tmp_path, streams=("math", "code", "law"))
+    table = printed("compare", tmp_path)
+    assert [name for name in ("math", "code", "law", "average") if re.search(rf"│ {name} ", table)] == [
+        *("math", "code"),
+        "average",
+    ]
+    assert "1 streams with fewer samples" in table
+    assert len(json.loads(printed("compare", tmp_path, "--json"))[0]["streams"]) == 3
+
+
 def test_runs_without_evaluations_are_compared_by_their_losses_of_training(tmp_path: Path, printed: Runs) -> None:
     write_run(tmp_path, num_steps=20)
     assert "Validation loss" in printed("compare", tmp_path)
@@ -124,10 +141,12 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     imported = {
         "import mixer, replay, tasks": "",
         call.format(["--help"]): "",
+        call.format(["train", "--help"]): "",
         "from mixer import PiKE, Objective, Stream, Grouping, Mixing, schedules; mixer.schedules.Ramp": "numpy",
         "from mixer.policies import policy_classes; policy_classes()": "numpy",
         "from mixer import Ledger; from tasks import ScoreMatrix": "numpy pandas",
         call.format(["compare", "--help"]): "numpy pandas rich",
+        call.format(["fit", "--help"]): "numpy pandas rich",
     }
     done = subprocess.run([sys.executable, "-c", STARTING, *imported], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == list(imported.values())
@@ -150,6 +169,7 @@ def test_the_help_of_a_command_with_a_recipe_has_its_own_options_and_names_that_
     name: str, commands: dict[str, Command]
 ) -> None:
     text = commands[name].parser.format_help()
+    assert early_help(name, module_of(name)) == text
     assert "--json" in text
     assert "mixer help FIELD" in text
     assert "--training.learning_rate LEARNING_RATE" not in text

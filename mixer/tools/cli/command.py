@@ -14,7 +14,7 @@ from mixer.utils.errors import InvalidValueError
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3
 
-_EXAMPLE = "Example:\n  "
+EXAMPLE = "Example:\n  "
 _FIELDS = (
     "Each field of the recipe is an option, too: --mixing Uniform, --training.max_steps 100, --streams.NAME.weight 2. "
     "`mixer help FIELD` explains one, with what it may be, and `mixer help` lists them."
@@ -29,7 +29,7 @@ class HelpFormatter(DefaultHelpFormatter):
         return re.sub(r", known subclasses: [^)]*", "", super()._get_help_string(action))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith(_EXAMPLE):
+        if text.startswith(EXAMPLE):
             return text
         filled: str = super()._fill_text(text, width, indent)
         return filled
@@ -48,7 +48,7 @@ class RecipeParser(ArgumentParser):
             text: str = super().format_help(*arguments, **options)
         finally:
             self._action_groups = groups
-        return text
+        return text.replace(" \b[", "[")  # jsonargparse's --print_config[=flags]
 
     def dump(self, *arguments: Any, **options: Any) -> str:
         """Writes a recipe as YAML; see `ArgumentParser`."""
@@ -83,7 +83,7 @@ class Command:
     def __post_init__(self) -> None:
         self.parser.formatter_class = HelpFormatter
         if self.example:
-            self.parser.epilog = f"{_EXAMPLE}{self.example}"
+            self.parser.epilog = f"{EXAMPLE}{self.example}"
 
 
 def parser_of_run(description: str, text: str = "Output folder of a run.") -> ArgumentParser:
@@ -105,6 +105,29 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")
 
 
+def parser_of_recipes(
+    description: str, usage: str, example: str, options: Mapping[str, Mapping[str, Any]]
+) -> tuple["RecipeParser", list[str]]:
+    """Makes the parser of a command with a recipe, still without the recipe's fields, which its help does not list.
+
+    Args:
+        description: See `recipe_command`.
+        usage: See `recipe_command`.
+        example: See `Command`.
+        options: See `recipe_command`.
+
+    Returns:
+        The parser, and the names of its own options.
+    """
+    usage = f"mixer {example.split()[1]} RECIPE.yaml {usage} [--FIELD VALUE ...]"
+    parser = RecipeParser(description=description, usage=usage, allow_abbrev=False)
+    parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
+    own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
+    add_json(parser)
+    parser.add_argument_group("Fields of the recipe", _FIELDS)
+    return parser, own
+
+
 def recipe_command(
     recipe_class: type,
     run: Callable[[ArgumentParser, Namespace, Namespace], int | None],
@@ -123,13 +146,7 @@ def recipe_command(
         example: See `Command`.
         options: Arguments of `add_argument`, by option.
     """
-    name, own_usage = example.split()[1], usage
-    usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
-    parser = RecipeParser(description=description, usage=usage, allow_abbrev=False)
-    parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
-    own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
-    add_json(parser)
-    parser.add_argument_group("Fields of the recipe", _FIELDS)
+    parser, own = parser_of_recipes(description, usage, example, options)
     before = len(parser._action_groups)  # noqa: SLF001 argparse has no public way to leave options out of a help
     parser.add_class_arguments(recipe_class)
     parser.groups_of_fields = parser._action_groups[before:]  # noqa: SLF001
@@ -145,7 +162,7 @@ def recipe_command(
             return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:
-        return recipe_command(other, run, description, own_usage, example, options)
+        return recipe_command(other, run, description, usage, example, options)
 
     return Command(parser, split, recipe_class, example, of_recipe)
 

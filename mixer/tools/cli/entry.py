@@ -23,7 +23,8 @@ from jsonargparse import ArgumentParser, Namespace
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.tools.cli.command import Command
-from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, summaries
+from mixer.tools.cli.early_help import early_help
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, module_of, summaries
 from mixer.tools.recipe.early_names import check_names
 from mixer.tools.recipe.given import Given, check_recipe, given_in
 from mixer.tools.recipe.storage_options import without_values
@@ -76,6 +77,9 @@ def _run(words: list[str]) -> int | None:
     names = command_names()
     if name not in names:
         _refuse("mixer", f"there is no command {name!r}.{did_you_mean(name, names)} mixer --help lists all commands.")
+    if name in WITH_RECIPE and rest in (["--help"], ["-h"]):
+        print_lines(*early_help(name, module_of(name)).splitlines())
+        return None
     import_early()
     title = f"mixer {name}"
     try:

@@ -43,6 +43,11 @@ def summaries() -> dict[str, str]:
     return {**own, **load_plug_ins(PLUG_IN_GROUP, "command", load, _OWN, stacklevel=2)}
 
 
+def module_of(name: str) -> str:
+    """Returns the module of a command of this package."""
+    return _OWN[name].module
+
+
 def load_command(name: str) -> Command:
     """Imports a command.
 
