@@ -21,6 +21,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from tests import vision
 
 WORDS = [f"w{number}" for number in range(55)]  # with five tokens before them, images begin at 60
+KINDS = ("llava", "qwen")
 SPECIAL = {"llava": ["<image>"], "qwen": ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"]}
 _PICTURE = {"llava": "<image> ", "qwen": "<|vision_start|><|image_pad|><|vision_end|> "}
 _TEXT: dict[str, Any] = {
