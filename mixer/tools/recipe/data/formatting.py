@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
+from mixer.tools.recipe.data.formats.images import undecoded
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, NUM_CUT
 from mixer.tools.recipe.places import retold
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
@@ -60,7 +61,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
         >>> formatted(rows, Text(max_length=8), tokenizer)[0]  # doctest: +SKIP
         {'input_ids': [5, 6, 2], 'labels': [5, 6, 2]}
     """
-    chosen = fitted(dataset, chosen, tokenizer, task, called)
+    chosen, dataset = fitted(dataset, chosen, tokenizer, task, called), undecoded(dataset)
     encode = _Encoding(chosen, tokenizer, task, called, dataset.features)
     options = {"batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset), "features": chosen.features}
     encode_all = partial(dataset.map, encode, batched=True, with_indices=True, **options)
@@ -241,6 +242,8 @@ def _digest(content: Any, num_bytes: int) -> str:
 
 def tokenizer_content(tokenizer: Any) -> Mapping[str, Any]:
     """Describes a tokenizer by plain data that determine its tokens, independent of earlier calls."""
+    template = tokenizer.chat_template
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         content: Any = sorted(tokenizer.get_vocab().items())
@@ -249,7 +252,7 @@ def tokenizer_content(tokenizer: Any) -> Mapping[str, Any]:
     return {
         "class": f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}",
         "content": content,
-        "chat_template": tokenizer.chat_template,
+        "chat_template": template,
         "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "model_max_length": tokenizer.model_max_length,
         "truncation_side": tokenizer.truncation_side,
