@@ -25,8 +25,15 @@ KINDS = ("llava", "qwen")
 SPECIAL = {"llava": ["<image>"], "qwen": ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"]}
 _PICTURE = {"llava": "<image> ", "qwen": "<|vision_start|><|image_pad|><|vision_end|> "}
 _TEXT: dict[str, Any] = {
-    **{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
-    **{"num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1},
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": 1,
 }
 
 

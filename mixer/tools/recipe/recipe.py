@@ -96,8 +96,9 @@ class Recipe:
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
         targets: Development rows, by the name of a target, in place of a part of its evaluation set; written likewise.
-        tokenizer: A tokenizer (for `image-text-to-text` a processor) to load, from a folder or the hub, or a function that returns one, or its folder. It
-            tokenizes the streams' rows and pads batches. `None` takes that of a `gguf_file`.
+        tokenizer: A tokenizer, or for `image-text-to-text` a processor, to load from a folder or the hub, or a function
+            that returns one, or its folder. It tokenizes the streams' rows and pads batches. `None` takes that of a
+            `gguf_file`.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
             on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
             `tokenizer` it takes that of the model. Or one of sentence-transformers: `sentence-transformer`,
@@ -132,7 +133,9 @@ class Recipe:
             setattr(self, name, safe_names(getattr(self, name), name))
         if self.trainer is not None:
             self.model = fitted_model(self.trainer, self.model)
-        require(self.model.task != IMAGE_TASK or self.trainer == "sft", "trainer", f"sft for {IMAGE_TASK}", self.trainer)
+        require(
+            self.model.task != IMAGE_TASK or self.trainer == "sft", "trainer", f"sft for {IMAGE_TASK}", self.trainer
+        )
         if self.loss is not None and self.trainer not in COLUMN_TRAINERS:
             require(False, "trainer", f"one with losses to choose ({', '.join(COLUMN_TRAINERS)})", self.trainer)
 

@@ -79,7 +79,9 @@ def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
     """
     task = KINDS[name].task
     tasks = ("causal-lm", task, *((IMAGE_TASK,) if name == "sft" else ()))
-    require(model.task in tasks, "model.task", f"{' or '.join(dict.fromkeys(tasks[1:]))} for trainer {name}", model.task)
+    require(
+        model.task in tasks, "model.task", f"{' or '.join(dict.fromkeys(tasks[1:]))} for trainer {name}", model.task
+    )
     if name in COLUMN_TRAINERS:
         return replace(model, task=task)
     if name != "reward":

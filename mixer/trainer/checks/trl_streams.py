@@ -120,9 +120,10 @@ def check_sft(stream: Stream, args: Any, formats: bool, render: Render, has_imag
     known = _SFT_FORMATS[:2] if has_images else (*_SFT_FORMATS, {text})
     if not formats and not any(needed <= columns for needed in known):
         others = " where streams have images" if has_images else f", {text!r} (dataset_text_field) or 'input_ids'"
+        way = "convert the rows" if has_images else "pass a formatting_func"
         raise InvalidValueError(
             f"Stream {stream.name!r} has the columns {sorted(columns)}, but SFTTrainer needs 'messages', or 'prompt' "
-            f"and 'completion'{others}. Rename some, or convert the rows{'' if has_images else ', by formatting_func'}.",
+            f"and 'completion'{others}. Rename some, or {way}.",
             option="columns",
             stream=stream.name,
         )
@@ -135,8 +136,10 @@ def check_sft(stream: Stream, args: Any, formats: bool, render: Render, has_imag
         message = f"=True: stream {stream.name!r} has no completions (its columns are {sorted(columns)}): all of it "
         message += "would count. Convert it to 'prompt' and 'completion', or leave it out: each stream then decides."
         raise wrong_value("completion_only_loss", message, stream=stream.name)
-    if not formats and "input_ids" not in columns and (
-        dropped := _dropped(stream, sample, tuple(IMAGES) if has_images else (*_READ, text), render)
+    if (
+        not formats
+        and "input_ids" not in columns
+        and (dropped := _dropped(stream, sample, tuple(IMAGES) if has_images else (*_READ, text), render))
     ):
         logger.warning(
             "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "

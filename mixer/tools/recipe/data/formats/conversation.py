@@ -204,9 +204,7 @@ def _role(value: Any, is_sharegpt: bool) -> str:
     return "tool" if is_sharegpt and role == "observation" else _ROLES.get(role, role)
 
 
-def _check_content(
-    content: Any, role: str, column: str, ignored_keys: Sequence[str], kinds: Sequence[str]
-) -> None:
+def _check_content(content: Any, role: str, column: str, ignored_keys: Sequence[str], kinds: Sequence[str]) -> None:
     if are_parts(content):
         known = ("type", "text", *ignored_keys)
         unread = [name for part in content for name, own in part.items() if name not in known and not is_nothing(own)]

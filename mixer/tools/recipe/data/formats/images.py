@@ -51,9 +51,11 @@ class RowImages:
 
     def _part(self, part: Mapping[str, Any]) -> dict[str, str]:
         own = [part[name] for name in _OF_PARTS if part.get(name) is not None]
-        if not own and self._num_taken < len(self._given):
-            own, self._num_taken = [self._given[self._num_taken]], self._num_taken + 1
-        require(bool(own), "images", "an image for each place of one, in the part itself or the column", self._given)
+        if not own:
+            place = part.get("index", self._num_taken)  # some data sets number them
+            own, self._num_taken = self._given[place : place + 1], self._num_taken + 1
+        expected = "an image for each place of one, in the part itself or the column"
+        require(bool(own), "images", expected, f"{len(self._given)} in the column")
         self._found.append(own[0])
         return {"type": "image"}
 
