@@ -25,8 +25,11 @@ class ImageStreams:
     def __init__(self, streams: Sequence[Stream]):
         made = [_with_samples_made(stream) for stream in streams]
         self._made = {stream.name: stream for stream in made if not stream.is_memory}
-        self.named = [name for name, stream in self._made.items() if IMAGES & first_sample(stream).keys()]
+        first = {name: first_sample(stream) for name, stream in self._made.items()}
+        self.named = [name for name, sample in first.items() if IMAGES & sample.keys()]
         self.others = [name for name in self._made if name not in self.named]
+        # Those that may train nothing of what sees.
+        self.empty = [name for name, sample in first.items() if not any(map(sample.get, IMAGES))]
 
     def stand_in(self) -> Any:
         """Returns a data set with images, as the trainer's constructor takes one."""

@@ -13,7 +13,14 @@ from mixer.loading.preprocessing import Preprocess, preprocessed_now
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import combine
 from mixer.run.class_checks import check_loss, check_prepared_elsewhere
-from mixer.trainer.checks.trl_streams import check_images, check_kinds, check_sft, check_template, first_sample
+from mixer.trainer.checks.trl_streams import (
+    check_images,
+    check_kinds,
+    check_sft,
+    check_template,
+    check_unused_parameters,
+    first_sample,
+)
 from mixer.trainer.images import ImageStreams
 from mixer.utils.errors import InvalidValueError, wrong_value
 
@@ -61,7 +68,8 @@ class StreamPreparation:
         images = ImageStreams(self.streams)
         if not images.named:
             return None
-        check_images(images.named, images.others, self._trainer, args, tokenizer)
+        check_images(images.named, images.others, self._trainer, tokenizer)
+        check_unused_parameters(images.empty, args)
         self._images = images
         return images.stand_in()
 

@@ -39,30 +39,42 @@ def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
             raise InvalidTypeError(text, option="dataset", stream=stream.name)
 
 
-def check_images(with_images: Sequence[str], without: Sequence[str], trainer: Any, args: Any, processor: Any) -> None:
+def check_images(with_images: Sequence[str], without: Sequence[str], trainer: Any, processor: Any) -> None:
     """Refuses streams with images that the trainer, or its processor, does not take.
 
     Args:
         with_images: Names of the streams with images.
         without: Names of the others.
         trainer: The trainer, before its construction.
-        args: Its training arguments; `None` for those of its class.
         processor: Its `processing_class`; `None` if it loads the model's.
 
     Raises:
         ValueError: With the streams and the way out.
     """
-    name, finds = type(trainer).__name__, getattr(args, "ddp_find_unused_parameters", None)
+    name = type(trainer).__name__
     if without and not any(kind.__module__ == "trl.trainer.sft_trainer" for kind in type(trainer).__mro__):
         text = f"has {with_images} with images and {without} without, which {name} does not train together: train them "
         raise wrong_value("train_dataset", f"{text}in two runs, or remove the images. SFTTrainer takes both.")
     if isinstance(processor, PreTrainedTokenizerBase):
         text = f"is a tokenizer, {type(processor).__name__}, but the streams {with_images} have images: give the "
         raise wrong_value("processing_class", f"{text}model's processor, AutoProcessor.from_pretrained(MODEL).")
+
+
+def check_unused_parameters(without: Sequence[str], args: Any) -> None:
+    """Refuses settings under which ranks would wait for gradients of a vision tower that some streams do not use.
+
+    Args:
+        without: Names of the streams without images.
+        args: The training arguments; `None` for those of the trainer's class.
+
+    Raises:
+        ValueError: With the streams and the way out.
+    """
+    finds = getattr(args, "ddp_find_unused_parameters", None)
     reenters = (getattr(args, "gradient_checkpointing_kwargs", None) or {}).get("use_reentrant")
     if without and args is not None and args.world_size > 1 and (finds is False or (finds is None and reenters)):
-        text = f"={finds}{', with use_reentrant=True' if reenters else ''}: ranks would wait for gradients of the part "
-        text += f"of the model that sees, which {without} do not use. Set it to True, and use_reentrant to False."
+        text = f"={finds}{', with use_reentrant=True' if reenters else ''}: ranks would wait for gradients "
+        text += f"of the vision tower, which {without} do not use. Set it to True, and use_reentrant to False."
         raise wrong_value("ddp_find_unused_parameters", text)
 
 
@@ -84,10 +96,10 @@ def check_template(args: Any, tokenizer: Any) -> None:
         if not has_generation_markers(tokenizer.chat_template):
             get_training_chat_template(tokenizer)
     except ValueError as error:
-        hint = (
-            "Leave assistant_only_loss out and give the streams the format Chat, which finds the assistant's turns of "
-            "other templates; or give a template that marks them."
-        )
+        hint = "Give a template that marks them, or leave assistant_only_loss out"
+        if isinstance(tokenizer, PreTrainedTokenizerBase):  # Chat reads no images
+            hint += " and give the streams the format Chat, which finds the assistant's turns of other templates"
+        hint += "."
         raise InvalidValueError(
             "assistant_only_loss=True: the chat template has no {% generation %} around the assistant's turns. " + hint,
             option="assistant_only_loss",

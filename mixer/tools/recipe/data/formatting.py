@@ -17,7 +17,7 @@ from transformers.utils import logging
 from mixer.loading.same_data import holds_files
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
-from mixer.tools.recipe.data.formats.images import undecoded
+from mixer.tools.recipe.data.formats.images import decoded, undecoded
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, NUM_CUT
 from mixer.tools.recipe.places import retold
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
@@ -68,7 +68,7 @@ def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-
     encode_all = partial(dataset.map, encode, batched=True, with_indices=True, **options)
     if isinstance(dataset, datasets.IterableDataset):
         _check_first(dataset, encode)
-        return encode_all()
+        return decoded(encode_all())
     fingerprint = fingerprint_of(dataset, chosen, tokenizer, task)
     path = Path(datasets.config.HF_DATASETS_CACHE) / "adaptive_mixer" / f"{fingerprint}.arrow"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -60,13 +60,13 @@ def forms(folder: Path, rows: datasets.Dataset) -> dict[str, dict[str, Any]]:
     for number, row in enumerate(rows):
         content, path, (ask, answer) = _png(row["images"][0]), f"pictures/{number}.png", _said(row)
         (folder / path).write_bytes(content)
-        url = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-        own = {"path": path} if number % 2 else {"image": str(folder / path)}
+        encoded = base64.b64encode(content).decode()
+        own = [{"path": path}, {"image": str(folder / path)}, {"base64": encoded}][number % 3]
         parts, reply = [{"type": "image", **own}, {"type": "text", "text": ask}], _said_by("assistant", answer)
         found["parts"].append({"messages": [_said_by("user", parts), reply]})
-        parts = [{"type": "image_url", "image_url": {"url": url}}, parts[1]]
+        parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}, parts[1]]
         found["openai"].append({"messages": [_said_by("user", parts), reply]})
-        turns = [{"from": "human", "value": f"<image>\n{ask}"}, {"from": "gpt", "value": answer}]
+        turns = [{"from": "human", "value": f"<image>{ask}"}, {"from": "gpt", "value": answer}]
         found["tags"].append({"conversations": turns, "image": path, "id": number})
         found["alpaca"].append({"instruction": ask, "input": "", "output": answer, "images": [path]})
         found["single"].append({"messages": [_said_by("user", ask), reply], "image": path})
@@ -190,3 +190,24 @@ def test_paths_may_start_from_another_folder(tmp_path: Path, base: Path) -> None
     own = {"class_path": "Dialogue", "init_args": {"image_folder": str(tmp_path / "else")}}
     trainer = built(recipe(tmp_path, base, {"seen": {"data": data, "format": own}}))
     assert trainer.streams[0].dataset[0]["images"][0].getpixel((0, 0)) == (9, 8, 7)
+
+
+@pytest.mark.parametrize("name", ["bytes", "parts", "tags"])
+def test_rows_with_images_may_be_streamed(name: str, tmp_path: Path, base: Path) -> None:
+    rows = pictures(6, 1)
+    data = {**forms(tmp_path, rows)[name], "streaming": True}
+    content = recipe(tmp_path, base, {"seen": data, "text": write(tmp_path / "text.jsonl", TEXT)}, max_steps=2)
+    trainer = built({**content, "mixing": "Uniform"})
+    trainer.train()
+    made = list(trainer.streams[0].dataset)
+    assert [row["images"][0].tobytes() for row in made] == [row["images"][0].tobytes() for row in rows]
+    assert trainer.ledger.to_pandas()["count"].sum() == 12
+
+
+def test_an_image_that_is_lost_may_be_skipped(tmp_path: Path, base: Path) -> None:
+    data = {"seen": {"data": forms(tmp_path, pictures(6, 1))["tags"], "on_sample_error": "skip"}}
+    content = recipe(tmp_path, base, data, max_steps=1, max_skipped_share=0.5)
+    trainer = built(content)
+    (tmp_path / "pictures" / "3.png").unlink()
+    trainer.train()
+    assert trainer.ledger.to_pandas()[["count", "skipped"]].to_numpy().tolist() == [[6, 1]]

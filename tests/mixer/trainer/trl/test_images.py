@@ -1,6 +1,8 @@
 """SFTTrainer on streams with and without images, by tiny models of vision and language."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -11,11 +13,13 @@ from trl import SFTConfig, SFTTrainer
 
 from mixer import MixingSFTTrainer, Stream
 from mixer.mixture.permutation import Order
+from mixer.trainer.checks.trl_streams import check_unused_parameters
+from mixer.trainer.trl.preferences import MixingDPOConfig, MixingDPOTrainer
 from mixer.utils.errors import ErrorFacts
 from replay import ReplayBuffer, ReplayRatio
 from tests.chats_of_images import KINDS, model_of, pictures, processor_of
 from tests.helpers import GradientRecorder, mixing_trainer, weights_of
-from tests.mixer.trainer.trl.cases import chats, sft_arguments, texts, tokenizer, trl_options
+from tests.mixer.trainer.trl.cases import chats, pairs, sft_arguments, texts, tokenizer, trl_options
 from tests.refusals import refused
 
 MIXED = {"mixing": {"text": 1, "seen": 3}, "batch_size": 8}
@@ -160,6 +164,25 @@ def test_a_stream_that_does_not_go_with_images_is_named(tmp_path, other, changes
 def test_images_need_a_processor(tmp_path: Path) -> None:
     with refused("processing_class"):
         sft(tmp_path, "llava", {"text": chats(2, 1), "seen": _SOME}, processor=tokenizer())
+
+
+def test_preferences_have_images_in_all_streams_or_in_none(tmp_path: Path) -> None:
+    options = {"processing_class": processor_of("llava"), "train_dataset": {"text": pairs(3, 1), "seen": _SOME}}
+    with refused("train_dataset"):
+        MixingDPOTrainer(model_of("llava"), args=MixingDPOConfig(**trl_options(tmp_path)), **options)
+
+
+@pytest.mark.parametrize(
+    ("finds", "reenters", "is_refused"),
+    [(False, None, True), (None, True, True), (True, True, False), (None, None, False)],
+)
+def test_ranks_look_for_parameters_that_texts_do_not_use(finds: Any, reenters: Any, is_refused: bool) -> None:
+    kwargs = None if reenters is None else {"use_reentrant": reenters}
+    args = {"ddp_find_unused_parameters": finds, "gradient_checkpointing_kwargs": kwargs}
+    check_unused_parameters(["text"], SimpleNamespace(**args, world_size=1))
+    check_unused_parameters([], SimpleNamespace(**args, world_size=2))
+    with refused("ddp_find_unused_parameters") if is_refused else nullcontext():
+        check_unused_parameters(["text"], SimpleNamespace(**args, world_size=2))
 
 
 @pytest.mark.parametrize("option", ["packing", "padding_free"])

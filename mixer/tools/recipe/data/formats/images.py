@@ -31,7 +31,7 @@ class RowImages:
     """
 
     def __init__(self, row: Row, folder: str):
-        own = next((row[name] for name in COLUMNS if row.get(name) is not None), [])
+        own: Any = next((row[name] for name in COLUMNS if row.get(name) is not None), [])
         self._given = [image for image in (own if isinstance(own, list) else [own]) if image is not None]
         self._folder, self._num_taken, self._found = Path(folder), 0, list[Any]()
 
@@ -43,14 +43,16 @@ class RowImages:
             first, *others = content.split(_TAG)
             content = [{"type": "text", "text": first}]
             for text in others:
-                content += [{"type": "image"}, {"type": "text", "text": text.removeprefix("\n")}]
+                content += [{"type": "image"}, {"type": "text", "text": text}]
             content = [part for part in content if part.get("text") != ""]
-        elif not are_parts(content) or not any(part["type"] in _KINDS for part in content):
+        if not isinstance(content, list) or not are_parts(content):
             return turn
         return {**turn, name: [self._part(part) if part["type"] in _KINDS else part for part in content]}
 
     def _part(self, part: Mapping[str, Any]) -> dict[str, str]:
         own = [part[name] for name in _OF_PARTS if part.get(name) is not None]
+        if own and own[0] == part.get("base64"):
+            own = [f"{_DATA_URL},{own[0].rpartition(',')[2]}"]
         if not own:
             place = part.get("index", self._num_taken)  # some data sets number them
             own, self._num_taken = self._given[place : place + 1], self._num_taken + 1
@@ -67,13 +69,13 @@ class RowImages:
         """
         made = [{**own, "content": parts_of(own["content"])} if "content" in own else own for own in messages]
         if self._given and not self._found:
-            asked = next((own for own in made if own["role"] == "user"), None)
-            require(asked is not None, "images", "a message of the user, which they stand before", None)
-            asked |= {"content": [self._part({}) for _ in self._given] + asked["content"]}
+            asked = next((own for own in made if own["role"] == "user"), {"content": []})
+            require("role" in asked, "images", "a message of the user, which they stand before", None)
+            asked["content"] = [self._part({}) for _ in self._given] + asked["content"]
         return made
 
     def sources(self) -> list[Any]:
-        """Returns the images as `datasets.Image` takes them.
+        """Returns the images as `datasets.Image` stores them.
 
         Raises:
             ValueError: If some have no place although others have, or one is no image, or a file that does not exist.
@@ -82,7 +84,7 @@ class RowImages:
         require(self._num_taken == len(self._given), "images", expected, len(self._given))
         return [self._source(image) for image in self._found]
 
-    def _source(self, image: Any) -> Any:
+    def _source(self, image: Any) -> dict[str, Any]:
         if isinstance(image, Mapping):
             image = next((image[name] for name in ("bytes", "url", "path") if image.get(name) is not None), None)
         if isinstance(image, str) and image.startswith(_DATA_URL):
@@ -92,14 +94,15 @@ class RowImages:
                 raise InvalidValueError(option="images", expected="base64", found=str(error)) from error
         if isinstance(image, bytes):
             return {"bytes": image, "path": None}
-        if not isinstance(image, str) or is_url(image):
-            expected = "images that are a path, a URL or bytes"
-            require(isinstance(image, str) or hasattr(image, "getexif"), "images", expected, f"{image!r:.80}")
-            return image
+        if hasattr(image, "getexif"):  # an image itself
+            return dict(FEATURE.feature.encode_example(image))
+        require(isinstance(image, str), "images", "images that are a path, a URL or bytes", f"{image!r:.80}")
+        if is_url(image):
+            return {"bytes": None, "path": image}
         path = (self._folder / image).absolute()
         hint = "Relative paths start from the folder of data.path: name another by image_folder of the format."
         require(path.is_file(), "images", "a file", str(path), hint)
-        return str(path)
+        return {"bytes": None, "path": str(path)}
 
 
 def parts_of(content: Any) -> Any:
@@ -113,17 +116,28 @@ def undecoded(dataset: Any) -> Any:
     Args:
         dataset: The data set.
     """
-    if isinstance(dataset, datasets.IterableDataset):
-        return dataset.decode(False) if dataset.features else dataset
-    if not any(isinstance(_inner(kind), datasets.Image) for kind in dataset.features.values()):
-        return dataset
-    made = copy.deepcopy(dataset)
-    for name, kind in dataset.features.items():
-        if isinstance(_inner(kind), datasets.Image):
-            stored = datasets.Image(decode=False)
-            made.info.features[name] = stored if isinstance(kind, datasets.Image) else datasets.List(stored)
+    kinds = {name: kind for name, kind in (dataset.features or {}).items() if _is_image(getattr(kind, "feature", kind))}
+    stored = datasets.Image(decode=False)
+    made = copy.deepcopy(dataset) if kinds and isinstance(dataset, datasets.Dataset) else dataset
+    for name, kind in kinds.items():
+        own = stored if _is_image(kind) else datasets.List(stored)
+        if isinstance(made, datasets.Dataset):
+            made.info.features[name] = own  # as cast_column does for single images; it would copy those in lists
+        else:
+            made = made.cast_column(name, own)
     return made
 
 
-def _inner(kind: Any) -> Any:
-    return getattr(kind, "feature", kind)
+def decoded(samples: datasets.IterableDataset) -> datasets.IterableDataset:
+    """Returns streamed samples with images as pixels, which `datasets` leaves as they were made."""
+    features: Mapping[str, Any] = samples.features or {}
+    return samples.map(_decoded, features=samples.features) if features.get("images") == FEATURE else samples
+
+
+def _decoded(sample: dict[str, Any]) -> dict[str, Any]:
+    kind = FEATURE.feature
+    return {**sample, "images": [kind.decode_example(kind.encode_example(image)) for image in sample["images"]]}
+
+
+def _is_image(kind: Any) -> bool:
+    return isinstance(kind, datasets.Image)

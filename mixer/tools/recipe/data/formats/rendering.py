@@ -147,7 +147,7 @@ class Rendering:
             ValueError: If there are others than texts among them.
         """
         content = message.get("content")
-        if not are_parts(content) or self._template.reads_parts(message["role"]):
+        if not isinstance(content, list) or not are_parts(content) or self._template.reads_parts(message["role"]):
             return message
         others = [part["type"] for part in content if part["type"] != "text"]
         require(not others, "chat_template", f"one that reads parts of the turns of the {message['role']}", others)
