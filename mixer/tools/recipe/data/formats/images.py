@@ -69,7 +69,7 @@ class RowImages:
         """
         made = [{**own, "content": parts_of(own["content"])} if "content" in own else own for own in messages]
         if self._given and not self._found:
-            asked = next((own for own in made if own["role"] == "user"), {"content": []})
+            asked: Message = next((own for own in made if own["role"] == "user"), {"content": []})
             require("role" in asked, "images", "a message of the user, which they stand before", None)
             asked["content"] = [self._part({}) for _ in self._given] + asked["content"]
         return made
