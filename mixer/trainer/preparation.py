@@ -18,10 +18,10 @@ from mixer.trainer.checks.trl_streams import (
     check_kinds,
     check_sft,
     check_template,
-    check_unused_parameters,
     first_sample,
+    has_images,
 )
-from mixer.trainer.images import ImageStreams
+from mixer.trainer.images import collated_together, stand_in_of
 from mixer.utils.errors import InvalidValueError, wrong_value
 
 
@@ -39,7 +39,7 @@ class StreamPreparation:
         self.combined: Any = None  # all streams as a single data set
         self._stand_in: Any = None  # the constructor's argument instead, until it is prepared
         self._preprocess_of: dict[str, Preprocess | None] = {}  # of the streams, before they were prepared
-        self._images: ImageStreams | None = None  # the streams, if some have images
+        self._has_images = False
 
     def stand_in(self, prepares: bool, args: Any, tokenizer: Any) -> Any:
         """Returns the training data for the parent's constructor.
@@ -58,28 +58,22 @@ class StreamPreparation:
             check_template(args, tokenizer)
             lasting = [stream for stream in self.streams if not stream.is_memory]
             check_kinds(lasting, type(self._trainer).__name__)
-            self._stand_in = self._stand_in_of_images(args, tokenizer) or lasting[0].dataset
+            self._stand_in = lasting[0].dataset
+            if seen := [stream for stream in lasting if has_images(stream)]:
+                check_images(lasting, self._trainer, args, tokenizer)
+                self._has_images, self._stand_in = True, stand_in_of(seen[0])
         else:
             check_prepared_elsewhere(type(self._trainer))
             self._stand_in = self.combined = self._combine()
         return self._stand_in
-
-    def _stand_in_of_images(self, args: Any, tokenizer: Any) -> Any:
-        images = ImageStreams(self.streams)
-        if not images.named:
-            return None
-        check_images(images.named, images.others, self._trainer, tokenizer)
-        check_unused_parameters(images.empty, args)
-        self._images = images
-        return images.stand_in()
 
     def _combine(self) -> Any:
         return combine(self.streams, [stream.dataset for stream in self.streams], self._epoch_length)
 
     def take_stand_in_back(self) -> list[Stream]:
         """Replaces the stand-in by the streams if the parent did not prepare it; returns the streams."""
-        if self._images is not None:
-            self.streams = self._images.take_over(self.streams, self._trainer)
+        if self._has_images:
+            self.streams = collated_together(self.streams, self._trainer)
         if self.combined is None and self.streams:  # images, or dataset_kwargs={"skip_prepare_dataset": True}
             self.combined = self._combine()
             check_loss(self._trainer)

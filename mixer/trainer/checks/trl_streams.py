@@ -11,7 +11,7 @@ from mixer.mixture.stream import Stream
 from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_value
 from mixer.utils.turns import Render, is_nothing, unread_columns, unread_keys
 
-IMAGES = {"images", "image"}
+_IMAGES = ("images", "image")
 # SFTTrainer reads a stream with all columns of one of these, or with the column dataset_text_field; beside images of
 # the first two alone.
 _SFT_FORMATS = ({"messages"}, {"prompt", "completion"}, {"conversations"}, {"input_ids"})
@@ -39,42 +39,36 @@ def check_kinds(streams: Sequence[Stream], trainer: str) -> None:
             raise InvalidTypeError(text, option="dataset", stream=stream.name)
 
 
-def check_images(with_images: Sequence[str], without: Sequence[str], trainer: Any, processor: Any) -> None:
-    """Refuses streams with images that the trainer, or its processor, does not take.
+def has_images(stream: Stream) -> bool:
+    """Whether a stream has a column of images."""
+    return any(name in first_sample(stream) for name in _IMAGES)
+
+
+def check_images(streams: Sequence[Stream], trainer: Any, args: Any, processor: Any) -> None:
+    """Refuses settings under which streams with images, or beside such, are not trained, or not together.
 
     Args:
-        with_images: Names of the streams with images.
-        without: Names of the others.
+        streams: The streams without memories, of which some have images.
         trainer: The trainer, before its construction.
+        args: Its training arguments; `None` for those of its class.
         processor: Its `processing_class`; `None` if it loads the model's.
 
     Raises:
         ValueError: With the streams and the way out.
     """
-    name = type(trainer).__name__
+    name, without = type(trainer).__name__, [stream.name for stream in streams if not has_images(stream)]
     if without and not any(kind.__module__ == "trl.trainer.sft_trainer" for kind in type(trainer).__mro__):
-        text = f"has {with_images} with images and {without} without, which {name} does not train together: train them "
-        raise wrong_value("train_dataset", f"{text}in two runs, or remove the images. SFTTrainer takes both.")
+        text = f"has streams with images and {without} without, which {name} does not train together: train them in "
+        raise wrong_value("train_dataset", f"{text}two runs, or remove the images. SFTTrainer takes both.")
     if isinstance(processor, PreTrainedTokenizerBase):
-        text = f"is a tokenizer, {type(processor).__name__}, but the streams {with_images} have images: give the "
-        raise wrong_value("processing_class", f"{text}model's processor, AutoProcessor.from_pretrained(MODEL).")
-
-
-def check_unused_parameters(without: Sequence[str], args: Any) -> None:
-    """Refuses settings under which ranks would wait for gradients of a vision tower that some streams do not use.
-
-    Args:
-        without: Names of the streams without images.
-        args: The training arguments; `None` for those of the trainer's class.
-
-    Raises:
-        ValueError: With the streams and the way out.
-    """
+        text = f"is a tokenizer, {type(processor).__name__}, which reads no images: give the model's processor, "
+        raise wrong_value("processing_class", f"{text}AutoProcessor.from_pretrained(MODEL).")
     finds = getattr(args, "ddp_find_unused_parameters", None)
     reenters = (getattr(args, "gradient_checkpointing_kwargs", None) or {}).get("use_reentrant")
-    if without and args is not None and args.world_size > 1 and (finds is False or (finds is None and reenters)):
-        text = f"={finds}{', with use_reentrant=True' if reenters else ''}: ranks would wait for gradients "
-        text += f"of the vision tower, which {without} do not use. Set it to True, and use_reentrant to False."
+    blind = [stream.name for stream in streams if not any(map(first_sample(stream).get, _IMAGES))]
+    if blind and args is not None and args.world_size > 1 and (finds is False or (finds is None and reenters)):
+        text = f"={finds}{', with use_reentrant=True' if reenters else ''}: ranks would wait for gradients of the "
+        text += f"vision tower, which {blind} do not use. Set it to True, and use_reentrant to False."
         raise wrong_value("ddp_find_unused_parameters", text)
 
 
@@ -109,7 +103,7 @@ def check_template(args: Any, tokenizer: Any) -> None:
         ) from error
 
 
-def check_sft(stream: Stream, args: Any, formats: bool, render: Render, has_images: bool = False) -> None:
+def check_sft(stream: Stream, args: Any, formats: bool, render: Render, beside_images: bool = False) -> None:
     """Refuses a stream that SFTTrainer would fail on, or train in an unwanted way.
 
     Args:
@@ -117,7 +111,7 @@ def check_sft(stream: Stream, args: Any, formats: bool, render: Render, has_imag
         args: The trainer's `SFTConfig`.
         formats: Whether there is a formatting function.
         render: Applies the chat template to turns.
-        has_images: Whether it, or a stream beside it, has images.
+        beside_images: Whether it, or a stream beside it, has images.
 
     Raises:
         ValueError: With the stream, its columns and the required ones.
@@ -126,13 +120,13 @@ def check_sft(stream: Stream, args: Any, formats: bool, render: Render, has_imag
 
     sample = first_sample(stream)
     columns, text = set(sample), args.dataset_text_field
-    if has_images and formats:
+    if beside_images and formats:
         text = "is not called where streams have images: map the data sets to 'messages', and leave it out"
         raise wrong_value("formatting_func", text)
-    known = _SFT_FORMATS[:2] if has_images else (*_SFT_FORMATS, {text})
+    known = _SFT_FORMATS[:2] if beside_images else (*_SFT_FORMATS, {text})
     if not formats and not any(needed <= columns for needed in known):
-        others = " where streams have images" if has_images else f", {text!r} (dataset_text_field) or 'input_ids'"
-        way = "convert the rows" if has_images else "pass a formatting_func"
+        others = " where streams have images" if beside_images else f", {text!r} (dataset_text_field) or 'input_ids'"
+        way = "convert the rows" if beside_images else "pass a formatting_func"
         raise InvalidValueError(
             f"Stream {stream.name!r} has the columns {sorted(columns)}, but SFTTrainer needs 'messages', or 'prompt' "
             f"and 'completion'{others}. Rename some, or {way}.",
@@ -140,7 +134,7 @@ def check_sft(stream: Stream, args: Any, formats: bool, render: Render, has_imag
             stream=stream.name,
         )
     has_turns = is_conversational(sample) or is_conversational_from_value(sample)
-    if args.assistant_only_loss and not (has_turns and (not has_images or "messages" in columns)):
+    if args.assistant_only_loss and not (has_turns and (not beside_images or "messages" in columns)):
         message = f"=True: stream {stream.name!r} is no conversation (its columns are {sorted(columns)}): all of it "
         message += "would count. Convert it to 'messages', or leave the option out."
         raise wrong_value("assistant_only_loss", message, stream=stream.name)
@@ -151,7 +145,7 @@ def check_sft(stream: Stream, args: Any, formats: bool, render: Render, has_imag
     if (
         not formats
         and "input_ids" not in columns
-        and (dropped := _dropped(stream, sample, tuple(IMAGES) if has_images else (*_READ, text), render))
+        and (dropped := _dropped(stream, sample, _IMAGES if beside_images else (*_READ, text), render))
     ):
         logger.warning(
             "Stream %r: SFTTrainer drops %s, so that it changes nothing. Put a system prompt into the messages, rename "
@@ -163,7 +157,7 @@ def check_sft(stream: Stream, args: Any, formats: bool, render: Render, has_imag
 def _dropped(stream: Stream, sample: dict[str, Any], read: Sequence[str], render: Render) -> list[str]:
     """Names the columns of a sample, and the keys of turns of all rows, that SFTTrainer and the template drop."""
     spoken = [name for name in _SPOKEN if isinstance(sample.get(name), list)]
-    is_whole = isinstance(stream.dataset, datasets.Dataset)
+    is_whole = isinstance(stream.dataset, datasets.Dataset) and stream.preprocess is None
     rows = stream.dataset.select_columns(spoken) if is_whole and spoken else [sample]
     seen, keys = {"role", "content", "from", "value"}, dict[str, None]()
     for row in rows if spoken else ():
@@ -184,7 +178,7 @@ def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_sample(stream: Stream) -> dict[str, Any]:
-    """Reads the first sample of a stream, from which TRL detects the format.
+    """Reads the first sample of a stream, preprocessed, from which TRL detects the format.
 
     Raises:
         ValueError: If the stream is empty.
@@ -192,4 +186,4 @@ def first_sample(stream: Stream) -> dict[str, Any]:
     sample: dict[str, Any] | None = next(iter(stream.dataset), None)
     if sample is None:
         raise InvalidValueError(f"Stream {stream.name!r}: the data set is empty.", option="dataset", stream=stream.name)
-    return sample
+    return sample if stream.preprocess is None else stream.preprocess(sample)

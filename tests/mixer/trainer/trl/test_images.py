@@ -13,7 +13,7 @@ from trl import SFTConfig, SFTTrainer
 
 from mixer import MixingSFTTrainer, Stream
 from mixer.mixture.permutation import Order
-from mixer.trainer.checks.trl_streams import check_unused_parameters
+from mixer.trainer.checks.trl_streams import check_images
 from mixer.trainer.trl.preferences import MixingDPOConfig, MixingDPOTrainer
 from mixer.utils.errors import ErrorFacts
 from replay import ReplayBuffer, ReplayRatio
@@ -180,10 +180,12 @@ def test_preferences_have_images_in_all_streams_or_in_none(tmp_path: Path) -> No
 def test_ranks_look_for_parameters_that_texts_do_not_use(finds: Any, reenters: Any, is_refused: bool) -> None:
     kwargs = None if reenters is None else {"use_reentrant": reenters}
     args = {"ddp_find_unused_parameters": finds, "gradient_checkpointing_kwargs": kwargs}
-    check_unused_parameters(["text"], SimpleNamespace(**args, world_size=1))
-    check_unused_parameters([], SimpleNamespace(**args, world_size=2))
+    text, seen = Stream("text", chats(2, 1)), Stream("seen", _SOME)
+    trainer = object.__new__(MixingSFTTrainer)
+    check_images([text, seen], trainer, SimpleNamespace(**args, world_size=1), None)
+    check_images([seen], trainer, SimpleNamespace(**args, world_size=2), None)
     with refused("ddp_find_unused_parameters") if is_refused else nullcontext():
-        check_unused_parameters(["text"], SimpleNamespace(**args, world_size=2))
+        check_images([text, seen], trainer, SimpleNamespace(**args, world_size=2), None)
 
 
 @pytest.mark.parametrize("option", ["packing", "padding_free"])
