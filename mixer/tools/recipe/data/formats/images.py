@@ -67,7 +67,12 @@ class RowImages:
         Raises:
             ValueError: If there are such images, and no message of the user.
         """
-        made = [{**own, "content": parts_of(own["content"])} if "content" in own else own for own in messages]
+        made = [
+            {**own, "content": [{"type": "text", "text": own["content"]}]}
+            if isinstance(own.get("content"), str)
+            else own
+            for own in messages
+        ]
         if self._given and not self._found:
             asked: Message = next((own for own in made if own["role"] == "user"), {"content": []})
             require("role" in asked, "images", "a message of the user, which they stand before", None)
@@ -94,8 +99,6 @@ class RowImages:
                 raise InvalidValueError(option="images", expected="base64", found=str(error)) from error
         if isinstance(image, bytes):
             return {"bytes": image, "path": None}
-        if hasattr(image, "getexif"):  # an image itself
-            return dict(FEATURE.feature.encode_example(image))
         require(isinstance(image, str), "images", "images that are a path, a URL or bytes", f"{image!r:.80}")
         if is_url(image):
             return {"bytes": None, "path": image}
@@ -103,11 +106,6 @@ class RowImages:
         hint = "Relative paths start from the folder of data.path: name another by image_folder of the format."
         require(path.is_file(), "images", "a file", str(path), hint)
         return {"bytes": None, "path": str(path)}
-
-
-def parts_of(content: Any) -> Any:
-    """Returns a text as parts, and parts as they are."""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def undecoded(dataset: Any) -> Any:
