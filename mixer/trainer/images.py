@@ -9,7 +9,9 @@ import datasets
 
 from mixer.loading.preprocessing import Preprocess
 from mixer.mixture.stream import Stream
+from mixer.trainer.checks.engines import engine_of
 from mixer.trainer.checks.trl_streams import check_sft, first_sample, has_images
+from mixer.utils.errors import wrong_value
 
 
 def stand_in_of(stream: Stream) -> Any:
@@ -28,10 +30,13 @@ def collated_together(streams: Sequence[Stream], trainer: Any) -> list[Stream]:
         The streams, with a column of images each, so that memories hold samples of equal columns.
 
     Raises:
-        ValueError: If the trainer cannot read one of them.
+        ValueError: If the trainer cannot read one of them, or the engine is not DDP.
     """
     lasting = [stream for stream in streams if not stream.is_memory]
     if type(trainer.data_collator).__name__ == "DataCollatorForVisionLanguageModeling":  # not the user's own
+        if (engine := engine_of(trainer).name) != "DDP":
+            text = f": with images {engine} was not seen to give the gradient of one process: train them by DDP."
+            raise wrong_value("fsdp" if engine == "FSDP2" else "deepspeed", text)
         options = {"chat_template": trainer.chat_template, "tokenize": False}
         render = partial(trainer.processing_class.apply_chat_template, **options)
         formats = getattr(trainer, "_formatting_func", None) is not None

@@ -13,6 +13,7 @@ from trl import SFTConfig, SFTTrainer
 
 from mixer import MixingSFTTrainer, Stream
 from mixer.mixture.permutation import Order
+from mixer.trainer.checks.engines import Engine
 from mixer.trainer.checks.trl_streams import check_images
 from mixer.trainer.trl.preferences import MixingDPOConfig, MixingDPOTrainer
 from mixer.utils.errors import ErrorFacts
@@ -186,6 +187,13 @@ def test_ranks_look_for_parameters_that_texts_do_not_use(finds: Any, reenters: A
     check_images([seen], trainer, SimpleNamespace(**args, world_size=2), None)
     with refused("ddp_find_unused_parameters") if is_refused else nullcontext():
         check_images([text, seen], trainer, SimpleNamespace(**args, world_size=2), None)
+
+
+@pytest.mark.parametrize(("engine", "option"), [("FSDP2", "fsdp"), ("DeepSpeed ZeRO-2", "deepspeed")])
+def test_ranks_are_those_of_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, option: str) -> None:
+    monkeypatch.setattr("mixer.trainer.images.engine_of", lambda _: Engine(engine))
+    with refused(option):
+        sft(tmp_path, "llava", {"text": chats(2, 1), "seen": _SOME})
 
 
 @pytest.mark.parametrize("option", ["packing", "padding_free"])
