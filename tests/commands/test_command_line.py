@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +17,7 @@ from mixer.distributed.signals import RunTerminated
 from mixer.tools.cli import entry as cli
 from mixer.tools.cli.command import Command
 from mixer.tools.cli.entry import main
-from mixer.tools.cli.registry import command_names, load_command
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command
 from mixer.tools.report.page import page_path
 from tests.commands.recipes import Runs
 from tests.mixer.tools.report.ledgers import write_run
@@ -144,10 +145,32 @@ def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(capsys,
     assert "Did you mean 'train'?" in refused("trian", "recipe.yaml")
 
 
-def test_the_help_of_training_begins_with_what_is_used_most_and_loses_no_option(commands: dict[str, Command]) -> None:
-    first, *others = (group for group in commands["train"].parser._action_groups if group._group_actions)
-    names = [option for action in first._group_actions for option in action.option_strings[:1]]
-    assert names[:3] == ["--training.output_dir", "--resume", "--mixing"]
-    assert len(names) == 10
-    options = [action for group in (first, *others) for action in group._group_actions]
-    assert sorted(map(id, options)) == sorted(map(id, commands["train"].parser._actions))
+@pytest.mark.parametrize("name", WITH_RECIPE)
+def test_the_help_of_a_command_with_a_recipe_has_its_own_options_and_names_that_of_the_fields(
+    name: str, commands: dict[str, Command]
+) -> None:
+    text = commands[name].parser.format_help()
+    assert "--json" in text
+    assert "mixer help FIELD" in text
+    assert "--training.learning_rate LEARNING_RATE" not in text
+    assert text.count("\n") < 70
+    assert "--training.learning_rate" in commands[name].parser._option_string_actions
+
+
+def test_a_field_is_explained_by_its_place_its_name_or_the_name_of_a_class(printed: Runs, refused) -> None:
+    def told(*words: str) -> dict[str, dict[str, Any]]:
+        return {part["field"]: part for part in json.loads(printed("help", *words, "--json"))}
+
+    (rate,) = told("learning_rate").values()
+    assert (rate["field"], rate["type"], rate["default"]) == ("training.learning_rate", "number", 5e-5)
+    assert told("training.learning_rate") == told("learning_rate")
+    (split,) = told("streams.web.data.split").values()
+    assert (split["field"], split["default"]) == ("streams.NAME.data.split", "train")
+    assert set(told("LossChange")) == {"mixing.LossChange", "batch_size.LossChange"}
+    assert {"model", "streams", "training"} <= told()["recipe"]["fields"].keys()
+    (memory,) = told("continual", "memory").values()
+    assert "factory" in memory["fields"]
+    assert "PiKE" in printed("help", "mixing")
+    assert printed("help", "watch").startswith("usage: mixer watch")
+    assert "Did you mean 'learning_rate'?" in refused("help", "lerning_rate")
+    assert "a command whose first argument is a recipe" in refused("schema", "watch")

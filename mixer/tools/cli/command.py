@@ -15,9 +15,9 @@ from mixer.utils.errors import InvalidValueError
 FOUND = 3
 
 _EXAMPLE = "Example:\n  "
-_USED_MOST = (
-    *("training.output_dir", "resume", "mixing", "objective", "batch_size", "training.per_device_train_batch_size"),
-    *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
+_FIELDS = (
+    "Each field of the recipe is an option, too: --mixing Uniform, --training.max_steps 100, --streams.NAME.weight 2. "
+    "`mixer help FIELD` explains one, with what it may be, and `mixer help` lists them."
 )
 _Recipe = TypeVar("_Recipe")
 
@@ -36,7 +36,19 @@ class HelpFormatter(DefaultHelpFormatter):
 
 
 class RecipeParser(ArgumentParser):
-    """Parses recipes, and writes them without the values of `storage_options`."""
+    """Parses recipes, writes them without the values of `storage_options`, and has a help without their fields."""
+
+    groups_of_fields: Any = ()
+
+    def format_help(self, *arguments: Any, **options: Any) -> str:
+        """Writes the help; fields of recipes have one of their own, `mixer help`."""
+        groups: Any = self._action_groups
+        self._action_groups = [group for group in groups if group not in self.groups_of_fields]
+        try:
+            text: str = super().format_help(*arguments, **options)
+        finally:
+            self._action_groups = groups
+        return text
 
     def dump(self, *arguments: Any, **options: Any) -> str:
         """Writes a recipe as YAML; see `ArgumentParser`."""
@@ -117,8 +129,10 @@ def recipe_command(
     parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
     own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
     add_json(parser)
+    parser.add_argument_group("Fields of the recipe", _FIELDS)
+    before = len(parser._action_groups)  # noqa: SLF001 argparse has no public way to leave options out of a help
     parser.add_class_arguments(recipe_class)
-    _put_first(parser)
+    parser.groups_of_fields = parser._action_groups[before:]  # noqa: SLF001
 
     def split(config: Namespace) -> int | None:
         options: Any = {option: config.pop(option) for option in (*own, "json")}
@@ -134,18 +148,6 @@ def recipe_command(
         return recipe_command(other, run, description, own_usage, example, options)
 
     return Command(parser, split, recipe_class, example, of_recipe)
-
-
-def _put_first(parser: ArgumentParser) -> None:
-    """Puts the options that are used most first in a command's help, for which argparse has no public way."""
-    groups: Any = parser._action_groups  # noqa: SLF001
-    actions = {action.dest: action for action in parser._actions if action.dest in _USED_MOST}  # noqa: SLF001
-    for group in groups:
-        group._group_actions = [action for action in group._group_actions if action.dest not in actions]  # noqa: SLF001
-    parser.add_argument_group("Used most")._group_actions.extend(  # noqa: SLF001
-        actions[name] for name in _USED_MOST if name in actions
-    )
-    groups.insert(0, groups.pop())
 
 
 def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:

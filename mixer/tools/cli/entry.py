@@ -7,8 +7,10 @@ With statuses other than 0 and 3, stdout has no JSON.
 """
 
 import argparse
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command and arguments; `None` takes the process's own.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _quieten()
     try:
         status = _run(words)
     except BrokenPipeError:  # the reader has closed the pipe
@@ -54,6 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     if status:
         sys.exit(status)
+
+
+def _quieten() -> None:
+    """Leaves out what other packages say of their own future, unless it is asked for, and of machines without a GPU."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore", FutureWarning)
+    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in str(record.msg))
 
 
 def _run(words: list[str]) -> int | None:

@@ -9,8 +9,21 @@ from mixer.utils.entry_points import load_plug_in, load_plug_ins, plug_in_names,
 PLUG_IN_GROUP = "adaptive_mixer.commands"
 # In the order of `mixer --help`. Each is a function of the module of its name, but for the lists.
 _NAMES = (
-    *("train", "fork", "value", "inspect", "recipe", "policies", "schedules", "compare", "report", "watch", "seen"),
-    *("card", "fit", "search", "headroom", "simulate", "explain"),
+    *(
+        "new",
+        "train",
+        "fork",
+        "value",
+        "inspect",
+        "recipe",
+        "policies",
+        "schedules",
+        "compare",
+        "report",
+        "watch",
+        "seen",
+    ),
+    *("card", "fit", "search", "headroom", "simulate", "explain", "schema", "help"),
 )
 # Their first argument is its path.
 WITH_RECIPE = ("train", "fork", "value", "inspect", "search", "headroom", "simulate")
