@@ -1,0 +1,81 @@
+"""ForkTest: a policy is followed as long as forks of the run show that its mixture does the objective good."""
+
+import logging
+
+from mixer.measurements import Forks
+from mixer.policies.contract import Decision, Mixture, Observation, Policy, Terms
+from mixer.policies.marginal_value import MarginalValue
+from mixer.policies.shared.shares import share_out
+from mixer.policies.shared.wrapper import Wrapper
+from mixer.policies.wrappers.safeguard import Safeguard
+from mixer.utils.ranges import check_range
+
+_logger = logging.getLogger(__name__)
+
+
+class ForkTest(Wrapper):
+    """Follows a policy as long as forks of the run show that its mixture does the declared objective good.
+
+    Ours. At half and at three quarters of the run two short forks go on from the present weights, one by the policy's
+    present mixture and one by the streams' own weights, both with a learning rate that falls to 0. They share the order
+    of every stream and all random numbers. The development rows give the mean difference of the objective's loss, and
+    its standard error. The policy is followed on if the gain is above `threshold` standard errors. Otherwise the rest
+    of the run has the streams' own weights.
+
+    Args:
+        policy: The inner policy; `None` for that of `mixing="auto"`.
+        threshold: Standard errors that the gain has to exceed; below 0 the policy is left only if it is worse by so
+            many.
+        at: Shares of the run after which there are forks.
+        share: Share of the run's work that all forks together take at most.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    remembered = ("_is_followed", "_gain", "_error")
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        threshold: float = 0.0,
+        at: tuple[float, ...] = (0.5, 0.75),
+        share: float = 0.1,
+    ):
+        super().__init__(Safeguard(MarginalValue()) if policy is None else policy)
+        check_range("threshold", threshold, -100, 100, "0 goes by the sign of the gain")
+        for place in at:
+            check_range("at", place, 0, 1, "0.5 is half of the run")
+        check_range("share", share, 0, 0.5, "0.1 is a tenth of the run's work")
+        self.threshold, self.at, self.share = threshold, tuple(at), share
+        self.needs = (*self.needs, Forks(self.at, share))
+
+    def start(self, mixture: Mixture) -> Decision:
+        """Starts the inner policy; see `Policy.start`."""
+        self._own = mixture.weights
+        self._is_followed, self._gain, self._error = True, 0.0, 0.0
+        return super().start(mixture)
+
+    def explain(self) -> Terms:
+        """Gives whether the policy is followed, and the last comparison of forks; see `Policy.explain`."""
+        return {"followed": float(self._is_followed), "gain of its fork": self._gain, "standard error": self._error}
+
+    def update(self, observation: Observation) -> Decision:
+        """Passes on the inner policy's decision while it is followed; see `Policy.update`."""
+        decision = super().update(observation)
+        if (found := observation[Forks]) is not None:
+            self._gain, self._error = found
+            self._is_followed = self._gain > self.threshold * self._error
+            words = (
+                "Step %d: a fork by %s has a loss of the objective lower by %.4g ± %.2g than one by the streams' own "
+            )
+            words += "weights: %s."
+            ends = "it is followed on" if self._is_followed else "the own weights return for the rest of the run"
+            _logger.warning(words, observation.step, self.policy.name, self._gain, self._error, ends)
+        if self._is_followed:
+            return decision
+        return Decision(
+            share_out(
+                self._own, self._own, observation.is_active & (self._own > 0.0), 0.0, observation.tokens_per_sample
+            )
+        )
