@@ -76,7 +76,7 @@ _ENTRIES: dict[str, Entry] = {
 }
 
 # Beside these, of a model with scenarios of its own.
-_OF_OWN = (UNIFORM, "Proportional", "Temperature", AUTO)
+_OF_OWN = (UNIFORM, "Proportional", "Temperature", AUTO, "ForkTest")
 _ONLY_OF_OWN: dict[str, Entry] = {TARGET_ONLY: Entry("Fixed", {"weights": BY_TARGET})}
 _ONLY_OF_CHATS: dict[str, Entry] = {
     CONCATENATION: Entry(SFT),

@@ -19,6 +19,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.streams import describe
 from mixer.models.trained_state import TrainedState
 from mixer.policies.objective import Objective
+from mixer.policies.shared.shares import shares
 from mixer.run.hooks import Observer
 from mixer.utils.arrays import FloatArray
 from mixer.utils.errors import wrong_value
@@ -27,6 +28,7 @@ _FORWARD = 1 / 3  # of the work of a forward and a backward
 _SHARE_OF_ROWS = 0.25  # of the work at a place: development rows, for both forks
 _SHARPNESS = 6.0  # of the smooth maximum, per unit of loss, as in `Safeguard`
 _LEAST_MOVE = 0.01  # of a share, below which two mixtures are the same
+_LEAST_ROWS = 2  # of a target: fewer have no standard error
 
 RowLosses = tuple[FloatArray, FloatArray]  # `[num_rows]` each: a row's summed loss, and its items
 
@@ -64,10 +66,12 @@ class ForkProbe(Observer):
         if mixing.weighs_losses or mixing.decision.additional is not None:
             text = f"={name} weights losses or adds samples, which its forks do not: take a policy that sets shares."
             raise wrong_value("mixing", text)
-        num_steps = self._num_steps(mixing.clock.max_steps * mixing.batch_size, mixing.batch_size)
-        if num_steps < 1:
-            text = f"={name} has forks of no step in a run of {mixing.clock.max_steps} steps: train longer, or take "
-            raise wrong_value("mixing", f"{text}fewer development rows or its policy alone.")
+        num_samples = mixing.clock.max_steps * mixing.batch_size
+        num_rows = min(self._num_rows(num_samples), *(target.num_rows for target in self._targets))
+        if num_rows < _LEAST_ROWS or self._num_steps(num_samples, mixing.batch_size) < 1:
+            text = f"={name} has forks of one step or more, compared on {_LEAST_ROWS} development rows of each target "
+            text += f"or more, but a run of {mixing.clock.max_steps} steps does not pay for these, or there are fewer "
+            raise wrong_value("mixing", f"{text}rows: train longer, or take the policy alone.")
 
     def observe(self, result: StepResult) -> Results:
         """Trains and compares forks at a place; see `Observer.observe`."""
@@ -76,13 +80,19 @@ class ForkProbe(Observer):
         before, now = mixing.clock.progress, ahead.clock.progress
         weights = result.plan.policy_weights
         is_place = any(before < place <= now for place in self._request.at) and now < 1.0
-        if not is_place or np.abs(weights - self._own_weights).max() < _LEAST_MOVE or mixing.manual_weights is not None:
+        if not is_place or mixing.manual_weights is not None or self._is_own(weights, ahead):
             return {}
         started = time.perf_counter()
         num_steps = max(1, self._num_steps(ahead.clock.num_samples / now, mixing.batch_size))
         present, own = (self._fork(ahead, mixture, num_steps) for mixture in (weights, self._own_weights))
         self.seconds_after = time.perf_counter() - started
         return {Forks: self._compared(present, own)}
+
+    def _is_own(self, weights: FloatArray, ahead: Mixing) -> bool:
+        """Whether a mixture is that of the streams' own weights, as far as streams are active."""
+        active = ahead.planner.active(ahead.clock.progress)
+        present, own = (shares(np.where(active, mixture, 0.0)) for mixture in (weights, self._own_weights))
+        return bool(np.abs(present - own).max() < _LEAST_MOVE)
 
     # ---- How much ----
 
@@ -253,7 +263,8 @@ def _check(passes: AuxiliaryPasses, objective: Objective) -> None:
         or passes.trainer.is_deepspeed_enabled,
         f"the methods {[method.name for method in plan.methods]} change the gradient": bool(plan.methods),
         f"the objective has bounds, {dict(objective.bounds)}, which forks do not compare": bool(objective.bounds),
-        "one_stream_per='step' gives a fork other steps": plan.mixture.one_stream_per is not None,
+        "its steps are one stream's each, which forks have not": passes.run.mixing.planner.has_whole_steps
+        or plan.mixture.one_stream_per is not None,
     }
     for reason, holds in reasons.items():
         if holds:
