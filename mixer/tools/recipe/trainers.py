@@ -7,11 +7,13 @@ from typing import Any, Literal, NamedTuple
 
 from mixer.tools.recipe.model import ModelRecipe, Task
 from mixer.tools.recipe.places import placed
-from mixer.tools.recipe.streams import COLUMN_TRAINERS, Factory, call_by_name
+from mixer.tools.recipe.streams import COLUMN_TRAINERS, IMAGE_TASK, Factory, call_by_name
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.errors import require, wrong_value
 
-TrainerName = Literal["sft", "dpo", "reward", "sentence-transformer", "cross-encoder", "sparse-encoder"]
+TrainerName = Literal[
+    "sft", "dpo", "reward", "sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder"
+]
 Loss = str | Factory
 _SENTENCES = "mixer.trainer.sentence_transformers.trainers"
 
@@ -63,6 +65,10 @@ KINDS: Mapping[str, TrainerKind] = {
         *(_SENTENCES, "MixingSparseEncoderTrainer", "MixingSparseEncoderConfig", "masked-lm"),
         *("sentence_transformers.sparse_encoder", "SparseEncoder"),
     ),
+    "multi-vector-encoder": TrainerKind(
+        *(_SENTENCES, "MixingMultiVectorEncoderTrainer", "MixingMultiVectorEncoderConfig", "encoder"),
+        *("sentence_transformers.multi_vector_encoder", "MultiVectorEncoder"),
+    ),
 }
 
 
@@ -78,7 +84,10 @@ def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
         ValueError: If it has another task.
     """
     task = KINDS[name].task
-    require(model.task in ("causal-lm", task), "model.task", f"{task} for trainer {name}", model.task)
+    tasks = ("causal-lm", task, *((IMAGE_TASK,) if name == "sft" else ()))
+    require(
+        model.task in tasks, "model.task", f"{' or '.join(dict.fromkeys(tasks[1:]))} for trainer {name}", model.task
+    )
     if name in COLUMN_TRAINERS:
         return replace(model, task=task)
     if name != "reward":
