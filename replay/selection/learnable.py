@@ -21,6 +21,7 @@ class Learnable(Selection):
     Of equal ones that which was measured first goes.
     """
 
+    remembered = ("_time",)
     needs = frozenset({"loss"})
     follows_losses = True
 
@@ -74,11 +75,11 @@ class Learnable(Selection):
     def state_dict(self) -> dict[str, Any]:
         """Returns the last measurement of each entry; see `Selection.state_dict`."""
         own = {"spreads": self._spreads[: self._size].copy(), "times": self._times[: self._size].copy()}
-        return {**super().state_dict(), **own, "time": self._time}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads the last measurement of each entry; see `Selection.load_state_dict`."""
-        super().load_state_dict({})
-        self._size, self._time = len(state["spreads"]), int(state["time"])
+        super().load_state_dict(state)
+        self._size = len(state["spreads"])
         self._spreads[: self._size], self._times[: self._size] = state["spreads"], state["times"]
         self._order_anew()

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mixer.loading.loaded_step import StepBatch
-from mixer.measurements import Gradients, Loss, MeanLoss
+from mixer.measurements import Measurement
 from mixer.mixture.stream import Stream
-from mixer.mixture.streams import as_streams
+from mixer.mixture.streams import as_streams, total_samples
 from mixer.run.config import MixingOptions
 from mixer.trainer.trainer import MixingMixin
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
@@ -25,7 +25,6 @@ except ImportError as error:
     raise ImportError(f"MixingGRPOTrainer needs TRL ({error}): pip install 'adaptive-mixer[trl]'.") from error
 
 _ROW_STREAMS = "stream_ids"  # of the completions, beside them in TRL's buffer
-_UNMEASURED = (Loss, MeanLoss, Gradients)  # what a policy gradient does not show by stream
 
 
 @dataclass
@@ -81,7 +80,7 @@ class GRPOMixin(MixingMixin):
     def _check_mixture(self) -> None:
         """Refuses policies and lengths of a run that rounds cannot honour."""
         policy, size = self.mixing.policy, self._rounds.num_prompts
-        if unmeasured := [type(need).__name__ for need in policy.needs if isinstance(need, _UNMEASURED)]:
+        if unmeasured := [type(need).__name__ for need in policy.needs if _is_unmeasured(need)]:
             hint = "MTGRPO and Learnability go by rewards; a policy of your own asks for mixer.measurements.Rewards."
             expected = f"a policy without {unmeasured}, which rounds of generation do not show by stream"
             raise InvalidValueError(option="mixing", expected=expected, found=policy.name, hint=hint)
@@ -94,6 +93,13 @@ class GRPOMixin(MixingMixin):
             hint = "Set generation_batch_size, steps_per_generation or per_device_train_batch_size."
             expected = f"left out, or the {size} prompts of a round"
             raise InvalidValueError(option="batch_size", expected=expected, found=self.mixing.batch_size, hint=hint)
+        for option, end in (
+            ("max_samples", total_samples(self.streams)),
+            ("budget", self.mixing.clock.budget.samples),
+        ):
+            if end is not None and end % size:
+                expected = f"such that the run ends after a whole round, a multiple of {size} prompts"
+                raise InvalidValueError(option=option, expected=expected, found=end)
 
     # ---- Where MixingMixin does something else ----
 
@@ -120,7 +126,7 @@ class GRPOMixin(MixingMixin):
             return step(model, inputs, num_items_in_batch)
         rewards, names = self._round_rewards, self.mixing.names
         if len(rewards.micro.stream_ids) * self.args.world_size != self._rounds.num_prompts:
-            hint = "Let the amounts of the streams, or the budget, be multiples of it, or one stream be repeated."
+            hint = "Give a stream that is repeated a weight, so that others can end."
             expected, found = f"{self._rounds.num_prompts} prompts in every round", len(rewards.micro.stream_ids)
             raise InvalidValueError(option="max_samples", expected=expected, found=found, hint=hint)
         own_names = [names[number] for number in rewards.micro.stream_ids]
@@ -167,6 +173,11 @@ class GRPOMixin(MixingMixin):
             divergence = (gap.exp() - gap - 1) * mask
             self._round_rewards.note_divergence(inputs[_ROW_STREAMS], divergence.sum(dim=1), mask.sum(dim=1))
         return loss
+
+
+def _is_unmeasured(need: Measurement[Any]) -> bool:
+    """Whether a round does not show it by stream: the loss of a policy gradient says nothing, and is not a row's."""
+    return need.is_loss or need.reads_losses or any("gradients" in required for required in need.requirements())
 
 
 def _refuse_options(args: Any, given: dict[str, Any]) -> None:
