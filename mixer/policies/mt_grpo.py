@@ -46,7 +46,7 @@ class MTGRPO(PolicyWithOptions):
 
     needs = (Rewards(),)
 
-    step_size: Annotated[float, check_range, 0, np.inf, "0 keeps the weights"] = 0.5
+    step_size: Annotated[float, check_range, 0, np.inf, "0 keeps the weights"] = 2.0
     worst_weight: Annotated[float, check_range, 0, np.inf, "0 evens out improvements alone"] = 0.2
     smoothing: Annotated[float, check_range, 0, 1, "0 is no smoothing, 1 is uniform"] = 0.02
     decay: float = 0.7

@@ -82,7 +82,8 @@ def arguments(folder: Path, kind: type[GRPOConfig] = MixingGRPOConfig, **changes
 
 
 def mixing_grpo(folder: Path, rewards: Any = None, data: Any = None, **changes: Any) -> Any:
-    given = {name: changes.pop(name) for name in ("mixing", "methods", "eval_dataset", "callbacks") if name in changes}
+    objects = ("mixing", "methods", "eval_dataset", "callbacks", "rollout_func")
+    given = {name: changes.pop(name) for name in objects if name in changes}
     rewards, data = REWARDS if rewards is None else rewards, sets() if data is None else data
     args = arguments(folder, **changes)
     return MixingGRPOTrainer(model_of(), rewards, args, data, processing_class=tokenizer(), **given)
