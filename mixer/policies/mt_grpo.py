@@ -86,4 +86,3 @@ class MTGRPO(PolicyWithOptions):
     def explain(self) -> Terms:
         """Returns `z`, and the averages of rewards and of groups without signal; see `Policy.explain`."""
         return {"z": self._z.weights, "reward": self._rewards.values, "silent": self._silent.values}
-

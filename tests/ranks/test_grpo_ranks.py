@@ -17,7 +17,9 @@ from tests.refusals import refused
 def completed(prompts: list[str], trainer: Any) -> dict[str, Any]:
     """Completions by the prompt and the place in its group, for ranks that draw other random numbers."""
     ids = [trainer.processing_class(prompt)["input_ids"] for prompt in prompts]
-    own = [[5 + (3 * own[0] + 7 * (row % 4) + place) % 40 for place in range(2 + row % 4)] for row, own in enumerate(ids)]
+    own = [
+        [5 + (3 * own[0] + 7 * (row % 4) + place) % 40 for place in range(2 + row % 4)] for row, own in enumerate(ids)
+    ]
     return {"prompt_ids": ids, "completion_ids": own, "logprobs": None}
 
 

@@ -35,9 +35,7 @@ _ELSEWHERE |= dict.fromkeys(
 )
 
 
-def check_class(
-    trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]
-) -> Collection[str]:
+def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> Collection[str]:
     """Refuses trainer classes, overrides and orders of arguments that mixing cannot honour.
 
     Args:

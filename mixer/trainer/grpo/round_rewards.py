@@ -49,13 +49,24 @@ class RoundRewards(Method):
 
     def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
         """Takes note of the prompts of this rank; see `StepHook.begin_micro_batch`."""
-        self._micro = trained.micro
+        self._micro, self._starts = trained.micro, trained.plan.starts
 
     @property
     def micro(self) -> MicroBatch:
         """This rank's prompts of the round."""
         assert self._micro is not None, "a round begins with its prompts"  # noqa: S101
         return self._micro
+
+    def prompt_streams(self) -> list[str]:
+        """Returns whose reward functions score each of this rank's prompts: of a replayed one, those of its source."""
+        names = [self._names[number] for number in self.micro.stream_ids]
+        positions, cursors = self.micro.positions, self._run.planner().cursors
+        assert positions is not None, "a step draws its prompts"  # noqa: S101
+        for number in self._run.memories:
+            sources = getattr(cursors[number], "origins")()[0]  # noqa: B009 the cursor of a buffer has it
+            for place in np.flatnonzero(self.micro.stream_ids == number).tolist():
+                names[place] = sources[int(positions[place] - self._starts[number])]
+        return names
 
     @property
     def row_streams(self) -> Tensor:

@@ -17,7 +17,9 @@ PROMPTS = "prompts"  # a batch holds its rows under this name, since the Trainer
 
 
 class PromptRules(LoadingRules):
-    """Loads all prompts of a rank at once: TRL splits their completions itself."""
+    """Loads all prompts of a rank at once, whatever their columns: TRL splits their completions itself."""
+
+    compares_columns = False
 
     @property
     def most_samples(self) -> int:

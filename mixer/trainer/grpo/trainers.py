@@ -65,13 +65,12 @@ class GRPOMixin(MixingMixin):
             raise InvalidTypeError(option="args", expected="a GRPOConfig or MixingGRPOConfig", found=args, hint=hint)
         _refuse_options(args, kwargs)
         args.dataloader_drop_last = True  # as TRL's sampler, which has whole rounds only
-        names = [] if train_dataset is None else [stream.name for stream in as_streams(train_dataset)]
+        streams = [] if train_dataset is None else as_streams(train_dataset)
+        names = [stream.name for stream in streams if not stream.is_memory]
         functions, self._scored = as_one_list(reward_funcs, names)
         self._round_rewards = RoundRewards(args.num_generations)
         methods = (*kwargs.pop("methods", ()), self._round_rewards)
-        super().__init__(
-            model, args, train_dataset=train_dataset, reward_funcs=functions, methods=methods, **kwargs
-        )
+        super().__init__(model, args, train_dataset=train_dataset, reward_funcs=functions, methods=methods, **kwargs)
         self._rounds = Rounds(self)
         if self._built is not None:
             self._round_rewards.ledger = self.ledger
@@ -86,9 +85,7 @@ class GRPOMixin(MixingMixin):
             raise InvalidValueError(option="mixing", expected=expected, found=policy.name, hint=hint)
         if self.mixing.weighs_losses:
             hint = "Let it act on the sampling."
-            raise InvalidValueError(
-                option="mixing", expected="without factors on losses", found=policy.name, hint=hint
-            )
+            raise InvalidValueError(option="mixing", expected="without factors on losses", found=policy.name, hint=hint)
         if self.mixing.batch_size != size:
             hint = "Set generation_batch_size, steps_per_generation or per_device_train_batch_size."
             expected = f"left out, or the {size} prompts of a round"
@@ -124,13 +121,12 @@ class GRPOMixin(MixingMixin):
         step = super().training_step
         if isinstance(inputs, StepBatch):
             return step(model, inputs, num_items_in_batch)
-        rewards, names = self._round_rewards, self.mixing.names
+        rewards = self._round_rewards
         if len(rewards.micro.stream_ids) * self.args.world_size != self._rounds.num_prompts:
             hint = "Give a stream that is repeated a weight, so that others can end."
             expected, found = f"{self._rounds.num_prompts} prompts in every round", len(rewards.micro.stream_ids)
             raise InvalidValueError(option="max_samples", expected=expected, found=found, hint=hint)
-        own_names = [names[number] for number in rewards.micro.stream_ids]
-        rows = completed(rows_in(inputs), own_names, rewards.num_generations)
+        rows = completed(rows_in(inputs), rewards.prompt_streams(), rewards.num_generations)
         loss = self._rounds.train(step, model, rows, num_items_in_batch)
         self._parts.losses.reader.row_losses = self._spreads.to(loss.device)  # what buffers may go by
         return loss

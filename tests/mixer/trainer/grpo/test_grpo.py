@@ -10,9 +10,12 @@ from trl import GRPOConfig, GRPOTrainer
 
 from mixer import Stream
 from mixer.measurements import Rewards
-from mixer.policies import MTGRPO, Decision, Learnability, Mixture, Observation, Policy
+from mixer.policies import MTGRPO, Decision, Learnability, Mixture, Observation, Policy, Uniform
 from mixer.trainer.grpo.trainers import MixingGRPOTrainer
 from mixer.utils.errors import InvalidTypeError
+from replay import ReplayBuffer, ReplayRatio
+from replay.selection import Learnable
+from tests.mixer.comparing import build
 from tests.mixer.trainer.grpo.cases import (
     REWARDS,
     Seeded,
@@ -153,3 +156,24 @@ def test_a_round_without_all_of_its_prompts_is_refused(tmp_path: Path) -> None:
         mixing_grpo(tmp_path, any_half, data, max_steps=-1)
     with refused("budget"):
         mixing_grpo(tmp_path, any_half, max_steps=-1, budget_samples=10)
+
+
+def test_a_buffer_keeps_the_prompts_that_teach_and_scores_them_by_their_source(tmp_path: Path) -> None:
+    """Rewards by stream refuse rows of others; what the buffer knows of a prompt is the spread of its last group."""
+    data = {**sets(), "learnable": ReplayBuffer(6, Learnable())}
+    spreads: list[float] = []
+    trainer = mixing_grpo(tmp_path, data=data, mixing=ReplayRatio(0.25, policy=Uniform()), max_steps=6)
+    note = trainer._round_rewards.note_rewards
+    trainer._round_rewards.note_rewards = lambda *of_round: spreads.extend(found := note(*of_round)) or found
+    trainer.train()
+    counts = trainer.ledger.to_pandas().groupby("stream")["count"].sum()
+    assert counts["learnable"] == 5
+    selection = data["learnable"].selection
+    assert len(selection._spreads) == 6
+    assert set(selection._spreads.tolist()) <= {float(spread) for spread in spreads}
+    assert np.isfinite(trainer.ledger.rewards().query("stream == 'learnable'")["reward"]).sum() == 5
+
+
+def test_a_policy_by_rewards_is_refused_where_nothing_is_generated(tmp_path: Path) -> None:
+    with refused("mixing"):
+        build(tmp_path, MTGRPO())
