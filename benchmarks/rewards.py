@@ -1,10 +1,10 @@
 """GRPO on tasks of unequal difficulty: `python -m benchmarks rewards`.
 
 A Llama of two layers learns three tasks of single characters a little by supervised learning: sorting digits,
-writing numbers with zeros, and finding the largest digit. Then GRPO trains it with a reward of 1 for an exact answer, on prompts
-by several policies, all with equally many completions. Figures are pass rates of held-out prompts, at the temperature
-of the training, over seeds that have other prompts, base models and completions. Compared are the worst of the three
-tasks and their mean.
+writing numbers with zeros, and finding the largest digit. Then GRPO trains it with a reward of 1 for an exact answer,
+on prompts by several policies, all with equally many completions. Figures are pass rates of held-out prompts, at the
+temperature of the training, over seeds that have other prompts, base models and completions. Compared are the worst of
+the three tasks and their mean.
 """
 
 import copy

@@ -19,9 +19,9 @@ class Learnability(PolicyWithOptions):
 
     Foster et al. 2025, "Learning to Reason at the Frontier of Learnability", arXiv:2502.12272, draw prompts by the
     variance of their success, `p (1 − p)`: a prompt that is always or never solved teaches nothing. They choose prompts
-    by extra generations. Here the figure is that of a stream, free with each round: `w_k ∝ own_k · s_k` with the average
-    `s_k` over rounds of the standard deviation within a group, whose mean over binary rewards is that of `√(p (1 −
-    p))`. Of single prompts `replay.selection.Learnable` keeps those with a spread.
+    by extra generations. Here the figure is that of a stream, free with each round: `w_k ∝ own_k · s_k`, where `s_k` is
+    the average over rounds of the standard deviation within a group; of rewards 0 and 1 that estimates the mean of
+    `√(p (1 − p))`. Of single prompts `replay.selection.Learnable` keeps those with a spread.
 
     A stream without a group so far counts as the mean of the others; without any all keep their own weights.
 

@@ -125,6 +125,12 @@ class Run:
         return by_stream(self._ledger.read("memories"), self.clock)
 
     @functools.cached_property
+    def rewards(self) -> dict[str, pd.DataFrame]:
+        """By stream, one row a round of generation that had a prompt of it; see `Ledger.rewards`."""
+        found = by_stream(self._ledger.read("rewards"), self.clock)
+        return {name: rows[rows["groups"] > 0] for name, rows in found.items() if rows["groups"].any()}
+
+    @functools.cached_property
     def decisions(self) -> pd.DataFrame:
         """The ledger's table `decisions`."""
         return self._ledger.decisions()

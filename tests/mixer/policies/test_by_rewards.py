@@ -23,7 +23,7 @@ def round_of(reward: Any = (NAN, NAN), spread: Any = (NAN, NAN), silent: Any = (
 
 class TestMTGRPO:
     def test_by_hand(self) -> None:
-        """η = 1, λ = 0.5, no smoothing: log z falls by λ J, and by I = 0.1 (0.3 is cut) and −0.1 in the second round."""
+        """η = 1, λ = 0.5, no smoothing: log z falls by λ J, in the second round also by I, ±0.1 (0.3 is cut)."""
         policy = MTGRPO(1.0, 0.5, smoothing=0.0, decay=0.0)
         course = [round_of((0.2, 0.6)), round_of((0.5, 0.5))]
         _, first, second = led(policy, course, OWN)
