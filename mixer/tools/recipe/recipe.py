@@ -101,8 +101,8 @@ class Recipe:
             tokenizes the streams' rows and pads batches. `None` takes that of a `gguf_file`.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
             on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins; `grpo` on prompts,
-            with `rewards`. Without a `tokenizer` it takes that of the model. Or one of sentence-transformers: `sentence-transformer`,
-            `cross-encoder` or `sparse-encoder`.
+            with `rewards`. Without a `tokenizer` it takes that of the model. Or one of sentence-transformers:
+            `sentence-transformer`, `cross-encoder` or `sparse-encoder`.
         chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
             that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
         loss: With a trainer of sentence-transformers: the name of one of its losses, or the dotted name of a function

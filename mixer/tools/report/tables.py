@@ -38,8 +38,8 @@ def stream_figures(run: Run) -> pd.DataFrame:
         training_not_finite_since (a step),
         first_validation_loss, last_validation_loss, validation_not_finite_since, gradient_norm and
         gradient_noise_scale (the last, smoothed), entries (of a replay buffer), first_reward, last_reward,
-        silent_groups, completion_length and kl (means over the first and the last tenth of rounds), and for each metric of evaluations
-        first_validation_METRIC and last_validation_METRIC; NaN if unknown.
+        silent_groups, completion_length and kl (means over the first and the last tenth of rounds), and for each metric
+        of evaluations first_validation_METRIC and last_validation_METRIC; NaN if unknown.
     """
     total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
     names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
