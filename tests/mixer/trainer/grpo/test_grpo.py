@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from mixer import Stream
@@ -177,3 +178,19 @@ def test_a_buffer_keeps_the_prompts_that_teach_and_scores_them_by_their_source(t
 def test_a_policy_by_rewards_is_refused_where_nothing_is_generated(tmp_path: Path) -> None:
     with refused("mixing"):
         build(tmp_path, MTGRPO())
+
+
+def test_the_divergence_of_the_only_stream_is_that_of_trl(tmp_path: Path) -> None:
+    """Over several forwards of a round, by tokens; the reference is loaded from the folder of the model."""
+    model_of().save_pretrained(tmp_path / "base")
+    args = arguments(tmp_path / "out", beta=0.1, max_steps=3, importance_sampling_level="token")
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    trainer = MixingGRPOTrainer(model, REWARDS, args, sets(), processing_class=tokenizer(), mixing={"a": 1, "b": 0})
+    trainer.train()
+    table = trainer.ledger.rewards().query("stream == 'a'")["kl"].tolist()
+    logs = [entry for entry in trainer.state.log_history if "kl" in entry]
+    assert table == [entry["kl/a"] for entry in logs]
+    assert table[-1] > 0
+    # TRL averages the forwards of a round, which have unequally many tokens.
+    np.testing.assert_allclose(table, [entry["kl"] for entry in logs], rtol=0.2)
+    assert not [entry for entry in logs if "kl/b" in entry]
