@@ -67,7 +67,7 @@ class MixingMixin(Trainer):
         train_dataset: A mapping of names to data sets (or a `DatasetDict`), a list of `Stream`, or one data set.
         *positional: Further arguments of the Trainer class.
         mixing: The mixture weights: a policy, its name, weights by name or in order, or `f(step, weights) -> weights`.
-            `None` uses the streams' own weights, or mixes in proportion to size if they have none.
+            `None` uses your weights (`Stream(weight=)`), or mixes in proportion to size if there are none.
         batch_size: Samples per step over all ranks: a number, a schedule, its name, or `f(step, batch_size) ->
             batch_size`. `None` uses `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
             Micro-batches hold at most `per_device_train_batch_size` samples, whatever the batch size, unless
@@ -246,7 +246,7 @@ class MixingMixin(Trainer):
         return self._training.train(super().train, resume_from_checkpoint, *args, **kwargs)
 
     def fork(self, run: str | Path, at: int, **kwargs: Any) -> Any:
-        """Goes on from a checkpoint of another run, in the output folder of this trainer.
+        """Continues from a checkpoint of another run, in the output folder of this trainer.
 
         The trainer is built as that run's was, but for what is to differ, such as `mixing`. Every stream keeps its
         order, and random numbers are those of that run: with the same mixing, the fork is that run to the bit. Another

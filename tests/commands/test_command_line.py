@@ -17,8 +17,10 @@ from mixer.tools.cli import entry as cli
 from mixer.tools.cli.command import Command
 from mixer.tools.cli.entry import main
 from mixer.tools.cli.registry import command_names, load_command
+from mixer.tools.report.page import page_path
 from tests.commands.recipes import Runs
 from tests.mixer.tools.report.ledgers import write_run
+from tests.refusals import refused
 
 # The commands one after the other in one process; stdout ends with what they imported of what trains.
 READING = """
@@ -54,7 +56,7 @@ def test_every_command_has_an_example_and_gives_json(name: str, commands: dict[s
     assert "--json" in command.parser._option_string_actions
 
 
-def test_runs_are_compared_and_reported_as_json(tmp_path: Path, printed: Runs) -> None:
+def test_runs_are_compared_and_reported_as_json(tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", streams=("math", "law"))
     first, second = json.loads(printed("compare", tmp_path / "a", tmp_path / "b", "--json"))
@@ -69,7 +71,12 @@ def test_runs_are_compared_and_reported_as_json(tmp_path: Path, printed: Runs) -
     assert said["summary"]["b"]["Steps"] == "6"
     assert [row["stream"] for row in said["streams"]["b"]] == ["math", "law"]
     assert "code only in a; law only in b" in said["note"]
-    assert printed("report", tmp_path / "a").splitlines() == [str(tmp_path / "a" / "report.html")]
+    monkeypatch.chdir(tmp_path / "b")
+    assert printed("report", tmp_path / "a").splitlines() == ["report.html"]
+    assert (tmp_path / "b" / "report.html").exists()
+    (tmp_path / "mine.html").write_text("<html></html>")
+    with refused("output"):
+        page_path(tmp_path / "mine.html")
 
 
 def test_runs_without_evaluations_are_compared_by_their_losses_of_training(tmp_path: Path, printed: Runs) -> None:

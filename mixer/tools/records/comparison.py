@@ -82,7 +82,9 @@ def unlike_amounts(amounts: Mapping[str, float], unit: str) -> str:
     """
     if max(amounts.values()) <= _LIKE * min(amounts.values()):
         return ""
-    return f"They were not trained alike: {listed([f'{number:,.0f} {unit} in {n}' for n, number in amounts.items()])}."
+    return (
+        f"Their training lengths differ: {listed([f'{number:,.0f} {unit} in {n}' for n, number in amounts.items()])}."
+    )
 
 
 def judged_apart(rows_by_run: Mapping[str, Mapping[str, int]]) -> str:

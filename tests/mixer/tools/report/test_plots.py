@@ -6,8 +6,8 @@ import pytest
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import read_runs
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.plots import PLOTS, coverage, losses, memory, mixture, schedules
-from mixer.tools.report.plots.mixture import shares
+from mixer.tools.report.plots import PLOTS, coverage, losses, memory, schedules, weights
+from mixer.tools.report.plots.mixture import mixture, shares
 from tests.mixer.tools.report.ledgers import made_run, write_run
 
 EPOCHS = [0.004, 0.012, 0.024, 0.04, 0.06, 0.084]
@@ -54,12 +54,12 @@ def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> Non
 
 
 @pytest.mark.parametrize("most_points", [4, 100])
-def test_the_mixture_is_a_row_a_run_and_shares_add_up_in_every_stretch(runs: list[Run], most_points: int) -> None:
+def test_the_mixture_is_a_panel_a_run_and_shares_add_up_in_every_stretch(runs: list[Run], most_points: int) -> None:
     plot = mixture(runs, most_points)
-    titles = ["first: weights", "first: share of the samples", "second: weights", "second: share of the samples"]
-    assert [panel.title for panel in plot.panels] == titles
+    assert [panel.title for panel in plot.panels] == ["first", "second"]
+    assert [panel.title for panel in weights(runs, most_points).panels] == ["first", "second"]
     assert list(plot.colours) == ["math", "code", "chat"]
-    first, second = (plot.panels[place].figure.data for place in (0, 2))
+    first, second = (panel.figure.data for panel in plot.panels)
     assert first[1].name == second[0].name == "code"
     assert first[1].line.color == second[0].line.color == plot.colours["code"]
     assert {line.stackgroup for line in first} == {"shares"}
