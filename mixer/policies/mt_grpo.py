@@ -80,8 +80,9 @@ class MTGRPO(PolicyWithOptions):
     def _inflated(self, weights: FloatArray) -> FloatArray:
         """`[num_streams]`: the shares of prompts that give groups with signal the ratio of the weights."""
         heard = 1.0 - np.nan_to_num(self._silent.values)
-        shares: FloatArray = weights / np.maximum(heard, 1.0 / self.most_inflation)
-        return shares / shares.sum()
+        inflated = weights / np.maximum(heard, 1.0 / self.most_inflation)
+        shares: FloatArray = inflated / inflated.sum()
+        return shares
 
     def explain(self) -> Terms:
         """Returns `z`, and the averages of rewards and of groups without signal; see `Policy.explain`."""
