@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mixer.measurements.measurement import Measurement, Requirement
-from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.errors import wrong_type
 from mixer.utils.text import safe_names
 
@@ -93,12 +93,24 @@ def sums_of_groups(
         `[num_streams, NUM_SUMS]`: groups, those with a reward, and the sums of `RewardStatistics` in the order of its
         fields, with the tokens that the last one counts.
     """
-    scored = np.isfinite(rewards).any(axis=1)
-    means, spreads, silent = (np.zeros(len(rewards)) for _ in range(3))
-    means[scored], spreads[scored] = np.nanmean(rewards[scored], axis=1), np.nanstd(rewards[scored], axis=1)
-    silent[scored] = np.nanmax(rewards[scored], axis=1) - np.nanmin(rewards[scored], axis=1) <= _EQUAL
+    scored, means, spreads, silent = figures_of(rewards)
     own = np.zeros(len(rewards)) if lengths is None else lengths
-    columns = np.stack([np.ones(len(rewards)), scored, means, spreads * ~silent.astype(bool), silent, own], axis=1)
+    columns = np.stack([np.ones(len(rewards)), scored, means, spreads, silent, own], axis=1)
     sums = np.zeros((num_streams, NUM_SUMS))
     np.add.at(sums[:, : columns.shape[1]], stream_ids, columns)
     return sums
+
+
+def figures_of(rewards: FloatArray) -> tuple[BoolArray, FloatArray, FloatArray, BoolArray]:
+    """Returns of each group whether it has a reward, their mean and standard deviation, and whether all are equal.
+
+    Args:
+        rewards: `[num_groups, num_generations]`; NaN for a completion without one. A group without any has zeros.
+
+    Returns:
+        `[num_groups]` each.
+    """
+    scored = np.isfinite(rewards).any(axis=1)
+    known = np.where(scored[:, None], rewards, 0.0)
+    silent = np.nanmax(known, axis=1) - np.nanmin(known, axis=1) <= _EQUAL
+    return scored, np.nanmean(known, axis=1), np.where(silent, 0.0, np.nanstd(known, axis=1)), silent & scored

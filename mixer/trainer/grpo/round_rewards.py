@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mixer.ledger.ledger import Ledger
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult
 from mixer.measurements import Results, Rewards, RewardStatistics
-from mixer.measurements.rewards import NUM_SUMS, sums_of_groups
+from mixer.measurements.rewards import NUM_SUMS, figures_of, sums_of_groups
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray
@@ -86,7 +86,7 @@ class RoundRewards(Method):
         of_groups = rewards.double().cpu().numpy().reshape(-1, self.num_generations)
         mean_lengths = lengths.double().cpu().numpy().reshape(of_groups.shape).mean(axis=1)
         self._sums += sums_of_groups(self.micro.stream_ids, of_groups, len(self._names), mean_lengths)
-        return torch.from_numpy(np.nan_to_num(of_groups - np.nanmean(of_groups, axis=1, keepdims=True)).std(axis=1))
+        return torch.from_numpy(figures_of(of_groups)[2])
 
     def note_divergence(self, row_streams: Tensor, sums: Tensor, counts: Tensor) -> None:
         """Adds the divergence from the reference model.
