@@ -110,7 +110,7 @@ def figures_of(rewards: FloatArray) -> tuple[BoolArray, FloatArray, FloatArray, 
     Returns:
         `[num_groups]` each.
     """
-    scored = np.isfinite(rewards).any(axis=1)
+    scored: BoolArray = np.asarray(np.isfinite(rewards).any(axis=1))
     known = np.where(scored[:, None], rewards, 0.0)
-    silent = np.nanmax(known, axis=1) - np.nanmin(known, axis=1) <= _EQUAL
+    silent: BoolArray = np.nanmax(known, axis=1) - np.nanmin(known, axis=1) <= _EQUAL
     return scored, np.nanmean(known, axis=1), np.where(silent, 0.0, np.nanstd(known, axis=1)), silent & scored

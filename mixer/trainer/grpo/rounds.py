@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mixer.mixture.stream import Stream
@@ -75,7 +76,8 @@ def _check_stream(stream: Stream) -> None:
 
 def rows_in(batch: Any) -> list[dict[str, Any]]:
     """Returns the rows of a batch, or rows as they are."""
-    return batch[PROMPTS] if isinstance(batch, Mapping) else batch
+    rows: list[dict[str, Any]] = batch[PROMPTS] if isinstance(batch, Mapping) else batch
+    return rows
 
 
 def completed(rows: Sequence[Mapping[str, Any]], names: Sequence[str | None], times: int = 1) -> list[dict[str, Any]]:
@@ -103,8 +105,8 @@ class Rounds:
 
     def __init__(self, trainer: Any):
         self._trainer, args = trainer, trainer.args
-        self._accumulated = args.gradient_accumulation_steps
-        self._passes = args.steps_per_generation * args.num_iterations
+        self._accumulated: int = args.gradient_accumulation_steps
+        self._passes: int = args.steps_per_generation * args.num_iterations
         self.num_prompts = args.generation_batch_size // args.num_generations
         for option, total, part in (
             ("gradient_accumulation_steps", self._passes, self._accumulated),
@@ -124,7 +126,7 @@ class Rounds:
             rows: This rank's rows.
             num_items: As for `step`.
         """
-        trainer, accumulated, losses = self._trainer, self._accumulated, []
+        trainer, accumulated, losses = self._trainer, self._accumulated, list[Tensor]()
         accelerator, args = trainer.accelerator, trainer.args
         trainer._step += -trainer._step % self._passes  # noqa: SLF001 TRL's; a round that failed is not completed
         with (
@@ -138,8 +140,7 @@ class Rounds:
                     losses.append(step(model, rows, num_items))
                 if ends_update and number < self._passes:
                     self._update(model)
-        total: Tensor = sum(losses[1:], losses[0])
-        return total * (accumulated / self._passes)
+        return torch.stack(losses).sum() * (accumulated / self._passes)
 
     def _update(self, model: nn.Module) -> None:
         trainer = self._trainer

@@ -51,6 +51,7 @@ class GRPOMixin(MixingMixin):
             `generation_batch_size / num_generations` prompts.
     """
 
+    reward_weights: Tensor  # of TRL's trainer
     options_class: ClassVar[type[MixingOptions]] = GRPOOptions
     # The loader and the sampler repeat prompts; here a round does.
     carried_overrides: ClassVar[frozenset[tuple[type, str]]] = frozenset(
@@ -68,7 +69,7 @@ class GRPOMixin(MixingMixin):
         streams = [] if train_dataset is None else as_streams(train_dataset)
         names = [stream.name for stream in streams if not stream.is_memory]
         functions, self._scored = as_one_list(reward_funcs, names)
-        self._round_rewards = RoundRewards(args.num_generations)
+        self._round_rewards = RoundRewards(int(args.num_generations or 0))
         methods = (*kwargs.pop("methods", ()), self._round_rewards)
         super().__init__(model, args, train_dataset=train_dataset, reward_funcs=functions, methods=methods, **kwargs)
         self._rounds = Rounds(self)
@@ -131,8 +132,12 @@ class GRPOMixin(MixingMixin):
         self._parts.losses.reader.row_losses = self._spreads.to(loss.device)  # what buffers may go by
         return loss
 
+    @property
+    def _is_training(self) -> bool:
+        return self.model is not None and self.model.training
+
     def _prepare_inputs(self, inputs: Any) -> Any:
-        if not self.model.training:
+        if not self._is_training:
             rows, stream = rows_in(inputs), self._evaluation.present_stream
             inputs = completed(rows, [None if stream is None else stream.name] * len(rows))
         return super()._prepare_inputs(inputs)
@@ -147,7 +152,7 @@ class GRPOMixin(MixingMixin):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
-        if not self.model.training:
+        if not self._is_training:
             return output
         rank, count = self.args.process_index, len(inputs)
         own = self._scores[rank * count : (rank + 1) * count]
