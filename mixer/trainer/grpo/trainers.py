@@ -24,6 +24,8 @@ try:
 except ImportError as error:
     raise ImportError(f"MixingGRPOTrainer needs TRL ({error}): pip install 'adaptive-mixer[trl]'.") from error
 
+# What only measurements of the streams' gradients require.
+_OF_GRADIENTS = frozenset({"several streams in a step", "whole gradients", "gradients between steps"})
 _ROW_STREAMS = "stream_ids"  # of the completions, beside them in TRL's buffer
 
 
@@ -178,7 +180,7 @@ class GRPOMixin(MixingMixin):
 
 def _is_unmeasured(need: Measurement[Any]) -> bool:
     """Whether a round does not show it by stream: the loss of a policy gradient says nothing, and is not a row's."""
-    return need.is_loss or need.reads_losses or any("gradients" in required for required in need.requirements())
+    return need.is_loss or need.reads_losses or bool(need.requirements() & _OF_GRADIENTS)
 
 
 def _refuse_options(args: Any, given: dict[str, Any]) -> None:

@@ -55,14 +55,14 @@ def test_one_stream_trains_as_by_trl_to_the_bit(tmp_path: Path, options: dict[st
 
 def test_counts_are_exact_and_rewards_are_told_by_stream(tmp_path: Path) -> None:
     """4 prompts a round, by 3 : 1; the ledger's figures are those of TRL's own, which knows functions only."""
-    options = {"max_steps": 6, "eval_strategy": "steps", "metric_for_best_model": "a_reward"}
-    trainer = mixing_grpo(tmp_path, mixing={"a": 3, "b": 1}, eval_dataset=sets(), **options)
-    assert trainer.args.eval_steps == 1
+    options = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "a_reward"}
+    held_out = {name: rows.select(range(2)) for name, rows in sets().items()}
+    trainer = mixing_grpo(tmp_path, mixing={"a": 3, "b": 1}, eval_dataset=held_out, **options)
     trainer.train()
     seen = trainer.ledger.to_pandas().pivot(index="step", columns="stream", values="count")
-    assert seen.to_numpy().tolist() == [[3, 1]] * 6
+    assert seen.to_numpy().tolist() == [[3, 1]] * 4
     rewards = trainer.ledger.rewards()
-    assert rewards["groups"].tolist() == [3, 1] * 6
+    assert rewards["groups"].tolist() == [3, 1] * 4
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     for step, entry in enumerate(logs, 1):
         own = rewards[rewards["step"] == step]
@@ -73,7 +73,7 @@ def test_counts_are_exact_and_rewards_are_told_by_stream(tmp_path: Path) -> None
         assert entry["reward_std/a"] > 0
         assert "loss/a" not in entry
     evaluated = [entry for entry in trainer.state.log_history if "eval_a_reward" in entry]
-    assert len(evaluated) == 6
+    assert len(evaluated) == 2
     assert trainer.state.best_metric == max(entry["eval_a_reward"] for entry in evaluated)
     assert all(entry["eval_a_rewards/second_half/mean"] is None for entry in evaluated)
 
