@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from mixer.trainer.sentence_transformers.trainers import (
         MixingCrossEncoderConfig as MixingCrossEncoderConfig,
         MixingCrossEncoderTrainer as MixingCrossEncoderTrainer,
+        MixingMultiVectorEncoderConfig as MixingMultiVectorEncoderConfig,
+        MixingMultiVectorEncoderTrainer as MixingMultiVectorEncoderTrainer,
         MixingSentenceTransformerConfig as MixingSentenceTransformerConfig,
         MixingSentenceTransformerTrainer as MixingSentenceTransformerTrainer,
         MixingSparseEncoderConfig as MixingSparseEncoderConfig,
@@ -87,6 +89,7 @@ else:
             "mixer.trainer.grpo.trainers": ["GRPOMixin", "MixingGRPOConfig", "MixingGRPOTrainer"],
             "mixer.trainer.sentence_transformers.trainers": [
                 *("MixingCrossEncoderConfig", "MixingCrossEncoderTrainer"),
+                *("MixingMultiVectorEncoderConfig", "MixingMultiVectorEncoderTrainer"),
                 *("MixingSentenceTransformerConfig", "MixingSentenceTransformerTrainer"),
                 *("MixingSparseEncoderConfig", "MixingSparseEncoderTrainer"),
             ],

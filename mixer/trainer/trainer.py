@@ -45,6 +45,7 @@ from mixer.trainer.failures import reports_errors_to_all_ranks
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
+from mixer.trainer.own_loader import read_own_loader
 from mixer.trainer.parts import Parts, parts_of
 from mixer.trainer.preparation import StreamPreparation
 from mixer.trainer.training import Training
@@ -151,6 +152,7 @@ class MixingMixin(Trainer):
         has_heads = self.model is not None and takes_task(self.model)
         overlap = tell_shared_rows(streams, has_heads, evaluated) if is_main else None
         streams = self._preparation.take_stand_in_back()
+        streams = self._preparation.streams = read_own_loader(self, MixingMixin, streams, self._rules)
         policy = resolve_policy(config.chosen("mixing", mixing), streams)
         target_splits = split_targets(self, config.chosen_objective(objective), policy)
         declared = None if target_splits is None else target_splits.objective

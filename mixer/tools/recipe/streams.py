@@ -27,7 +27,7 @@ from mixer.utils.hidden_names import hidden
 from mixer.utils.ranges import check_range
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
-COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder")
+COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder")
 # Trainers that read the columns of rows as they are.
 _READING_COLUMNS = (*COLUMN_TRAINERS, "grpo")
 # Fields of the data; all others are passed on to `Stream`.
