@@ -38,7 +38,7 @@ class Work:
         num_steps: Supervised steps before.
     """
 
-    num_rounds: int = 50
+    num_rounds: int = 100
     num_prompts: int = 16
     num_steps: int = 120
 
