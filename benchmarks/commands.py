@@ -74,6 +74,7 @@ COMMANDS = {
     "sentences": Command(
         "sentences", "Do the trainers of sentence-transformers train as without us, and what of each set?", None, None
     ),
+    "rewards": Command("rewards", "Does mixing prompts by rewards help the worst task of GRPO?", None, _QUICK),
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",

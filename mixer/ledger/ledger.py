@@ -312,6 +312,17 @@ class Ledger:
         """
         return cosines_of(self.gradients())
 
+    def rewards(self) -> pd.DataFrame:
+        """Reads the rewards of rounds of generation.
+
+        Returns:
+            One row per round and stream: step, stream, groups (prompts of the round), reward (mean over them), spread
+            (mean of the standard deviation within a group), silent (share of groups whose rewards are all equal),
+            mean_length (tokens of a completion), kl (divergence from the reference model per token); NaN where there
+            is none.
+        """
+        return self._frame("rewards")
+
     def decisions(self) -> pd.DataFrame:
         """Reads the decisions of the policy, each recorded when it changed.
 

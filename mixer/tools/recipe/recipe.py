@@ -35,6 +35,7 @@ from mixer.tools.recipe.trainers import (
     column_losses,
     column_model,
     fitted_model,
+    reward_functions,
     trainer_class,
 )
 from mixer.trainer.gradient_aggregation import GradientAggregation
@@ -47,7 +48,7 @@ from mixer.utils.text import safe_names
 # Fields that are built or loaded; all others are passed on to the trainer.
 _BUILT = (
     *("model", "streams", "training", "evaluation", "targets", "tokenizer", "objective"),
-    *("trainer", "chat_template", "loss"),
+    *("trainer", "chat_template", "loss", "rewards"),
 )
 
 
@@ -100,14 +101,16 @@ class Recipe:
             that returns one, or its folder. It tokenizes the streams' rows and pads batches. `None` takes that of a
             `gguf_file`.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
-            on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
-            `tokenizer` it takes that of the model. Or one of sentence-transformers: `sentence-transformer`,
-            `cross-encoder`, `sparse-encoder` or `multi-vector-encoder`.
+            on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins; `grpo` on prompts,
+            with `rewards`. Without a `tokenizer` it takes that of the model. Or one of sentence-transformers:
+            `sentence-transformer`, `cross-encoder`, `sparse-encoder` or `multi-vector-encoder`.
         chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
             that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
         loss: With a trainer of sentence-transformers: the name of one of its losses, or the dotted name of a function
             that gets the model; with arguments as `{factory: NAME, arguments: {...}}`; or such by stream. `None` takes
             the trainer's own.
+        rewards: With trainer `grpo`: the dotted name of a reward function, or the name of a reward model, which has a
+            slash; several of them; or such by stream.
     """
 
     model: ModelRecipe
@@ -127,6 +130,7 @@ class Recipe:
     trainer: TrainerName | None = None
     chat_template: str | None = None
     loss: str | Factory | dict[str, str | Factory] | None = None
+    rewards: str | list[str] | dict[str, str | list[str]] | None = None
 
     def __post_init__(self) -> None:
         for name in ("streams", "evaluation", "targets", "objective"):
@@ -138,6 +142,7 @@ class Recipe:
         )
         if self.loss is not None and self.trainer not in COLUMN_TRAINERS:
             require(False, "trainer", f"one with losses to choose ({', '.join(COLUMN_TRAINERS)})", self.trainer)
+        require((self.rewards is None) == (self.trainer != "grpo"), "rewards", "given with trainer grpo", self.rewards)
 
     @staticmethod
     @functools.cache
@@ -228,6 +233,8 @@ class Recipe:
         if self.trainer in COLUMN_TRAINERS:
             return {} if self.loss is None else {"loss": column_losses(self.trainer, self.loss, model)}
         adapters = {"peft_config": self.model.adapters()} if self.model.lora is not None and has_weights else {}
+        if self.rewards is not None:
+            return {**adapters, "reward_funcs": reward_functions(self.rewards)}
         if self.trainer != "dpo":
             return adapters
         training: Any = self.training

@@ -28,8 +28,9 @@ from mixer.utils.ranges import check_range
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
 IMAGE_TASK = "image-text-to-text"
-# Trainers that read the columns of rows as they are.
 COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder")
+# Trainers that read the columns of rows as they are.
+_READING_COLUMNS = (*COLUMN_TRAINERS, "grpo")
 # Fields of the data; all others are passed on to `Stream`.
 _OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
 
@@ -59,6 +60,25 @@ def call_by_name(option: str, dotted_name: str, arguments: Mapping[str, Any], *p
     Raises:
         ValueError: If the function does not exist or fails; names the field.
     """
+    function = named(option, dotted_name)
+    try:
+        return function(*positional, **arguments)
+    except (TypeError, ValueError, OSError, ImportError) as error:
+        call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
+        cause = without_values(str(error), arguments)
+        raise wrong_value(option, f": {dotted_name}({call}) failed: {cause}") from error
+
+
+def named(option: str, dotted_name: str) -> Any:
+    """Returns what a dotted name stands for.
+
+    Args:
+        option: The recipe's field, for errors.
+        dotted_name: A function or class: `package.module.function`.
+
+    Raises:
+        ValueError: If it does not exist; names the field.
+    """
     try:
         function = pkgutil.resolve_name(dotted_name)
         if inspect.ismodule(function):  # a package exports a function under the name of its module
@@ -67,12 +87,7 @@ def call_by_name(option: str, dotted_name: str, arguments: Mapping[str, Any], *p
     except (ImportError, AttributeError, ValueError) as error:
         hint = hidden(dotted_name) or "Is its package installed, or its file beside the recipe?"
         raise wrong_value(option, f": {dotted_name!r} cannot be found ({error}). {hint}") from None
-    try:
-        return function(*positional, **arguments)
-    except (TypeError, ValueError, OSError, ImportError) as error:
-        call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
-        cause = without_values(str(error), arguments)
-        raise wrong_value(option, f": {dotted_name}({call}) failed: {cause}") from error
+    return function
 
 
 class BuiltStream(NamedTuple):
@@ -253,7 +268,7 @@ class StreamRecipe:
         Raises:
             ValueError: If a format makes other rows.
         """
-        if trainer in COLUMN_TRAINERS:
+        if trainer in _READING_COLUMNS:
             if self.format is not None:
                 text = f"has no use with {trainer}, which reads columns: leave it out, and choose data.columns."
                 raise wrong_value("format", text)
