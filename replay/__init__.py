@@ -15,6 +15,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from replay.buffer import ReplayBuffer as ReplayBuffer
     from replay.feeding.features import extract_features as extract_features
+    from replay.generation import self_generated as self_generated
     from replay.methods import AGEM as AGEM, DER as DER, DERPlusPlus as DERPlusPlus
     from replay.policies import ReplayBound as ReplayBound, ReplayRatio as ReplayRatio
     from replay.retrieval import MIR as MIR
@@ -25,6 +26,7 @@ else:
         {
             "replay.buffer": ["ReplayBuffer"],
             "replay.feeding.features": ["extract_features"],
+            "replay.generation": ["self_generated"],
             "replay.methods": ["AGEM", "DER", "DERPlusPlus"],
             "replay.policies": ["ReplayBound", "ReplayRatio"],
             "replay.retrieval": ["MIR"],
