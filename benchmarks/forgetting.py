@@ -44,7 +44,8 @@ from tasks.sources import smollm2
 TASKS = ("requests", "tool_calls", "characters")
 WAYS = ("plain", "lora", "public", "self", "kl", "average", "bound", "kl_average")
 _SHARE, _MAX_RISE = 0.25, 0.02
-_NUM_STEPS, _BATCH_SIZE, _NUM_OWN, _NUM_HELD, _NUM_DEVELOPMENT = 60, 8, 192, 32, 24
+_NUM_STEPS, _BATCH_SIZE, _NUM_OWN, _NUM_HELD, _NUM_DEVELOPMENT = 60, 8, 160, 32, 16
+_LENGTH = 144  # tokens of a chat at most, as of the other sources
 _RATES = {"lora": 2e-3}  # others: 5e-4
 _WORDS = ("apple", "river", "seven", "candle", "orange", "window", "garden", "silver", "button", "planet", "copper")
 
@@ -100,47 +101,52 @@ def own_answers(folder: Path, data_dir: Path) -> list[Pair]:
     return [(row["prompt"], row["completion"]) for row in rows]
 
 
-def read(task: str, folder: Path, data_dir: Path) -> dict[str, dict[str, Any]]:
-    """Reads the rows of all sources by part."""
-    names = {"new": task, "public": "instructions", "prose": "wikipedia"}
-    found = {
-        name: {part: of_pairs(chosen_pairs(source, str(data_dir), part)) for part in ("train", "validation", "test")}
-        for name, source in names.items()
-    }
-    own = own_answers(folder, data_dir)
-    own = [pair for pair in own if len(chat_row(*pair).ids) <= 144]
-    ends = {"test": own[:_NUM_HELD], "validation": own[_NUM_HELD : 2 * _NUM_HELD], "train": own[2 * _NUM_HELD :]}
-    found["own"] = {part: of_pairs(pairs) for part, pairs in ends.items()}
-    return {
-        name: {part: Rows(widened(rows.read_columns(np.arange(len(rows))))) for part, rows in parts.items()}
-        for name, parts in found.items()
-    }
+class Sources:
+    """The rows of all sources by part, as what the lower layers make of them, read when they are asked for.
+
+    Args:
+        task: One of `TASKS`, the source `new`.
+        folder: Where the model's own answers are kept.
+        data_dir: The data's folder.
+    """
+
+    def __init__(self, task: str, folder: Path, data_dir: Path):
+        self._names = {"new": task, "public": "instructions", "prose": "wikipedia"}
+        self._folder, self._data_dir = folder, data_dir
+
+    def pairs(self, name: str, part: str) -> Sequence[Pair]:
+        """Returns the pairs of a part of a source."""
+        if name != "own":
+            return chosen_pairs(self._names[name], str(self._data_dir), part)
+        own = [pair for pair in own_answers(self._folder, self._data_dir) if len(chat_row(*pair).ids) <= _LENGTH]
+        ends = {"test": (0, _NUM_HELD), "validation": (_NUM_HELD, _NUM_HELD + _NUM_DEVELOPMENT)}
+        ends["train"] = (_NUM_HELD + _NUM_DEVELOPMENT, _NUM_OWN)
+        return own[slice(*ends[part])]
+
+    def rows(self, name: str, part: str, most: int | None = None) -> Rows:
+        """Returns the rows of a part of a source, `most` of them at most."""
+        rows = of_pairs(self.pairs(name, part)[:most])
+        return Rows(widened(rows.read_columns(np.arange(len(rows)))))
 
 
-def options_of(way: str, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def options_of(way: str, sources: Sources) -> dict[str, Any]:
     """Returns what a way passes to the trainer."""
     replayed = {"public": "public", "self": "own", "kl": "own", "bound": "own", "kl_average": "own"}.get(way)
-    streams = {"new": parts["new"]["train"]}
+    streams = {"new": sources.rows("new", "train")}
     options: dict[str, Any] = {"train_dataset": streams}
     if replayed is not None:
-        streams[replayed] = parts[replayed]["train"]
+        streams[replayed] = sources.rows(replayed, "train")
         options["mixing"] = {"new": 1.0 - _SHARE, replayed: _SHARE}
     methods: list[Any] = [ReferenceKL(["own"])] if way in ("kl", "bound", "kl_average") else []
-    held = {name: parts[name]["validation"] for name in ("new", "own")}
+    if way == "bound" or way.endswith("average"):
+        held = {name: sources.rows(name, "validation", _NUM_DEVELOPMENT) for name in ("new", "own")}
+        options["eval_dataset"] = held
     if way == "bound":
         options["mixing"] = ReplayBound(_MAX_RISE, old=["own"], first_ratio=_SHARE)
-        options["eval_dataset"] = held
     if way.endswith("average"):
-        rows = {name: _first(own, _NUM_DEVELOPMENT) for name, own in held.items()}
-        bounds = {"own": 1.0 + _MAX_RISE}
-        options["objective"] = Objective(["new"], bounds=bounds, development_sets=rows)
-        options["eval_dataset"] = held
+        options["objective"] = Objective(["new"], bounds={"own": 1.0 + _MAX_RISE}, development_sets=held)
         methods.append(FinalWeights(mean_from=0.8))
     return {**options, "methods": methods}
-
-
-def _first(rows: Any, count: int) -> Rows:
-    return Rows(rows.read_columns(np.arange(min(count, len(rows)))))
 
 
 def run_once(task: str, way: str, seed: int, folder: Path, data_dir: Path, num_steps: int) -> dict[str, Any]:
@@ -159,26 +165,24 @@ def run_once(task: str, way: str, seed: int, folder: Path, data_dir: Path, num_s
         `share` (of replayed rows).
     """
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    parts, figures = read(task, folder, data_dir), dict[str, Any]()
+    sources, figures = Sources(task, folder, data_dir), dict[str, Any]()
     set_seed(seed)
     model: Any = new_model()
     started = time.process_time()
     if way != "before":
-        model, figures["share"], figures["final"] = _trained(model, way, seed, parts, num_steps)
+        model, figures["share"], figures["final"] = _trained(model, way, seed, sources, num_steps)
     figures["seconds"] = time.process_time() - started
-    for name, own in parts.items():
-        figures[name] = evaluate(model, own["test"], "", in_half=True)["loss"]
+    for name in ("new", "public", "prose", "own"):
+        figures[name] = evaluate(model, sources.rows(name, "test"), "", in_half=True)["loss"]
     whole = whole_model(model).to(torch.bfloat16)
-    questions = chosen_pairs(task, str(data_dir), "test")[:32]
+    questions = sources.pairs("new", "test")[:_NUM_HELD]
     answers = given(whole, _prompts([question for question, _ in questions]), max_new_tokens=48)
     is_right = [EXACT[task](answer) == EXACT[task](own) for (_, answer), own in zip(questions, answers, strict=True)]
     return {**figures, "exact": float(np.mean(is_right)), "checks": share_right(whole)}
 
 
-def _trained(
-    model: Any, way: str, seed: int, parts: Mapping[str, Mapping[str, Any]], num_steps: int
-) -> tuple[Any, float, Any]:
-    options = options_of(way, parts)
+def _trained(model: Any, way: str, seed: int, sources: Sources, num_steps: int) -> tuple[Any, float, Any]:
+    options = options_of(way, sources)
     if way == "lora":
         from peft import LoraConfig, get_peft_model
 
