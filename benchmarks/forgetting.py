@@ -5,7 +5,7 @@ number of rows in all, and prints a table: what the task gained, and what was lo
 model's own answers, and exact checks of copying, sums and formats. A run's result is a line of `--results`; what is
 there is not run again. `--report` prints it and runs nothing.
 
-Only the upper four of 30 layers and the last norm are trained (`benchmarks.quality.smollm2`), for 60 steps of eight
+Only the upper four of 30 layers and the last norm are trained (`benchmarks.quality.smollm2`), for 40 steps of eight
 rows. Ways:
 
 - `plain`: the task alone; `lora`: adapters of rank 16 on the same layers;
@@ -44,7 +44,7 @@ from tasks.sources import smollm2
 TASKS = ("requests", "tool_calls", "characters")
 WAYS = ("plain", "lora", "public", "self", "kl", "average", "bound", "kl_average")
 _SHARE, _MAX_RISE = 0.25, 0.02
-_NUM_STEPS, _BATCH_SIZE, _NUM_OWN, _NUM_HELD, _NUM_DEVELOPMENT = 60, 8, 160, 32, 16
+_NUM_STEPS, _BATCH_SIZE, _NUM_OWN, _NUM_HELD, _NUM_DEVELOPMENT = 40, 8, 96, 24, 12
 _LENGTH = 144  # tokens of a chat at most, as of the other sources
 _RATES = {"lora": 2e-3}  # others: 5e-4
 _WORDS = ("apple", "river", "seven", "candle", "orange", "window", "garden", "silver", "button", "planet", "copper")
@@ -93,7 +93,7 @@ def own_answers(folder: Path, data_dir: Path) -> list[Pair]:
     if not path.is_file():
         questions = [question for question, _ in chosen_pairs("instructions", str(data_dir), "train")]
         model = LlamaForCausalLM.from_pretrained(smollm2(), dtype=torch.bfloat16).eval()
-        options: dict[str, Any] = {"max_new_tokens": 48, "batch_size": 64}
+        options: dict[str, Any] = {"max_new_tokens": 48, "batch_size": _NUM_OWN}
         rows = self_generated(model, tokenizer(), num_rows=_NUM_OWN, prompts=questions, **options)
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
