@@ -19,10 +19,13 @@ rows. Ways:
 
 import argparse
 import json
+import multiprocessing
 import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +48,7 @@ TASKS = ("requests", "tool_calls", "characters")
 WAYS = ("plain", "lora", "public", "self", "kl", "average", "bound", "kl_average")
 _SHARE, _MAX_RISE = 0.25, 0.02
 _NUM_STEPS, _BATCH_SIZE, _NUM_OWN, _NUM_HELD, _NUM_DEVELOPMENT = 40, 8, 96, 24, 12
-_LENGTH = 144  # tokens of a chat at most, as of the other sources
+_NUM_NEW, _LENGTH = 160, 144  # tokens of a chat at most, as of the other sources
 _RATES = {"lora": 2e-3}  # others: 5e-4
 _WORDS = ("apple", "river", "seven", "candle", "orange", "window", "garden", "silver", "button", "planet", "copper")
 
@@ -132,10 +135,10 @@ class Sources:
 def options_of(way: str, sources: Sources) -> dict[str, Any]:
     """Returns what a way passes to the trainer."""
     replayed = {"public": "public", "self": "own", "kl": "own", "bound": "own", "kl_average": "own"}.get(way)
-    streams = {"new": sources.rows("new", "train")}
+    streams = {"new": sources.rows("new", "train", _NUM_NEW)}
     options: dict[str, Any] = {"train_dataset": streams}
     if replayed is not None:
-        streams[replayed] = sources.rows(replayed, "train")
+        streams[replayed] = sources.rows(replayed, "train", _NUM_OWN)
         options["mixing"] = {"new": 1.0 - _SHARE, replayed: _SHARE}
     methods: list[Any] = [ReferenceKL(["own"])] if way in ("kl", "bound", "kl_average") else []
     if way == "bound" or way.endswith("average"):
@@ -261,21 +264,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=_NUM_STEPS)
     parser.add_argument("--folder", type=Path, default=Path("runs/forgetting"), help="keeps the model's own answers")
     parser.add_argument("--results", type=Path, default=Path(__file__).with_suffix(".jsonl"), help="a run a line")
+    parser.add_argument("--parallel", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
     args = parser.parse_args(argv)
     if args.data_dir is None and not args.report:
         parser.error("tasks and texts are files: give their folder by --data-dir.")
-    torch.set_num_threads(1)
-    for seed in range(1, 0 if args.report else args.seeds + 1):
-        for task in args.task:
-            for way in ["before", *args.way] if seed == 1 else args.way:
-                key = {"task": task, "way": way, "seed": seed, "steps": args.steps}
-                if not any(key.items() <= line.items() for line in _lines(args.results)):
-                    found = run_once(task, way, seed, args.folder, args.data_dir, args.steps)
-                    with args.results.open("a") as file:
-                        file.write(f"{json.dumps({**key, **found})}\n")
-                    print(task, way, seed, f"{found['seconds']:.0f} s", flush=True)
+    if not args.report:
+        keys = [
+            {"task": task, "way": way, "seed": seed, "steps": args.steps}
+            for seed in range(1, args.seeds + 1)
+            for task in args.task
+            for way in (["before", *args.way] if seed == 1 else args.way)
+        ]
+        missing = [key for key in keys if not any(key.items() <= line.items() for line in _lines(args.results))]
+        if missing:
+            own_answers(args.folder, args.data_dir)
+        with ProcessPoolExecutor(args.parallel, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+            list(pool.map(partial(_run_and_write, args=args), missing))
     print(report([line for line in _lines(args.results) if line["steps"] == args.steps]))
+
+
+def _run_and_write(key: Mapping[str, Any], args: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    found = run_once(key["task"], key["way"], key["seed"], args.folder, args.data_dir, key["steps"])
+    with args.results.open("a") as file:
+        file.write(f"{json.dumps({**key, **found})}\n")
+    print(*key.values(), f"{found['seconds']:.0f} s", flush=True)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

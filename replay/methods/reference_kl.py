@@ -66,7 +66,8 @@ class ReferenceKL(Method):
 
     def attach(self, run: RunContext) -> None:
         """Finds the streams; see `Method.attach`."""
-        self._run, self._reference = run, None
+        self._run = run
+        self._reference: nn.Module | None = None
         self._ids = [run.stream_id(name, f"{self.name}(streams={self.streams!r})") for name in self.streams]
 
     def prepare(self, model: nn.Module) -> None:
@@ -137,8 +138,9 @@ class ReferenceKL(Method):
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Reads it; see `Method.load`."""
         if (folder / _FILE).is_file():
-            self._reference = self._copied()
-            load_model(self._reference, folder / _FILE)
+            reference = self._copied()
+            load_model(reference, folder / _FILE)
+            self._reference = reference
 
     def release(self) -> None:
         """Releases the copy; see `Method.release`."""

@@ -68,7 +68,9 @@ class FinalWeights(Method):
 
     def attach(self, run: RunContext) -> None:
         """Finds the development rows; see `Method.attach`."""
-        self._run, self._before, self._mean, self._num_averaged = run, None, None, 0
+        self._run, self._num_averaged = run, 0
+        self._before: Tensor | None = None
+        self._mean: Tensor | None = None
         splits = run.passes.plan.target_splits
         if splits is None or not splits.development:
             text = "must have development rows for FinalWeights: Objective(TARGETS, bounds=..., development_share=0.5)."
@@ -142,9 +144,10 @@ class FinalWeights(Method):
         """Reads them; see `Method.load`."""
         if (state := load_tensors(folder, "cpu")) is None:
             return
-        self._before, size = state["before"][""], sum(own.numel() for own in trainable(self._model).values())
-        if len(self._before) != size:
-            text = f"must train the same parameters as before, not {len(self._before)} and {size}."
+        before, size = state["before"][""], sum(own.numel() for own in trainable(self._model).values())
+        if len(before) != size:
+            text = f"must train the same parameters as before, not {len(before)} and {size}."
             raise InvalidValueError.about("model", text)
+        self._before = before
         for number, mean in state.get("mean", {}).items():
             self._num_averaged, self._mean = int(number), mean

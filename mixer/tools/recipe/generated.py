@@ -67,12 +67,17 @@ def _write(path: Path, function: Factory, model: ModelRecipe, tokenizer: Any, tr
         return
     before = RandomState.capture()
     try:
-        built: Any = ranks.run_on_all(lambda: model.build(adapts=False).to(training.device))
+        built = ranks.run_on_all(lambda: _built(model, training))
         rows = call_by_name("generated", function.factory, function.arguments, built, tokenizer, ranks)
-        if training.local_process_index == 0:
-            write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
-        ranks.max_over_ranks(0)  # the others read it
+        text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+        # The others read it once it is there.
+        ranks.run_on_all(lambda: write_text(path, text) if training.local_process_index == 0 else None)
     except RemoteError as error:
         raise ValueError(str(error)) from None
     finally:
         before.restore()
+
+
+def _built(model: ModelRecipe, training: TrainingArguments) -> Any:
+    built: Any = model.build(adapts=False)
+    return built if getattr(built, "is_quantized", False) else built.to(training.device)

@@ -30,8 +30,10 @@ _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
 # Trainers that read the columns of rows as they are.
 COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder")
 # Fields of the data; all others are passed on to `Stream`.
-_OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "generated")
-_OF_DATA += ("format", "validation", "rows_share")
+_OF_DATA = (
+    *("factory", "arguments", "train_split", "validation_split", "data", "generated"),
+    *("format", "validation", "rows_share"),
+)
 
 
 @dataclass
