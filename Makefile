@@ -17,7 +17,9 @@ SEED := 1
 # Files in the order of pyproject.toml's folders.
 TWO_WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 # Files that take long come first, so that none is left for one worker at the end.
-ALL_TESTS := -m "" tests/full tests/ranks tests/commands tests/tasks tests/replay tests/mixer
+OF_PROCESSES := tests/full tests/ranks tests/commands
+IN_ONE_PROCESS := tests/tasks tests/replay tests/mixer
+ALL_TESTS := -m "" $(OF_PROCESSES) $(IN_ONE_PROCESS)
 TWO_RANKS := $(VENV)/bin/torchrun --standalone --nproc_per_node 2 -m mixer
 LAUNCH := $(TWO_RANKS) train recipes/demo.yaml --overwrite
 CONTINUAL := $(TWO_RANKS) continual recipes/continual.yaml --overwrite
@@ -28,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual demo-llm docs test test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check lint format clean
+.PHONY: demo demo-continual demo-llm docs test test-rest test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check schema lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -85,6 +87,11 @@ docs: $(DOCS_STAMP)
 test: $(STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS)
 
+# What `make test` leaves out: both together are `make test-all`, and no test is run twice.
+test-rest: $(STAMP) $(WEIGHTS_STAMP)
+	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) -m "" $(OF_PROCESSES)
+	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) -m full $(IN_ONE_PROCESS)
+
 # All tests: several ranks, commands, engines, two nodes, elastic runs, examples, pages in a browser, and what takes long.
 test-all: $(STAMP) $(WEIGHTS_STAMP)
 	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) $(ALL_TESTS)
@@ -133,6 +140,11 @@ release-check:
 	$(RELEASE_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(RELEASE_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) "$$(ls dist/*.whl)[report]"
 	$(RELEASE_VENV)/bin/python .ci/check_release.py dist/*.whl
+
+# What editors complete and check recipes by.
+schema: $(STAMP)
+	$(VENV)/bin/mixer schema --output recipes/schema/train.json
+	$(VENV)/bin/mixer schema continual --output recipes/schema/continual.json
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

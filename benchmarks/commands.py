@@ -37,6 +37,7 @@ COMMANDS = {
         5,
         _QUICK,
     ),
+    "aims": Command("speed.aims", "What do start, tools and loading take, and what are they to take?", None, _QUICK),
     "probe": Command("speed.probe", "What do measurements of the streams' gradients cost?", 10, _QUICK),
     "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 16, _QUICK),
     "gpu": Command("speed.gpu", "What do a step, measuring, loading and memory cost on GPUs?", None, None),

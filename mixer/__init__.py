@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mixer.trainer.sentence_transformers.trainers import (
         MixingCrossEncoderConfig as MixingCrossEncoderConfig,
         MixingCrossEncoderTrainer as MixingCrossEncoderTrainer,
+        MixingMultiVectorEncoderConfig as MixingMultiVectorEncoderConfig,
+        MixingMultiVectorEncoderTrainer as MixingMultiVectorEncoderTrainer,
         MixingSentenceTransformerConfig as MixingSentenceTransformerConfig,
         MixingSentenceTransformerTrainer as MixingSentenceTransformerTrainer,
         MixingSparseEncoderConfig as MixingSparseEncoderConfig,
@@ -81,6 +83,7 @@ else:
             "mixer.trainer.trl.sft": ["MixingSFTConfig", "MixingSFTTrainer"],
             "mixer.trainer.sentence_transformers.trainers": [
                 *("MixingCrossEncoderConfig", "MixingCrossEncoderTrainer"),
+                *("MixingMultiVectorEncoderConfig", "MixingMultiVectorEncoderTrainer"),
                 *("MixingSentenceTransformerConfig", "MixingSentenceTransformerTrainer"),
                 *("MixingSparseEncoderConfig", "MixingSparseEncoderTrainer"),
             ],

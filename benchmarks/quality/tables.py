@@ -167,8 +167,10 @@ def _counted(summaries: Summaries) -> str:
             run = [f"{row['tokens'] / 1000.0:.0f}k, {row['minutes']:.1f} min"] if row and row["tokens"] else []
             cells.append("; ".join([*right, *run]))
         rows.append([f"`{name}`", *cells])
-    title = "Exactly right answers of 16 by target; tokens and processor minutes of a run"
-    return table(title, ["policy", *summaries], [row for row in rows if any(row[1:])])
+    has_answers = any(row and row.get("exact") for own in summaries.values() for row in own["policies"].values())
+    title = "Exactly right answers of 16 by target; tokens" if has_answers else "Tokens"
+    rows = [row for row in rows if any(row[1:])]
+    return table(f"{title} and processor minutes of a run", ["policy", *summaries], rows)
 
 
 def _names(summaries: Summaries) -> list[str]:

@@ -88,7 +88,7 @@ def _bar(zero: float, y: float, value: float, scale: float, color: str) -> list[
 
 
 def gains(page: str) -> str:
-    """Draws the objective's loss over uniform mixing's, by kinds of drawn scenarios.
+    """Draws the objective's loss relative to uniform mixing, by kinds of drawn scenarios.
 
     Args:
         page: The page on measured policies.
@@ -100,7 +100,7 @@ def gains(page: str) -> str:
     scale = min(10.0, 130 / max(1.0, table.to_numpy().max()))  # 50 are left for the longest bar's number
     height = 13 * len(table.columns) + 12
     bottom = 66 + height * len(table)
-    parts = [_text(16, 28, "Loss of the objective over uniform mixing's, in per cent: less is better", 15)]
+    parts = [_text(16, 28, "Objective loss relative to uniform mixing, in per cent: less is better", 15)]
     for number, (name, color) in enumerate(zip(table, colors, strict=False)):
         parts += [_box(16 + 180 * number, 40, 12, 12, color), _text(34 + 180 * number, 51, str(name), 13)]
     parts.append(_line([(zero, 62), (zero, bottom)], INK))
@@ -110,7 +110,7 @@ def gains(page: str) -> str:
         parts += [_text(16, top + height / 2 + 15 * at - 7 * len(lines) + 7, line, 13) for at, line in enumerate(lines)]
         for at, (value, color) in enumerate(zip(values, colors, strict=False)):
             parts += _bar(zero, top + 13 * at, value, scale, color)
-    return _picture("Loss of the objective over uniform mixing's, by kinds of scenarios", 560, bottom + 10, parts)
+    return _picture("Objective loss relative to uniform mixing, by kinds of scenarios", 560, bottom + 10, parts)
 
 
 # ---- Concepts ----

@@ -229,9 +229,9 @@ class StartingPoint:
 
 
 def _warn(choice: Choice) -> None:
-    """Logs which newer checkpoints are passed over and why, and the problem of the one in use."""
+    """Logs which newer checkpoints are skipped and why, and the problem of the one in use."""
     for path, problem in choice.passed_over.items():
-        logger.warning("Checkpoint %s is passed over: %s.", path, problem)
+        logger.warning("Checkpoint %s is skipped: %s.", path, problem)
     if choice.is_origin:
         logger.warning("The run has no complete checkpoint of its own and begins again at %s.", choice.checkpoint)
     if choice.inexact is not None:

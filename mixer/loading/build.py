@@ -212,7 +212,7 @@ def length_groups(streams: Sequence[Stream], batch_size: int, lengths: Lengths |
 def resolve_policy(mixing: Any, streams: Sequence[Stream]) -> Policy:
     """Returns `mixing` as a policy (see `as_policy`).
 
-    Without it, the streams' own weights count, else their amounts if all have one, else their sizes.
+    Without it, your weights count, else their amounts if all have one, else their sizes.
 
     Raises:
         ValueError: If no policy has this name, or it requires arguments.

@@ -2,6 +2,7 @@
 
 import bisect
 import copy
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Passes:
         self._stream, self._batch_size, self._seed, self._least = stream, batch_size, seed, least
         self._first = first
         self._starts = [start]  # of the passes from the first one on
-        self._known: dict[int, Pass] = {}
+        self._of = functools.lru_cache(_MOST_PASSES_KEPT)(self._made)
 
     def at(self, position: int) -> tuple[int, int, Pass]:
         """Returns the pass of a position: its number, the position of its first row, and its batches."""
@@ -53,13 +54,6 @@ class Passes:
             self._starts.append(self._starts[-1] + len(last.rows))
         place = bisect.bisect_right(self._starts, position) - 1
         return self._first + place, self._starts[place], self._of(self._first + place)
-
-    def _of(self, number: int) -> Pass:
-        if number not in self._known:
-            while len(self._known) >= _MOST_PASSES_KEPT:
-                del self._known[next(iter(self._known))]
-            self._known[number] = self._made(number)
-        return self._known[number]
 
     def _made(self, number: int) -> Pass:
         make: Batches | None = self._stream.batches

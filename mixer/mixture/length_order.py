@@ -1,5 +1,6 @@
 """The order of a stream whose neighbours have similar lengths, so that micro-batches need little padding."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class LengthOrder:
         self._size, self._read_lengths = size, read_lengths
         self._window = size * min(max(length // (size * _LEAST_WINDOWS), 1), _MOST_GROUPS)
         self._per_epoch = -(-length // self._window)
-        self._known: dict[int, Int64Array] = {}
+        self._of_window = functools.lru_cache(_MOST_WINDOWS_KEPT)(self._ordered)
 
     def read(self, positions: range | Int64Array) -> Int64Array:
         """Returns the dataset indices of positions, int64 `[count]`; see `PermutationBlock.read`."""
@@ -80,15 +81,8 @@ class LengthOrder:
             places[are_in] = start + by_row[np.searchsorted(of_window, rows[are_in], sorter=by_row)]
         return in_epochs * self._length + places
 
-    def _of_window(self, window: int) -> Int64Array:
-        """Returns the indices of a window, in order."""
-        if window not in self._known:
-            while len(self._known) >= _MOST_WINDOWS_KEPT:
-                del self._known[next(iter(self._known))]
-            self._known[window] = self._ordered(window)
-        return self._known[window]
-
     def _ordered(self, window: int) -> Int64Array:
+        """Returns the indices of a window, in order."""
         epoch, number = divmod(window, self._per_epoch)
         start = number * self._window
         indices = self._order.indices(epoch * self._length + start, min(self._window, self._length - start))

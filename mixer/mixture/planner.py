@@ -75,6 +75,7 @@ class Planner:
         self.seen: Int64Array = np.zeros(len(self.streams), dtype=np.int64)
         self.seed = seed
         self._drawing, self.has_whole_steps = drawing, whole_step_size > 0
+        self._whole_step_size = whole_step_size
         self._least_rest = whole_step_size if drops_rest else 1
         self._groups = Groups(streams, groupings)
         self._lookup = RankLookup(self.cursors)
@@ -274,10 +275,13 @@ class Planner:
     def _whole_step(self, shares: FloatArray, available: FloatArray, total: int, step: int) -> Int64Array:
         """Gives the step to one stream, chosen as a single sample is: a step of `total` samples is the unit.
 
-        Deficits stay in samples, so that a stream whose steps are cut short gets more of them.
+        Deficits stay in samples, so that a stream whose steps are cut short gets more of them. A batch of a stream that
+        has its own is whole, beyond the end of an epoch or a budget in samples.
         """
         chosen, deficit = self._draw_counts(shares, 1, step, self.deficit / total)
-        count = int(min(float(total), float(available[chosen.argmax()])))
+        number = int(chosen.argmax())
+        is_batch = isinstance(self.cursors[number], BatchedOrder)  # whole: its rows may need each other
+        count = int(min(self._whole_step_size if is_batch else total, float(available[number])))
         self.deficit = deficit * total
         if self._drawing == "exact":
             self.deficit += (total - count) * (chosen - shares)

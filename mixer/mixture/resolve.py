@@ -102,7 +102,7 @@ def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
 
 
 def check_own_weights(policy: Policy, mixture: Mixture, weights: Mapping[str, float]) -> None:
-    """Warns if a fixed mixture ignores the streams' own weights.
+    """Warns if a fixed mixture ignores your weights.
 
     Args:
         policy: Policy, started.

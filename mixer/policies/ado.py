@@ -24,7 +24,7 @@ class ADO(PolicyWithOptions):
 
     Jiang et al. 2024, "Adaptive Data Optimization: Dynamic Sample Selection with Scaling Laws", arXiv:2410.11820 (ICLR
     2025). A law `L_k(n) = ε_k + β_k n^{−α_k}` is fitted to each stream's training losses every `refit_steps` steps (see
-    `fit_scaling_law`). At each step, with `μ` the streams' own weights and `π` the share of a stream in the samples:
+    `fit_scaling_law`). At each step, with `μ` your weights and `π` the share of a stream in the samples:
 
     - `h ← 0.9 h + 0.1 π` from `h = μ`: the credit of a stream for the progress of the others;
     - `ρ_k ∝ μ_k √h_k α_k (L_k(n) − ε_k)/n`, that is, proportional to `−dL_k/dn`;
@@ -37,8 +37,8 @@ class ADO(PolicyWithOptions):
 
     Ours: losses are averaged over blocks instead of filtered, with at most `max_points` per stream, which bounds memory
     and the cost of a fit (about 10 ms per stream); losses of 0 or less are ignored; a stream without a law yet has its
-    own share of `ρ`, an absent one keeps its own weight and its credit; one with an own weight of 0 has no floor. The
-    streams' own weights apply until the first laws.
+    own share of `ρ`, an absent one keeps its own weight and its credit; one with an own weight of 0 has no floor. Your
+    weights apply until the first laws.
 
     Args:
         form: `"paper"` or `"code"`.
@@ -85,7 +85,7 @@ class ADO(PolicyWithOptions):
         return dict(zip(self._names, self._laws, strict=True)) if hasattr(self, "_names") else {}
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards all losses and returns the streams' own weights; see `Policy.start`."""
+        """Discards all losses and returns your weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._least = resolve_least(self.floor, _USUAL_FLOOR, num_streams, "ADO", "floor")
         self._names, self._own = mixture.names, mixture.weights

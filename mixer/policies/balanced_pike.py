@@ -75,7 +75,7 @@ class BalancedPiKE(PiKE):
         self._losses = StreamAverage(loss_decay, "loss_decay")
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards losses and gradients and returns the streams' own weights; see `Policy.start`."""
+        """Discards losses and gradients and returns your weights; see `Policy.start`."""
         self._losses.start(len(mixture.names))
         return self._with_loss_weights(super().start(mixture), mixture.is_active)
 

@@ -28,8 +28,8 @@ class CoBa(PolicyWithOptions):
       counted from the first slopes: near 1 while all streams converge, falling once one does not;
     - weights `ω = D · RCS + (1 − D) · ACS`, then raised to a least share.
 
-    The paper multiplies losses by ω. By default this policy changes the sampling instead, in proportion to the streams'
-    own weights times the same factors: the same mean gradient without micro-batches of a single stream;
+    The paper multiplies losses by ω. By default this policy changes the sampling instead, in proportion to your
+    weights times the same factors: the same mean gradient without micro-batches of a single stream;
     `acts_on="loss"` is the paper's form.
 
     The public code uses a batch of evaluation data after every step, with a default window of 200 and a warm-up of 100
@@ -67,7 +67,7 @@ class CoBa(PolicyWithOptions):
     acts_on: ActsOn = "sampling"
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards all evaluations and returns the streams' own weights; see `Policy.start`."""
+        """Discards all evaluations and returns your weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._own = mixture.weights
         self._first = np.full(num_streams, np.nan)

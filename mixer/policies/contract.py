@@ -42,7 +42,7 @@ class Mixture:
     Args:
         names: Names of the streams, in order.
         num_samples: int64 `[num_streams]`: size of each data set; 0 if unknown.
-        weights: `[num_streams]`: the streams' own weights, with a sum of 1.
+        weights: `[num_streams]`: your weights, with a sum of 1.
         memories: Indices of the replay buffers, in order.
         has_weights: Whether the user set weights; otherwise `weights` are uniform.
         active: bool `[num_streams]`: streams that are present in the first step, as in `Observation`; `None` for all.

@@ -49,7 +49,7 @@ class DGA(AlignmentPolicy):
     tau: Annotated[float, check_range, 1e-9, 1e9, "a large one is the maximum, a small one the average"] = 3.0
 
     def start(self, mixture: Mixture) -> Decision:
-        """Starts from the streams' own weights; see `Policy.start`."""
+        """Starts from your weights; see `Policy.start`."""
         self._alphas = mixture.weights
         return super().start(mixture)
 

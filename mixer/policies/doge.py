@@ -28,7 +28,7 @@ class DoGE(TargetedPolicy):
     pulls back to the start: streams that stay helpful take all but the least shares. `W` divided by a norm still has
     the unit of the gradient, so `rate` depends on the unit of the loss; `scale_free` divides by the mean squared norm
     instead (ours). The paper learns weights with a small model at every step, from even weights, and trains a large
-    model with their mean over time; here they apply to the run itself, from the streams' own weights, at the same rate
+    model with their mean over time; here they apply to the run itself, from your weights, at the same rate
     per decision. A run with few decisions thus moves little: multiply `rate` by `interval_steps` to move as far as the
     paper. Smoothing over measurements is ours too.
 

@@ -50,7 +50,7 @@ class DWA(PolicyWithOptions):
     acts_on: ActsOn = "sampling"
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards all losses and returns the streams' own weights; see `Policy.start`."""
+        """Discards all losses and returns your weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._own = mixture.weights
         self._last = np.full(num_streams, np.nan)  # L(t-1)

@@ -12,7 +12,7 @@ class Fixed(StaticPolicy):
     """Keeps constant shares throughout the run.
 
     Args:
-        weights: One weight per stream, by name or in order; `None` uses the streams' own weights.
+        weights: One weight per stream, by name or in order; `None` uses your weights.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:

@@ -31,7 +31,7 @@ class GRAPE(TargetedPolicy):
 
     Both happen in the same decision, `z` first, as in the derivation (appendix B). The paper draws separate batches of
     targets and streams, and starts `z` and `w` from even weights. Here targets are streams, represented by their own
-    training samples, `w` starts from the streams' own weights, gradients and losses are smoothed, and noise is removed
+    training samples, `w` starts from your weights, gradients and losses are smoothed, and noise is removed
     from the product of a target with itself. Rates are the paper's `γ/μ` (1.5 and 10, appendix D), but without the
     decay of its learning rate γ. Its exponents have the unit of a squared gradient over a loss, so they only suit its
     models: `scale_free` divides the products `<∇log L_n, g_k>` by the mean size of the targets' own, `<∇log L_n, g_n>`,

@@ -23,7 +23,7 @@ class GroupDRO(PolicyWithOptions):
     for Worst-Case Generalization", arXiv:1911.08731, Algorithm 1: after each step `α_k ← α_k exp(η L_k)`, normalised;
     the model is trained on `Σ_k α_k L_k`. There a step has a sample of one group: only its `α` grows, and multiplies
     this sample. Here `α` starts even, that of all streams grows at once, and losses take effect in the next step. By
-    default `α` multiplies the losses, as in the paper, and sampling keeps the streams' own weights `p` (uniform in the
+    default `α` multiplies the losses, as in the paper, and sampling keeps your weights `p` (uniform in the
     paper): a sample of stream k counts `α_k/p_k`, so the expected gradient is that of `Σ_k α_k L_k` for any `p` (`L_k`
     per item with `unit="tokens"`, otherwise as far as samples have equally many items). With `acts_on="sampling"` `α`
     is the mixture itself, with the same expectation, without micro-batches of a single stream, and with more data of
@@ -95,5 +95,5 @@ class GroupDRO(PolicyWithOptions):
         return decide(factors, self._own, active, "loss")
 
     def explain(self) -> Terms:
-        """Returns `α`, each stream's last loss, and the streams' own weights; see `Policy.explain`."""
+        """Returns `α`, each stream's last loss, and your weights; see `Policy.explain`."""
         return {"alpha": self._alpha.weights, "last loss": self._last_losses.values, "own weight": self._own}

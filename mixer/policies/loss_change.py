@@ -66,7 +66,7 @@ class LossChange(PolicyWithOptions):
             self.needs = (EvaluationLoss(),)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards all losses and returns the streams' own weights; see `Policy.start`."""
+        """Discards all losses and returns your weights; see `Policy.start`."""
         num_streams = len(mixture.names)
         self._least = resolve_least(self.floor, _USUAL_FLOOR, num_streams, "LossChange", "floor")
         self._initial = mixture.weights

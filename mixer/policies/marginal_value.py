@@ -23,7 +23,7 @@ _NOISE = 4.0 / 3.0  # of that of a stream's rows: those of the target move all s
 
 @dataclass(eq=False, repr=False)
 class MarginalValue(AlignmentPolicy):
-    """Gives each stream samples by what one more of them is worth for the objective.
+    """Allocates samples by their marginal value for the objective.
 
     Ours, of the family of dynamic gradient alignment (Fan et al. 2024, DGA, arXiv:2410.02498). Let `F = Σ_j a_j L_j` be
     the objective over targets j, and let the optimizer move the parameters by `−η D g` for a gradient g, with the
@@ -32,8 +32,8 @@ class MarginalValue(AlignmentPolicy):
         s_k = ⟨Σ_j a_j ∇L_j, D ∇ℓ_k⟩.
 
     Over mixtures w, `Σ_k w_k s_k` alone is largest for a single stream; its worth falls as it is used, which one
-    measurement does not show. So the policy maximises it with a penalty on the distance from the prior `w⁰` (the
-    streams' own weights), `Σ_k w_k s_k − KL(w ‖ w⁰)/β`, whose maximum is `w_k ∝ w⁰_k exp(β s_k)`, and takes a step of
+    measurement does not show. So the policy maximises it with a penalty on the distance from the prior `w⁰` (your
+    weights), `Σ_k w_k s_k − KL(w ‖ w⁰)/β`, whose maximum is `w_k ∝ w⁰_k exp(β s_k)`, and takes a step of
     mirror descent towards it: `log w ← (1 − r) log w + r (log w⁰ + β s)`.
 
     *Scale.* Scores are divided by the largest of their measurement, so β has no unit: a stream of no worth has a share
@@ -99,7 +99,7 @@ class MarginalValue(AlignmentPolicy):
     bound_rate: Annotated[float, check_range, 0, 1e3, "0 ignores bounds"] = BOUND_RATE
 
     def start(self, mixture: Mixture) -> Decision:
-        """Starts from the streams' own weights; see `Policy.start`."""
+        """Starts from your weights; see `Policy.start`."""
         num_streams, decision = len(mixture.names), super().start(mixture)
         self._scores, self._variance, self._loss = np.full(num_streams, np.nan), 1.0, math.nan
         self._trust, self._agreement = 0.0, Agreement(num_streams)

@@ -38,7 +38,7 @@ class ODM(PolicyWithOptions):
     Args:
         form: `"paper"` or `"code"`.
         decay: `α` in [0, 1); 0.9, and 0.5 in the authors' scripts for a model of a billion parameters.
-        num_warmup_steps: Initial steps with the streams' own weights.
+        num_warmup_steps: Initial steps with your weights.
         unit: Whether the weights are shares of samples or of tokens.
 
     Raises:

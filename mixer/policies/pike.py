@@ -34,7 +34,7 @@ class PiKE(PolicyWithOptions):
     `||g_k||²` over the streams, so the unit of the losses does not matter. The default rates weight signal and noise as
     the conceptual form does at `ηL = 1` without conflict. Each stream keeps `min_samples` samples of the batch, as
     otherwise its variance could not be measured again; one with an own weight of 0 has none. A stream without a
-    measurement keeps its share, an absent one does not count. The streams' own weights apply until the first
+    measurement keeps its share, an absent one does not count. Your weights apply until the first
     measurement, as far as they leave `min_samples`.
 
     Nothing in the practical form pulls back: with constant gradients it ends at the stream with the largest one, and
@@ -88,7 +88,7 @@ class PiKE(PolicyWithOptions):
             self._averages["gram"] = StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards all gradients and returns the streams' own weights; see `Policy.start`."""
+        """Discards all gradients and returns your weights; see `Policy.start`."""
         self._own = self._weights = mixture.weights
         num_streams = len(mixture.names)
         for name, average in self._averages.items():

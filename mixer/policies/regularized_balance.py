@@ -27,13 +27,13 @@ class RegularizedBalance(GradientPolicy):
     (Regrouping the data into new domains is up to the user.)
 
     As `‖Gp‖₂` cancels, gradients that are small or mere noise move the weights as far as large ones: with equal
-    products the mixture is uniform, whatever the streams' own weights, and two streams differ by a factor of at most
+    products the mixture is uniform, whatever your weights, and two streams differ by a factor of at most
     `exp(√2 λ)` (70 for λ = 3). The paper uses the last layer's gradients, sums over a window and keeps the noise in the
     diagonal; here the probed layers, a moving average, and a correction for noise. It samples evenly before the first
-    decision, here by the streams' own weights, and names λ for only one data set, 3.
+    decision, here by your weights, and names λ for only one data set, 3.
 
     Args:
-        targets: Names of streams, or importance by name: `p`; `None` is the streams' own weights.
+        targets: Names of streams, or importance by name: `p`; `None` is your weights.
         interval_steps: Steps between measurements.
         strength: `λ`; 0 is uniform, a large one selects only the best stream.
         min_samples: Least samples of each stream in a batch.

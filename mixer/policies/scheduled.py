@@ -28,7 +28,7 @@ from mixer.utils.validation import whole_number
 class Scheduled(PolicyWithOptions):
     """Interpolates weights between points of the run, or holds phases: weights or a policy each, until the next.
 
-    A policy of a phase starts when the phase does, from the streams' own weights, and sees the steps of its phase.
+    A policy of a phase starts when the phase does, from your weights, and sees the steps of its phase.
 
     Args:
         points: Pairs of a progress in [0, 1], ascending, and the weights there (by name or in order); or phases, the

@@ -54,7 +54,7 @@ class TargetLoss(PolicyWithOptions):
         self._weights = ExponentiatedWeights()
 
     def start(self, mixture: Mixture) -> Decision:
-        """Returns the streams' own weights; see `Policy.start`."""
+        """Returns your weights; see `Policy.start`."""
         self._targets = np.array(in_order(self.target_losses, mixture.names, "TargetLoss: target_losses"))
         self._weights.start(mixture.weights)
         return Decision(mixture.weights)

@@ -217,3 +217,9 @@ def check_loss(trainer: Trainer) -> None:
                 f"={loss!r} of {name} {_NOT_BY_SAMPLE[loss]}, so its gradient depends on how a step is split and no "
                 "stream has a loss of its own. Use a loss of single pairs, such as 'sigmoid' or 'ipo'.",
             )
+    if getattr(trainer, "calculate_KL", False):
+        raise wrong_value(
+            "loss_type",
+            f"of {name} estimates a KL divergence over each batch, from neighbours in its data set, which a step of "
+            "several streams lacks. Use one without, such as 'apo_zero_unpaired'.",
+        )

@@ -83,14 +83,14 @@ class StreamLoading:
         These are of samples of memories and iterable streams, and of samples made by code if the collator is one of
         transformers, which all use the columns of the first sample.
         """
-        trainer, args, samples = self._trainer, self._trainer.args, self._samples
+        args, samples = self._trainer.args, self._samples
         unseen = [
             number
             for number, stream in enumerate(self._streams)
-            if stream.is_memory or (is_made(stream) and goes_by_first(stream.data_collator or trainer.data_collator))
+            if stream.is_memory or (is_made(stream) and goes_by_first(stream.data_collator or samples.data_collator))
         ]
         is_unseen = len(self._streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self._streams)
-        is_unseen = is_unseen or (goes_by_first(trainer.data_collator) and any(map(is_made, self._streams)))
+        is_unseen = is_unseen or (goes_by_first(samples.data_collator) and any(map(is_made, self._streams)))
         taken = samples.taken_columns
         removed = {
             name
@@ -101,10 +101,10 @@ class StreamLoading:
         return Collation(
             samples.common_collator,
             names,
-            stack_columns=samples.model_columns if trainer.data_collator is default_data_collator else None,
+            stack_columns=samples.model_columns if samples.data_collator is default_data_collator else None,
             seed=self.seed,
             rank=args.process_index,
-            pin_memory=args.dataloader_pin_memory and args.device.type not in ("cpu", "mps"),
+            pin_memory=self._rules.worker_option("pin_memory") and args.device.type not in ("cpu", "mps"),
             specifics=samples.specifics,
             compared=frozenset([*unseen, *([-1] if is_unseen else [])]),
             taken=None if taken is None else frozenset(taken),
@@ -132,14 +132,15 @@ class StreamLoading:
         return self._lengths
 
     def _worker_options(self) -> WorkerOptions:
-        args = self._trainer.args
-        workers: int = args.dataloader_num_workers
+        args, option = self._trainer.args, self._rules.worker_option
+        workers: int = option("num_workers")
+        seeds = partial(seed_worker, num_workers=workers, rank=args.process_index)
         return WorkerOptions(
             num_workers=workers,
-            prefetch_factor=2 if args.dataloader_prefetch_factor is None else args.dataloader_prefetch_factor,
-            persistent_workers=args.dataloader_persistent_workers,
-            worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
-            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+            prefetch_factor=2 if option("prefetch_factor") is None else option("prefetch_factor"),
+            persistent_workers=option("persistent_workers"),
+            worker_init_fn=option("worker_init_fn") or seeds,
+            multiprocessing_context=option("multiprocessing_context"),
             limit_seconds=_SHARE_OF_TIMEOUT * args.ddp_timeout,
             job_size=hf_compat.train_batch_size(self._trainer),
         )

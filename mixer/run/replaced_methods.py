@@ -10,6 +10,8 @@ import contextlib
 from mixer.utils.attributes import attributes_held
 
 REPLACED = {
+    "_get_collator_with_removed_columns": "the trainer's, while the loader of its class is read: whether it calls it",
+    "_remove_unused_columns": "the trainer's, likewise",
     "backward": "the accelerator's, while a training step of the user's runs: it passes its loss on only there, where "
     "that is weighted by the micro-batch's share of the step",
     "compute_loss": "the trainer's, meanwhile: the step may leave out the number of items, which a loss that counts "
@@ -25,6 +27,7 @@ REPLACED = {
     "log": "the trainer's, for the loop's own entry: a user's override is called before the mixin's, and is to see the "
     "streams",
     "on_evaluate": "early stopping's, while one of several sets is evaluated: it would warn of each without its metric",
+    "prepare": "the accelerator's, while the loader of the trainer's class is read: it would keep it",
     "should_save_on_this_rank": "the model's, while it is saved with save_on_each_node: transformers 5.23 writes it on "
     "rank 0 alone",
     "training_step": "the trainer's, in a run, where the user has overridden it: the loop calls it with all "

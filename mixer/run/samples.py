@@ -33,6 +33,8 @@ class LoadingRules:
 
     def __init__(self, trainer: Trainer, max_samples: int | None = None):
         self._trainer, self._max_samples = trainer, max_samples
+        self.own_loader: Any = None  # that of the trainer's class, whose collator and options for workers hold
+        self.keeps_columns = False  # as it does
 
     @property
     def most_samples(self) -> int:
@@ -42,7 +44,13 @@ class LoadingRules:
     @property
     def removes_columns(self) -> bool:
         """Whether columns that the model does not take are removed before collation."""
-        return bool(self._trainer.args.remove_unused_columns)
+        return bool(self._trainer.args.remove_unused_columns) and not self.keeps_columns
+
+    def worker_option(self, name: str) -> Any:
+        """Returns an option of a DataLoader, of the trainer's own loader or of the training arguments."""
+        if self.own_loader is not None:
+            return getattr(self.own_loader, name)
+        return getattr(self._trainer.args, f"dataloader_{name}", None)
 
     def smaller_cap(self, sizes: str) -> str:
         """Describes the arguments that lower `most_samples`.
@@ -92,9 +100,15 @@ class StreamSamples:
         return hf_compat.collator_removing_columns(self.trainer, collator, description)
 
     @property
+    def data_collator(self) -> Any:
+        """The collator of training, before columns are removed."""
+        own = self.rules.own_loader
+        return self.trainer.data_collator if own is None else own.collate_fn
+
+    @property
     def common_collator(self) -> Any:
         """The collator of the streams that have none of their own."""
-        return self._collator(self.trainer.data_collator, "training")
+        return self._collator(self.data_collator, "training")
 
     @property
     def columns_are_removed(self) -> bool:

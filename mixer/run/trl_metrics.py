@@ -84,6 +84,8 @@ def metrics_restored(trainer: Trainer) -> Iterator[None]:
 def name_by_set(trainer: Trainer, name: str) -> set[str]:
     """Names what a trainer of TRL has measured in an evaluation by its set; all sets would have the same names.
 
+    The tokens of the run, which are no set's, are left out: each log of training has them.
+
     Args:
         trainer: The trainer.
         name: The set.
@@ -92,7 +94,7 @@ def name_by_set(trainer: Trainer, name: str) -> set[str]:
         The names without the set; empty for other trainers.
     """
     measured = vars(trainer).get("_metrics", {}).get("eval", {})
-    own = dict(measured)
+    own = {metric: values for metric, values in measured.items() if metric != "num_tokens"}
     measured.clear()
     measured.update({f"{name}_{metric}": values for metric, values in own.items()})
     return set(own)

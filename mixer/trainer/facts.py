@@ -96,7 +96,7 @@ def _check_data(samples: StreamSamples, num_classes: Sequence[int | None], num_t
     """Refuses labels and tokens in the columns of data sets, where the collator does not change them."""
     for stream, task, number in zip(samples.streams, samples.tasks, num_classes, strict=True):
         # A user's collator may change the labels of the data set.
-        if stream.preprocess is None and goes_by_first(stream.data_collator or samples.trainer.data_collator):
+        if stream.preprocess is None and goes_by_first(stream.data_collator or samples.data_collator):
             label_checks.check_label_values(f"Stream {stream.name!r}", stream.dataset, number, called_head(task))
             if number is not None:
                 label_checks.check_label_column(stream.name, stream.dataset, number, called_head(task))

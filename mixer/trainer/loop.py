@@ -175,7 +175,7 @@ class LoopControl:
         self._saved, self._was_stopped, self._ends_saved_epoch = None, False, False
 
     def resume(self, saved: Progress, has_ended: bool) -> None:
-        """Goes on from a checkpoint, where the Trainer's loop next asks for it: `first_epoch`, `prepare`, `run_epoch`.
+        """Continues from a checkpoint, where the Trainer's loop next asks: `first_epoch`, `prepare`, `run_epoch`.
 
         Args:
             saved: The position of the loop.

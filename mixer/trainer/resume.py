@@ -216,7 +216,7 @@ class Resuming:
         if ledger.is_writer and ledger.interval_steps > 1 and plan.config.ledger_interval_steps is None:
             logger.warning(
                 "The ledger has %s streams: a row covers %d steps (counts are summed, losses and weights averaged). "
-                "Set ledger_interval_steps=1 for a row a step and stream.",
+                "Set ledger_interval_steps=1 for one row per step and stream.",
                 *(f"{len(plan.streams):,}", ledger.interval_steps),
             )
         if progress is None or not ledger.is_writer:

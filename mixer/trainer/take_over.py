@@ -49,7 +49,7 @@ def take_over(basis: Basis, checkpoint: Path) -> Progress:
         raise problem
     if trainer.is_world_process_zero():
         logger.warning(
-            "The run goes on from %s, a checkpoint of the plain Trainer: weights, optimizer, learning rate, random "
+            "The run continues from %s, a checkpoint of the plain Trainer: weights, optimizer, learning rate, random "
             "numbers and step %d are those of that run. Not exact: which rows it has had. Streams begin where %d steps "
             "of this mixture would have left them (%s samples). Tokens so far, policy and ledger begin here.%s",
             *(checkpoint, state.global_step, state.global_step),

@@ -45,6 +45,7 @@ from mixer.trainer.failures import reports_errors_to_all_ranks
 from mixer.trainer.gradient_aggregation import with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
+from mixer.trainer.own_loader import read_own_loader
 from mixer.trainer.parts import Parts, parts_of
 from mixer.trainer.preparation import StreamPreparation
 from mixer.trainer.training import Training
@@ -67,7 +68,7 @@ class MixingMixin(Trainer):
         train_dataset: A mapping of names to data sets (or a `DatasetDict`), a list of `Stream`, or one data set.
         *positional: Further arguments of the Trainer class.
         mixing: The mixture weights: a policy, its name, weights by name or in order, or `f(step, weights) -> weights`.
-            `None` uses the streams' own weights, or mixes in proportion to size if they have none.
+            `None` uses your weights (`Stream(weight=)`), or mixes in proportion to size if there are none.
         batch_size: Samples per step over all ranks: a number, a schedule, its name, or `f(step, batch_size) ->
             batch_size`. `None` uses `per_device_train_batch_size` × `gradient_accumulation_steps` × ranks.
             Micro-batches hold at most `per_device_train_batch_size` samples, whatever the batch size, unless
@@ -150,6 +151,7 @@ class MixingMixin(Trainer):
         has_heads = self.model is not None and takes_task(self.model)
         overlap = tell_shared_rows(streams, has_heads, evaluated) if is_main else None
         streams = self._preparation.take_stand_in_back()
+        streams = self._preparation.streams = read_own_loader(self, MixingMixin, streams, self._rules)
         policy = resolve_policy(config.chosen("mixing", mixing), streams)
         target_splits = split_targets(self, config.chosen_objective(objective), policy)
         declared = None if target_splits is None else target_splits.objective
@@ -245,7 +247,7 @@ class MixingMixin(Trainer):
         return self._training.train(super().train, resume_from_checkpoint, *args, **kwargs)
 
     def fork(self, run: str | Path, at: int, **kwargs: Any) -> Any:
-        """Goes on from a checkpoint of another run, in the output folder of this trainer.
+        """Continues from a checkpoint of another run, in the output folder of this trainer.
 
         The trainer is built as that run's was, but for what is to differ, such as `mixing`. Every stream keeps its
         order, and random numbers are those of that run: with the same mixing, the fork is that run to the bit. Another

@@ -53,7 +53,7 @@ class ReplayPolicy(Policy):
     memories for streams like the others.
 
     Args:
-        policy: The inner policy: a policy, its name, or weights by name; `None` takes the streams' own weights, and
+        policy: The inner policy: a policy, its name, or weights by name; `None` takes your weights, and
             shares by size where they have none.
         additional: Whether replayed samples are added to the batch size instead of being a part of it.
 

@@ -56,7 +56,7 @@ def test_links_within_the_documentation_lead_somewhere() -> None:
 def test_the_page_of_recipes_knows_every_recipe_and_script() -> None:
     page = (ROOT / "recipes" / "README.md").read_text()
     scripts = {path for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text()}
-    assert len(scripts) == 7
+    assert len(scripts) == 10
     for path in (ROOT / "recipes").glob("*.yaml"):
         assert f"]({path.name})" in page, path.name
         assert f"recipes/{path.name}" in page, path.name  # with its command
@@ -66,7 +66,7 @@ def test_the_page_of_recipes_knows_every_recipe_and_script() -> None:
         assert "from examples" not in path.read_text(), path  # one file is all there is to copy
 
 
-@pytest.mark.parametrize("page", sorted(path.stem for path in (ROOT / "docs").glob("extend*.md")))
+@pytest.mark.parametrize("page", ["extend", "extend_replay", "only_the_sampler"])
 def test_a_page_on_ones_own_code_runs_as_it_stands(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(page, tmp_path, monkeypatch)
 

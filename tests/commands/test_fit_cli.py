@@ -44,7 +44,7 @@ def test_a_mixture_is_fitted_and_trained_on_by_the_printed_option(runs, tmp_path
     assert "--mixing" not in printed("fit", *runs)  # three runs on random bytes explain nothing
     monkeypatch.setattr(FittedMixture, "explains_nothing", False)
     shown = printed("fit", *runs, "--output", output)
-    for words in ("python", "0.1", "best run", "prior", "Gain over the prior", "rank correlation"):
+    for words in ("python", "0.1", "best run", "prior", "Gain over your weights", "rank correlation"):
         assert words in shown
     document = json.loads(printed("fit", *runs, "--output", output, "--json"))
     weights = json.loads(output.read_text())

@@ -39,7 +39,7 @@ class AlignmentPolicy(PolicyWithOptions):
     tau = 3.0
 
     def start(self, mixture: Mixture) -> Decision:
-        """Starts from the streams' own weights; see `Policy.start`."""
+        """Starts from your weights; see `Policy.start`."""
         self._objective = mixture.objective or Objective(list(mixture.names))
         self._own = self._weights = mixture.weights
         self._num_samples, self._num_passes, self._progress = mixture.num_samples, np.zeros(len(mixture.names)), 0.0

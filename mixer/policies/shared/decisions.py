@@ -99,12 +99,12 @@ def decide(factors: FloatArray, own: FloatArray, active: BoolArray, acts_on: Act
     """Converts factors on the streams' losses to a decision.
 
     The expected gradient of a mixed batch is `Σ_k w_k f_k ∇L_k`, with sampling weights w and loss weights f. So
-    sampling by `w_k ∝ own_k · factor_k` equals sampling by the streams' own weights and multiplying the losses by `f_k
+    sampling by `w_k ∝ own_k · factor_k` equals sampling by your weights and multiplying the losses by `f_k
     ∝ factor_k`. The latter are scaled to a mean of 1 over the samples, to keep the step size.
 
     Args:
         factors: `[num_streams]`: positive for a stream with a weight of its own.
-        own: `[num_streams]` on the simplex: the streams' own weights.
+        own: `[num_streams]` on the simplex: your weights.
         active: bool `[num_streams]`: present streams; the others keep their own weights and factor 1.
         acts_on: Target of the factors.
     """

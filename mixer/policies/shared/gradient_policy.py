@@ -61,7 +61,7 @@ class GradientPolicy(PolicyWithOptions):
         self._gram, self._variance = StreamAverage(self.decay), StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards all gradients and returns the streams' own weights; see `Policy.start`."""
+        """Discards all gradients and returns your weights; see `Policy.start`."""
         self._own = self._weights = mixture.weights
         self._gram.start(len(mixture.names) ** 2)
         self._variance.start(len(mixture.names))

@@ -49,7 +49,7 @@ class Harm(HasState):
 
     @property
     def trust(self) -> float:
-        """The share of the gain over the own weights that noise does not explain, in [−1, 1]; below 0 for a loss.
+        """The share of the gain over your weights that noise does not explain, in [−1, 1]; below 0 for a loss.
 
         0 for less than two standard errors.
         """
@@ -59,14 +59,14 @@ class Harm(HasState):
 
     @property
     def gain(self) -> float:
-        """What the mixture is worth above the own weights, in units of what counts as sure."""
+        """What the mixture is worth above your weights, in units of what counts as sure."""
         total, errors = float(self._gains.sum()), math.sqrt(self._errors.sum())
         if len(self._gains) < LEAST_KEPT or total == 0.0:
             return 0.0
         return total / (self._sure(self._num_gains) * errors) if errors > 0.0 else math.copysign(9.0, total)
 
     def take_worth(self, worth: Worth, change: FloatArray) -> None:
-        """Takes what the change of the mixture from the own weights is worth, `[num_streams]`."""
+        """Takes what the change of the mixture from your weights is worth, `[num_streams]`."""
         if worth.largest > 0.0:
             known = np.isfinite(worth.scores)
             # Few rows have errors that vary themselves: that of all streams is surer.
@@ -78,7 +78,7 @@ class Harm(HasState):
     def by_loss(self, loss: float, is_followed: bool) -> str | None:
         """Takes the objective's loss; says so if it has risen and the mixture is not surely worth more.
 
-        A rise while the own weights train is not the policy's: the comparison begins when that is followed.
+        A rise while your weights train is not the policy's: the comparison begins when that is followed.
         """
         if not is_followed:
             self._losses, self._lowest = np.zeros(0), _HUGE

@@ -99,17 +99,17 @@ def share_out(
     """Divides a batch among the present streams; the others keep their own weights for later.
 
     Samples follow the proportions of the present streams, whatever the others have. If no present stream has a weight,
-    because all with a weight have ended, the streams' own weights apply: otherwise the run would end with samples left.
+    because all with a weight have ended, your weights apply: otherwise the run would end with samples left.
 
     Args:
         weights: `[num_streams]` on the simplex.
-        own: `[num_streams]` on the simplex: the streams' own weights.
+        own: `[num_streams]` on the simplex: your weights.
         active: bool `[num_streams]`: present streams.
         least: Least share of each of them in the samples of the batch.
         tokens_per_sample: `[num_streams]`, positive, if the weights are shares of tokens; `None` for samples.
 
     Returns:
-        `[num_streams]` on the simplex; the own weights if no present stream has any.
+        `[num_streams]` on the simplex; your weights if no present stream has any.
     """
     weights = weights if weights[active].sum() > 0.0 else own
     among = weights[active].sum()

@@ -1,4 +1,4 @@
-"""Safeguard: the streams' own weights, and a policy's mixture as far as it does the objective good."""
+"""Safeguard: your weights, and a policy's mixture as far as it does the objective good."""
 
 import logging
 import math
@@ -27,17 +27,17 @@ _logger = logging.getLogger(__name__)
 class Safeguard(Wrapper):
     """Follows a policy as far as there is evidence that its mixture does the declared objective good.
 
-    Ours. A run begins with the streams' own weights; below is the one exception. A measurement of the targets says what
+    Ours. A run begins with your weights; below is the one exception. A measurement of the targets says what
     a sample of each stream is worth for the objective: `s_k`, with a standard error; see `MarginalValue`. The
     *candidate* is the mixture that would be executed if the policy were followed in whole: its decision, and the part
-    of the targets below. It was decided before the measurement, so the gain `Σ_k (w_k − w⁰_k) s_k` over the own weights
+    of the targets below. It was decided before the measurement, so the gain `Σ_k (w_k − w⁰_k) s_k` over your weights
     w⁰ is independent evidence. The worth of repeated rows counts as what the run has shown is left of it; see `Memory`.
     The gains of the last measurements are added up. Two standard errors of the sum are no evidence. Above that, 0.7 of
     the way is gone at each measurement to the share that noise does not explain, `1 − 1/z²` for z standard errors. A
     mixture that is followed stays while nothing speaks against it, and goes back by the same rule where gains are
     negative.
 
-    Three signs of harm bring the own weights back at once:
+    Three signs of harm bring your weights back at once:
 
     - the gain is surely negative;
     - the objective's loss on the development rows, averaged over three measurements, is 1 % or more above its lowest
@@ -87,7 +87,7 @@ class Safeguard(Wrapper):
         self.holds_bounds = True
 
     def start(self, mixture: Mixture) -> Decision:
-        """Starts the inner policy, and the run with the streams' own weights; see `Policy.start`."""
+        """Starts the inner policy, and the run with your weights; see `Policy.start`."""
         self._objective = mixture.objective or Objective(list(mixture.names))
         self._own, self._names, self._ends = mixture.weights, mixture.names, mixture.ends
         self._num_samples, names = mixture.num_samples, self._objective.names
@@ -126,7 +126,7 @@ class Safeguard(Wrapper):
         return replace(decision, weights=weights)
 
     def _blended(self, decision: Decision, observation: Observation) -> Decision:
-        """The decision as far as it is followed, and for the rest the own weights."""
+        """The decision as far as it is followed, and for the rest your weights."""
         active, lengths = observation.is_active & (self._own > 0.0), observation.tokens_per_sample
         is_whole = decision.additional is not None and (self._followed > 0.0 or not self._num_harms)
         if self._followed == 1.0 or is_whole:
@@ -192,7 +192,7 @@ class Safeguard(Wrapper):
             self._followed += _RATE / (1 + self._num_harms) * (goal - self._followed)
 
     def _take_worth(self, targets: TargetStatistics, num_samples: float, observation: Observation) -> None:
-        """Takes what the candidate is worth above the own weights, at the passes in the middle of theirs."""
+        """Takes what the candidate is worth above your weights, at the passes in the middle of theirs."""
         worth = targets.worth(self._importance)
         to_come = (self._candidate + self._own) / 2.0 * (num_samples - observation.seen.sum())
         num_passes = passes(observation.seen + to_come, self._num_samples)

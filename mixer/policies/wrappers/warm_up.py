@@ -1,4 +1,4 @@
-"""The streams' own weights for the first steps, then a policy."""
+"""Your weights for the first steps, then a policy."""
 
 from mixer.policies.contract import Decision, Mixture, Observation, Policy
 from mixer.policies.shared.wrapper import Wrapper
@@ -6,7 +6,7 @@ from mixer.utils.ranges import check_count
 
 
 class WarmUp(Wrapper):
-    """Holds the streams' own weights for the first steps; the inner policy already observes them.
+    """Holds your weights for the first steps; the inner policy already observes them.
 
     Args:
         policy: The inner policy.
@@ -22,12 +22,12 @@ class WarmUp(Wrapper):
         self.num_steps = num_steps
 
     def start(self, mixture: Mixture) -> Decision:
-        """Starts the inner policy and holds the streams' own weights; see `Policy.start`."""
+        """Starts the inner policy and holds your weights; see `Policy.start`."""
         decision = super().start(mixture)
         self._initial = Decision(mixture.weights)
         return self._initial if self.num_steps > 0 else decision
 
     def update(self, observation: Observation) -> Decision:
-        """Holds the streams' own weights until the warm-up is over; see `Policy.update`."""
+        """Holds your weights until the warm-up is over; see `Policy.update`."""
         decision = super().update(observation)
         return decision if observation.step >= self.num_steps else self._initial

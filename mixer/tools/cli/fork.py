@@ -19,7 +19,7 @@ def fork() -> Command:
     return recipe_command(
         Recipe,
         _fork,
-        description="Goes on from a checkpoint of a run, in a folder of its own, with the same order in every stream "
+        description="Continues from a checkpoint of a run, in a folder of its own, with the same order in every stream "
         "and the same random numbers: only what an option changes differs, such as --mixing.",
         usage="--at N [--overwrite]",
         example="mixer fork runs/demo/uniform --at 120 --mixing Proportional --training.output_dir runs/demo/forked",

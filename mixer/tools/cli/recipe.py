@@ -1,4 +1,4 @@
-"""`mixer recipe from FILE`: writes a recipe from a configuration of Axolotl, LLaMA-Factory or TRL."""
+"""`mixer recipe from FILE`: writes a recipe from a configuration of another tool."""
 
 import sys
 from pathlib import Path
@@ -15,12 +15,12 @@ from mixer.utils.text import print_lines
 def recipe() -> Command:
     """Write a recipe from a configuration of another tool."""
     parser = ArgumentParser(
-        description="Writes a recipe from a configuration of Axolotl, LLaMA-Factory or TRL, and lists on stderr "
+        description=f"Writes a recipe from a configuration of {', '.join(KINDS.values())}, and lists on stderr "
         f"the keys that it does not carry over, each with a reason; the status is {FOUND} if one of them may change "
         "what is learned. Run it where the tool runs: paths stay as they are."
     )
     parser.add_argument("action", choices=["from"], help="`from`: read the configuration of another tool.")
-    parser.add_argument("file", type=str, help="The configuration, a YAML file.")
+    parser.add_argument("file", type=str, help="The configuration: YAML, JSON, TOML, a shell script, a model's card.")
     parser.add_argument("--kind", choices=list(KINDS), help="The tool. Default: its keys tell it.")
     parser.add_argument("--output", type=str, metavar="PATH", help="Where to write the recipe. Default: stdout.")
     add_json(parser)

@@ -11,7 +11,7 @@ def report() -> Command:
     """Write a page with plots of runs."""
     parser = parser_of_runs("Writes one page on finished or running runs: findings, tables and plots.")
     parser.add_argument(
-        "--output", type=str, metavar="PATH", help="Path of the page. Default: report.html of the first."
+        "--output", type=str, metavar="PATH", help="Path of the page. Default: report.html in the current folder."
     )
     add_json(parser)
     example = "mixer report runs/demo/adaptive runs/demo/uniform"
@@ -28,7 +28,7 @@ def _report(config: Namespace) -> None:
         raise ValueError(
             f"the page needs {error.name}, which is not installed: pip install 'adaptive-mixer[report]'."
         ) from None
-    target = page_path(config.runs, config.output)
+    target = page_path(config.output)
     report = read_report(config.runs)
     page = write_page(target, report)
     if config.json:

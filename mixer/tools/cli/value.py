@@ -20,8 +20,8 @@ def value() -> Command:
     return recipe_command(
         Recipe,
         _value,
-        description="Goes on from a checkpoint of a run for some steps, with its mixture and without one source after "
-        "the other, on other rows in each repeat. Says for each source and evaluation set how much the source "
+        description="Continues from a checkpoint of a run for some steps, with its mixture and without one source "
+        "after the other, on other rows in each repeat. Says for each source and evaluation set how much the source "
         "lowered the loss in the place of the others, with a 95 % interval.",
         usage="--at N [--steps N] [--repeats N] [--json]",
         example="mixer value runs/demo/uniform --at 96 --steps 16",

@@ -102,7 +102,7 @@ class Recipe:
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
             on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
             `tokenizer` it takes that of the model. Or one of sentence-transformers: `sentence-transformer`,
-            `cross-encoder` or `sparse-encoder`.
+            `cross-encoder`, `sparse-encoder` or `multi-vector-encoder`.
         chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
             that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
         loss: With a trainer of sentence-transformers: the name of one of its losses, or the dotted name of a function

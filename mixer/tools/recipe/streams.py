@@ -28,7 +28,7 @@ from mixer.utils.ranges import check_range
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
 # Trainers that read the columns of rows as they are.
-COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder")
+COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder")
 # Fields of the data; all others are passed on to `Stream`.
 _OF_DATA = (
     *("factory", "arguments", "train_split", "validation_split", "data", "generated"),

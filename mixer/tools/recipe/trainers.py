@@ -11,7 +11,9 @@ from mixer.tools.recipe.streams import COLUMN_TRAINERS, Factory, call_by_name
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.errors import require, wrong_value
 
-TrainerName = Literal["sft", "dpo", "reward", "sentence-transformer", "cross-encoder", "sparse-encoder"]
+TrainerName = Literal[
+    "sft", "dpo", "reward", "sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder"
+]
 Loss = str | Factory
 _SENTENCES = "mixer.trainer.sentence_transformers.trainers"
 
@@ -62,6 +64,10 @@ KINDS: Mapping[str, TrainerKind] = {
     "sparse-encoder": TrainerKind(
         *(_SENTENCES, "MixingSparseEncoderTrainer", "MixingSparseEncoderConfig", "masked-lm"),
         *("sentence_transformers.sparse_encoder", "SparseEncoder"),
+    ),
+    "multi-vector-encoder": TrainerKind(
+        *(_SENTENCES, "MixingMultiVectorEncoderTrainer", "MixingMultiVectorEncoderConfig", "encoder"),
+        *("sentence_transformers.multi_vector_encoder", "MultiVectorEncoder"),
     ),
 }
 

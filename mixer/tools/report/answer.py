@@ -93,7 +93,7 @@ def _risen(run: Run, objective: Objective | None) -> list[str]:
         for name in last
         if name not in judged and last[name] - first[name] > WORSE * abs(first[name])
     ]
-    begins = "The price: worse than at the first evaluation ended the loss of"
+    begins = "Trade-off: the loss ended higher than at the first evaluation on"
     return [f"{begins} {listed(first_of(texts, 8))}."] if texts else []
 
 

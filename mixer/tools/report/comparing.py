@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -77,8 +77,10 @@ def verdict(best_first: Sequence[tuple[Configuration, Measured]], measure: Measu
         return [f"{subject} ended at {ends[0]}."]
     direction = "greater" if measure.greater_is_better else "lower"
     (best, of_best), (other, of_other), *_ = best_first
-    lead = _lead(best.name, other.name, of_best, of_other)
-    return [lead, f"{subject} ended at {listed(ends)}; {direction} is better."]
+    lead = _lead(f"{subject} ended", f"{direction} in {best.name} than in {other.name}", of_best, of_other)
+    is_repeated = not math.isnan(bound(of_best, of_other))
+    seeds = [] if is_repeated else ["Another seed moves the result too, often by 1 % or more: repeat both to be sure."]
+    return [lead, f"It ended at {listed(ends)}; {direction} is better.", *seeds]
 
 
 def unknown(runs: Sequence[Run]) -> str:
@@ -90,20 +92,17 @@ def unknown(runs: Sequence[Run]) -> str:
     )
 
 
-def _lead(name: str, other_name: str, best: Measured, other: Measured) -> str:
+def _lead(ended: str, compared: str, best: Measured, other: Measured) -> str:
     """Judges a lead by a t-test, in which seeds make the same spread for both."""
     lead, spread = abs(other.mean - best.mean), bound(best, other)
     share = f" ({lead / abs(other.mean):.1%})" if other.mean else ""
     if lead == 0.0:
-        return f"{name} and {other_name} end alike."
+        return f"{ended} not {compared}."
     if math.isnan(spread):
-        return (
-            f"{name} ends {lead:.3f}{share} better than {other_name}, by one seed each. Another seed moves the result "
-            "too, often by a per cent or more: repeat both with other seeds to be sure."
-        )
+        return f"{ended} {lead:.3f}{share} {compared} (one seed each)."
     if lead > spread:
-        return f"{name} is better than {other_name} by {lead:.3f} ± {spread:.3f}{share}, at 95 % over seeds."
-    return f"{name} leads {other_name} by {lead:.3f}{share}, but seeds alone may do {spread:.3f} (95 %): add seeds."
+        return f"{ended} {lead:.3f} ± {spread:.3f}{share} {compared} (95 % over seeds)."
+    return f"{ended} {lead:.3f}{share} {compared}. Seeds alone may make a difference of {spread:.3f} (95 %): add seeds."
 
 
 def _seeds(result: Measured) -> str:
@@ -141,6 +140,28 @@ def compare(found: Sequence[Configuration], measure: Measure | None) -> pd.DataF
         "samples": [int(config.measured(_at_end("samples")).mean) for config in found],
     }
     return pd.DataFrame(columns).sort_values("value", ascending=not measure.greater_is_better, kind="stable")
+
+
+def shown_comparison(table: pd.DataFrame, base: str) -> list[dict[str, str]]:
+    """Lays the comparison out.
+
+    Args:
+        table: The comparison, the best first; see `Answer`.
+        base: Name of the configuration that the others are compared with.
+    """
+    shown = []
+    for row in table.to_dict("records"):
+        change = "" if math.isnan(row["change"]) else f" ({row['change']:+.1%})"
+        shown.append(
+            {
+                "Best first": row["run"],
+                "Seeds": str(row["runs"]),
+                "Last value": Measured(row["value"], row["spread"], row["runs"]).text(),
+                f"Compared with {base}": "" if row["run"] == base else f"{row['difference']:+.3f}{change}",
+                "Samples": f"{row['samples']:,}",
+            }
+        )
+    return shown
 
 
 def differences(found: Sequence[Configuration], objective: Objective | None) -> pd.DataFrame:
@@ -192,8 +213,15 @@ def shown_differences(table: pd.DataFrame, best_first: Sequence[str] = ()) -> li
     largest = table["difference"].abs().groupby(table["stream"]).max().fillna(0.0).nlargest(_MOST_STREAMS)
     rows, columns = [], best_first or list(dict.fromkeys(table["run"]))
     for (name, measure), own in table[table["stream"].isin(largest.index)].groupby(["stream", "measure"], sort=False):
-        texts = {row["run"]: Measured(row["value"], row["spread"], 1).text() for row in own.to_dict("records")}
+        form = "{:.1%}" if str(measure).startswith("share of") else "{:.3f}"
+        base = own["run"].iloc[0]
+        texts = {row["run"]: _shown(row, form, row["run"] != base) for row in own.to_dict("records")}
         rows.append({"stream": str(name), "measure": str(measure), **{run: texts[run] for run in columns}})
     if (left_out := table["stream"].nunique() - len(largest)) > 0:
         rows.append({"stream": f"{left_out} more, with smaller differences"})
     return rows
+
+
+def _shown(row: dict[Hashable, Any], form: str, is_compared: bool) -> str:
+    text = Measured(row["value"], row["spread"], 1).text(form)
+    return f"{text} ({form.replace(':', ':+').format(row['difference'])})" if is_compared else text

@@ -11,6 +11,7 @@ from mixer.tools.report.findings import findings_of
 from mixer.tools.report.grouping import grouped, main_streams
 from mixer.tools.report.plots import PLOTS
 from mixer.tools.report.plots.losses import MOST_METRICS, objective
+from mixer.tools.report.plots.mixture import mixture
 from mixer.tools.report.run_kinds import Report, kind_of
 from mixer.tools.report.tables import differing_streams, summary_rows
 from mixer.utils.text import listed
@@ -39,8 +40,9 @@ def read_report(folders: Sequence[str | Path]) -> Report:
     targets = () if goal is None else goal.names
     main = main_streams(runs, [*targets, *(name for finding in findings for name in finding.streams)])
     drawn = [grouped(run, main) for run in runs]
-    plots = [plot(drawn, points_per_line(drawn)) for plot in PLOTS]
-    plots.insert(0, objective(runs, points_per_line(drawn)))  # of all its targets, those drawn as one too
+    most_points = points_per_line(drawn)
+    plots = [plot(drawn, most_points) for plot in PLOTS]
+    first = [objective(runs, most_points), mixture(drawn, most_points)]  # the former of targets drawn as one too
     notes = (
         *(forks_in_words(paired_differences(paths)), differing_streams(runs)),
         *(_in_intervals(runs), _drawn_as_one(runs, main)),
@@ -53,6 +55,7 @@ def read_report(folders: Sequence[str | Path]) -> Report:
         runs,
         findings,
         answer(runs),
+        [plot for plot in first if plot.panels],
     )
 
 

@@ -10,13 +10,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from mixer.tools.console import cells_of
-from mixer.tools.report.comparing import shown_differences
+from mixer.tools.report.comparing import shown_comparison, shown_differences
 from mixer.tools.report.contents import read_report
 from mixer.tools.report.run_kinds import Report
 from mixer.tools.report.tables import shown_figures
 from mixer.tools.report.values import read_values, shown_values
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import new_file
+
+_MARK = "adaptive-mixer report"  # of the page's generator
+_LONGEST_HEAD = 2_000
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path | None = None) -> Path:
@@ -25,26 +28,30 @@ def write_report(folders: Sequence[str | Path], output: str | Path | None = None
     Args:
         folders: Output folders of trainers, at least one, or of runs of another kind; see
             `mixer.tools.report.run_kinds`.
-        output: Path of the page; `None` for `report.html` in the first folder.
+        output: Path of the page; `None` for `report.html` in the current folder.
 
     Returns:
         Path of the page.
 
     Raises:
-        ValueError: If a folder holds no run with a step, the runs are of different kinds, or the output is a folder.
+        ValueError: If a folder holds no run with a step, the runs are of different kinds, or the output is a folder or
+            a file that is no report.
     """
-    return write_page(page_path(folders, output), read_report(folders))
+    return write_page(page_path(output), read_report(folders))
 
 
-def page_path(folders: Sequence[str | Path], output: str | Path | None) -> Path:
+def page_path(output: str | Path | None) -> Path:
     """Gives the path of the page; see `write_report`.
 
     Raises:
-        ValueError: If it is a folder.
+        ValueError: If it is a folder, or a file that is no report.
     """
-    target = Path(folders[0]) / "report.html" if output is None else Path(output)
+    target = Path("report.html" if output is None else output)
     if target.is_dir():
         raise InvalidValueError(option="output", expected="the path of a file", found=str(target))
+    if target.exists() and _MARK.encode() not in target.read_bytes()[:_LONGEST_HEAD]:
+        expected = "a path without a file, or that of an earlier report"
+        raise InvalidValueError(option="output", expected=expected, found=f"{target}, which is no report")
     return target
 
 
@@ -61,12 +68,16 @@ def write_page(target: Path, report: Report) -> Path:
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    figures = ",\n".join(panel.figure.to_json() for plot in report.plots for panel in plot.panels)
+    plots = [*report.first_plots, *report.plots]
+    figures = ",\n".join(panel.figure.to_json() for plot in plots for panel in plot.panels)
     answer, names = report.answer, list(report.answer.best_first or report.names)
+    base = "" if answer.differences.empty else str(answer.differences["run"].iloc[0])
     order = [report.names.index(name) for name in names]
     page = templates.get_template("template.html").render(
         report=report,
-        comparison=cells_of(answer.comparison),
+        mark=_MARK,
+        comparison=cells_of(shown_comparison(answer.comparison, base)),
+        base=base,
         differences=cells_of(shown_differences(answer.differences, [*answer.comparison.get("run", ())])),
         summary=(["Run", *names], [[name, *(cells[place] for place in order)] for name, cells in report.summary]),
         tables={run.name: cells_of(shown_figures(run)) for run in report.runs},

@@ -51,7 +51,7 @@ def why(best: Configuration, other: Configuration, differences: pd.DataFrame) ->
     if not names:
         return f"{best.name} and {other.name} gave all streams nearly the same share of the {unit}."
     texts = [f"{name} {ends[name][0]:.0%} → {ends[name][1]:.0%}{_repeated(best, name)}" for name in names]
-    return f"Why: from {other.name} to {best.name} the shares of the {unit} went: {listed(first_of(texts))}."
+    return f"Compared with {other.name}, {best.name} drew other shares of the {unit}: {listed(first_of(texts))}."
 
 
 def _repeated(config: Configuration, name: str) -> str:
@@ -93,8 +93,9 @@ def price(best: Configuration, other: Configuration, differences: pd.DataFrame, 
     spent, before = _seconds(best), _seconds(other)
     took = f"It took {duration(sum(spent))}, {other.name} {duration(sum(before))}"
     took += f"; {duration(spent[-1])} went into measuring." if spent[-1] >= 1.0 else "."
-    found = f"The price: worse than in {other.name} ended the {measure} of {listed(first_of(texts, 8))}."
-    calm = "No other set ended worse." if len(ends) > 1 else ""
+    direction = "lower" if sign < 0 else "higher"
+    found = f"Trade-off: the {measure} ended {direction} than with {other.name} on {listed(first_of(texts, 8))}."
+    calm = "No other evaluation set ended worse." if len(ends) > 1 else ""
     sentences = [found if sets else calm, took if sum(spent) and sum(before) else ""]
     took_each = [sum(parts) / run.measured(_samples).mean for parts, run in ((spent, best), (before, other))]
     is_longer = took_each[0] > _LONGER * took_each[1] > 0.0
@@ -124,26 +125,26 @@ def next_of_several(
     if not is_sure:
         seeds = [run.description.get("data_seed") for config in (best, other) for run in config.runs]
         seed = max((seed for seed in seeds if isinstance(seed, int)), default=0) + 1
-        found += [
-            (f"Another seed of {config.name}", trained(config.runs[0], f"seed-{seed}", f"--training.seed {seed}"))
-            for config in (best, other)
-        ]
+        for config in (best, other):
+            command = trained(config.runs[0], f"seed-{seed}", f"--training.seed {seed}")
+            found.append((f"To train {config.name} with another seed", command))
     if worse and (objective := best.runs[0].objective) is not None and objective.metric == "loss":
         rows = other.runs[0].evaluations[worse[0]]["loss"]
         bound = max(_LEAST_BOUND, round(float(rows.iloc[-1] / rows.iloc[0]), 3))
         bounds = shlex.quote(json.dumps({**objective.bounds, worse[0]: bound}))
         kept = trained(best.runs[0], "bounded", f"--objective.bounds {bounds}")
-        found.append((f"To keep {worse[0]} from getting worse", kept))
+        words = f"its loss may end at {bound:g} times that of the first evaluation at most"
+        found.append((f"To keep {worse[0]} from getting worse, a bound: {words}", kept))
     if not found and _has_recipe(best.runs[0]):
         headroom = f"mixer headroom {shlex.quote(str(best.runs[0].folder))}"
-        found.append(("How much a still better mixture could gain", headroom))
+        found.append(("To learn how much a better mixture could gain", headroom))
     return found
 
 
 def next_of_one(run: Run) -> list[tuple[str, str]]:
     """Gives the command that trains what a run is to be compared with, and what it is for."""
     baseline = "auto" if rule_in_words(run.description.get("mixing")) == "Uniform" else "Uniform"
-    return [("A run to compare it with", trained(run, baseline.lower(), f"--mixing {baseline}"))]
+    return [("To train a run to compare it with", trained(run, baseline.lower(), f"--mixing {baseline}"))]
 
 
 def trained(run: Run, suffix: str, options: str) -> str:

@@ -13,7 +13,7 @@ from mixer.tools.report.plot import Plot
 from mixer.tools.report.tables import stream_figures
 from mixer.utils.entry_points import load_plug_ins, made_by
 from mixer.utils.errors import InvalidValueError
-from mixer.utils.text import listed
+from mixer.utils.text import first_of, listed
 
 PLUG_IN_GROUP = "adaptive_mixer.reports"
 
@@ -30,6 +30,7 @@ class Report:
         runs: The trainers' runs; empty for runs of another kind.
         findings: Possible problems of the runs.
         answer: What the page says first.
+        first_plots: Plots on the first screen.
     """
 
     names: Sequence[str]
@@ -39,6 +40,13 @@ class Report:
     runs: Sequence[Run] = ()
     findings: Sequence[Finding] = ()
     answer: Answer = field(default_factory=Answer)
+    first_plots: Sequence[Plot] = ()
+
+    @property
+    def title(self) -> str:
+        """What the page is about."""
+        names = list(dict.fromkeys([*self.answer.best_first, *self.names]))
+        return f"Comparison of {listed(first_of(names))}" if len(names) > 1 else f"Run {names[0]}"
 
     def as_data(self) -> dict[str, Any]:
         """Gives the contents as plain data.

@@ -16,15 +16,11 @@ from mixer.utils.recorded_arguments import check_keywords
 _STOCK = (Trainer, Seq2SeqTrainer)
 # What makes the batches of training is the streams' in place of the Trainer's.
 _NEVER_CALLED = {
-    "_get_train_sampler": "each stream is read in an order of its own, once per epoch. Leave rows out of its data set, "
-    "repeat it by its weight, or set train_sampling_strategy.",
     "_get_num_items_in_batch": "items are counted over all micro-batches and ranks of a step, as the loss needs them. "
     "Normalise in compute_loss_func or compute_loss, which get their number as num_items_in_batch.",
 }
-_REPLACED = (
-    *("get_train_dataloader", "get_batch_samples", "_inner_training_loop"),
-    *("set_initial_training_values", "get_total_train_batch_size"),
-)
+_LOADER = "get_train_dataloader"  # below the mixin, it is read: `own_loader.py`
+_REPLACED = ("get_batch_samples", "_inner_training_loop", "set_initial_training_values", "get_total_train_batch_size")
 _EXTENDED = ("train", "_init_training_state", "_run_epoch", "_maybe_log_save_evaluate", "_finalize_training")
 _IN_ORDER = ("model", "args", "data_collator", "train_dataset")
 _ELSEWHERE = {
@@ -68,23 +64,26 @@ def check_overrides(trainer_class: type, mixin: type) -> None:
     """
     order = trainer_class.__mro__
     carried: Collection[tuple[type, str]] = getattr(trainer_class, "carried_overrides", ())
-    owners = [owner for owner in order if issubclass(owner, Trainer) and owner not in (mixin, *_STOCK)]
-    for owner, name in itertools.product(owners, (*_REPLACED, *_NEVER_CALLED, *_EXTENDED)):
-        if name not in vars(owner) or (owner, name) in carried:
-            continue
+    owners = [owner for owner in order[: order.index(Trainer)] if owner not in (mixin, *_STOCK)]
+    for owner, name in itertools.product(owners, (_LOADER, *_REPLACED, *_NEVER_CALLED, *_EXTENDED)):
         is_below = order.index(owner) > order.index(mixin)
+        if name not in vars(owner) or (owner, name) in carried or (is_below and name == _LOADER):
+            continue
         found = f"of {trainer_class.__name__} is overridden in {owner.__name__}"
         if is_below and name not in _EXTENDED:
             raise wrong_type(
                 name,
-                f"{found}, but mixing replaces it: its batches would be lost. Use {owner.__name__} on one data "
-                f"set mixed beforehand (datasets.interleave_datasets), or one without {name}, such as SFTTrainer.",
+                f"{found}, but mixing replaces it: what it does would be lost. Give {owner.__name__} a data set mixed "
+                f"beforehand (datasets.interleave_datasets), or mix `class Plain({owner.__name__}): {name} = "
+                f"Trainer.{name}`.",
             )
         if name in _NEVER_CALLED:
             raise wrong_type(name, f"{found}, but mixing does not call it: {_NEVER_CALLED[name]}")
         if not is_below and not _may_call_parent(vars(owner)[name], name):
             text = f"{found} without super().{name}(), which a run on streams needs. Call it and change what it gets "
-            raise wrong_type(name, f"{text}or returns, or change the streams (preprocess, data_collator, weights).")
+            text += "or returns, or change the streams (preprocess, data_collator, weights)"
+            below = ", or override it in a Trainer below the mixin, `class Mine(MixingMixin, MyTrainer)`"
+            raise wrong_type(name, f"{text}{below if name == _LOADER else ''}.")
 
 
 def _may_call_parent(method: Any, name: str) -> bool:

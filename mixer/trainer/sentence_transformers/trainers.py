@@ -1,4 +1,4 @@
-"""The trainers of embeddings, cross-encoders and sparse encoders on a mixture of streams."""
+"""The trainers of embeddings, cross-encoders, sparse and multi-vector encoders on a mixture of streams."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +12,10 @@ from mixer.trainer.trainer import MixingMixin
 try:
     from sentence_transformers.base.trainer import BaseTrainer
     from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.multi_vector_encoder import (
+        MultiVectorEncoderTrainer,
+        MultiVectorEncoderTrainingArguments,
+    )
     from sentence_transformers.sentence_transformer import (
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
@@ -91,3 +95,12 @@ class MixingSparseEncoderConfig(SentenceOptions, SparseEncoderTrainingArguments)
 
 class MixingSparseEncoderTrainer(SentenceMixin, SparseEncoderTrainer):
     """The `SparseEncoderTrainer` on a mixture of streams; see `MixingMixin` and that class for the arguments."""
+
+
+@dataclass
+class MixingMultiVectorEncoderConfig(SentenceOptions, MultiVectorEncoderTrainingArguments):
+    """The training arguments of a `MixingMultiVectorEncoderTrainer`; see `MixingOptions`, and the package."""
+
+
+class MixingMultiVectorEncoderTrainer(SentenceMixin, MultiVectorEncoderTrainer):
+    """The `MultiVectorEncoderTrainer` on a mixture of streams; see `MixingMixin` and that class for the arguments."""

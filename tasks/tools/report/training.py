@@ -13,6 +13,7 @@ from mixer.tools.report.measurements import pale_and_smooth
 from mixer.tools.report.plot import Plot, colours_of, panel
 from mixer.tools.report.plots import PLOTS
 from mixer.tools.report.plots.losses import losses, smoothed_to_last
+from mixer.tools.report.plots.mixture import mixture
 from mixer.utils.statistics import Measured, over_seeds
 from tasks.task_folders import folder_of_task
 from tasks.tools.report.answer import time_of
@@ -116,7 +117,8 @@ def training_plots(runs: Sequence[Run], task_names: Sequence[str], most_points: 
         The plots: the loss, and all others of a run that have something to show. Dotted lines stand where tasks end, if
         that is at the same places in all runs.
     """
-    plots = [training_loss(runs, most_points), *(plot(runs, most_points) for plot in PLOTS if plot is not losses)]
+    others = [mixture, *(plot for plot in PLOTS if plot is not losses)]
+    plots = [training_loss(runs, most_points), *(plot(runs, most_points) for plot in others)]
     first, *others = [task_ends(run, task_names) for run in runs]
     if all(ends == first for ends in others):
         for figure in (panel.figure for plot in plots for panel in plot.panels):

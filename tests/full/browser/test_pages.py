@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_run(folder / "second", ("math", "code"), num_steps=30, unsized=("code",))
     continual = train(folder / "continual", "reservoir")
     return {
-        "measured run": write_report([folder / "first"]),
+        "measured run": write_report([folder / "first"], folder / "one.html"),
         "two runs": write_report([folder / "first", folder / "second"], folder / "two.html"),
         "continual run": write_page(folder / "continual.html", continual_run().contents([continual])),
         "scores": write_scores({"run": ScoreMatrix.from_file(continual / SCORES_FILE)}, continual / "scores.html"),

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from peft import PeftModel
+from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -110,3 +112,46 @@ def test_the_batch_size_ramps_up_over_tokens(world: Path, run_script: Run, capsy
     assert len(re.findall(r"(?m)^ +\d+ +\d+ +\d+ +[\d.]+$", printed)) >= 8
     AutoTokenizer.from_pretrained(world / "out")
     AutoModelForCausalLM.from_pretrained(world / "out")
+
+
+def test_an_own_loop_goes_on_with_the_very_next_batch(world: Path, run_script: Run) -> None:
+    sizes = {"save_steps": 6, "batch_size": 16}
+    run_script("own_loop", output_dir="whole", steps=12, **sizes)
+    run_script("own_loop", output_dir="parts", steps=6, **sizes)
+    run_script("own_loop", output_dir="parts", steps=12, **sizes)
+    whole, parts = (torch.load(world / name / "checkpoint.pt") for name in ("whole", "parts"))
+    assert parts["step"] == 12
+    assert parts["sampler"] == whole["sampler"]
+    for name, tensor in whole["model"].items():
+        assert torch.equal(parts["model"][name], tensor), name
+
+
+def test_an_own_loop_takes_a_policy_that_reads_losses(
+    world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_script("own_loop", output_dir="out", steps=6, save_steps=6, batch_size=16, mixing="ODM")
+    seen = [int(number) for number in re.findall(r"(\d+) rows", capsys.readouterr().out)]
+    assert sum(seen) == 6 * 16
+    assert min(seen) > 0
+
+
+def test_two_robots_give_half_of_every_batch(world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run_script("robotics", output_dir="out", steps=60)
+    changes = _changes(printed := capsys.readouterr().out)
+    assert list(changes) == ["recorded", "simulated"]
+    assert all(after < before for before, after in changes.values())
+    assert re.findall(r"(\d+) rows", printed) == ["960", "960"]
+    assert json.dumps(torch.load(world / "out" / "checkpoint.pt")["loader"])
+
+
+def test_a_folder_is_repeated_without_copies(world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, number in {"10_mug": 2, "1_scene": 12}.items():
+        (world / "pictures" / name).mkdir(parents=True)
+        for place in range(number):
+            Image.new("RGB", (20, 24), (20 * place, 90, 200)).save(world / "pictures" / name / f"{place}.png")
+    options: dict[str, Any] = {"folder": "pictures", "base_steps": 2, "steps": 8}
+    run_script("diffusion_lora", **options, output_dir="out")
+    run_script("diffusion_lora", **options, output_dir="half", share="mug=0.5")
+    seen = [int(number) for number in re.findall(r"(\d+) pictures", capsys.readouterr().out)]
+    assert seen == [80, 48, 64, 64]  # of 8 x 16: 20 to 12, and half
+    assert all("lora_" in name for name in load_file(world / "out/adapter_model.safetensors"))

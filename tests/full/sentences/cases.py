@@ -7,9 +7,10 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.sampler import MultiDatasetDefaultBatchSampler
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
@@ -17,6 +18,8 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 from mixer import (
     MixingCrossEncoderConfig,
     MixingCrossEncoderTrainer,
+    MixingMultiVectorEncoderConfig,
+    MixingMultiVectorEncoderTrainer,
     MixingSentenceTransformerConfig,
     MixingSentenceTransformerTrainer,
     MixingSparseEncoderConfig,
@@ -32,6 +35,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "sentence": (MixingSentenceTransformerTrainer, MixingSentenceTransformerConfig),
     "cross": (MixingCrossEncoderTrainer, MixingCrossEncoderConfig),
     "sparse": (MixingSparseEncoderTrainer, MixingSparseEncoderConfig),
+    "multi_vector": (MixingMultiVectorEncoderTrainer, MixingMultiVectorEncoderConfig),
 }
 
 
@@ -48,15 +52,18 @@ def model_of(kind: str, folder: Path, num_labels: int = 1) -> Any:
     """A new model with the same weights each time, by way of a folder, from which the package loads."""
     torch.manual_seed(0)
     config = BertConfig(vocab_size=6 + NUM_WORDS, **_SIZES, **_NO_DROPOUT, num_labels=num_labels)
-    classes = {"sentence": BertModel, "cross": BertForSequenceClassification, "sparse": BertForMaskedLM}
+    classes = {"cross": BertForSequenceClassification, "sparse": BertForMaskedLM}
     place = str(folder / f"tiny-{kind}-{num_labels}")
     if not Path(place).exists():
-        classes[kind](config).save_pretrained(place)
+        classes.get(kind, BertModel)(config).save_pretrained(place)
         tokenizer().save_pretrained(place)
     if kind == "cross":
         return CrossEncoder(place, device="cpu")
     if kind == "sparse":
         return SparseEncoder(place, device="cpu")
+    if kind == "multi_vector":
+        torch.manual_seed(1)  # of the projection, which is new each time
+        return MultiVectorEncoder(place, device="cpu")
     transformer = Transformer(place)
     return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension())], device="cpu")
 
@@ -99,6 +106,21 @@ def make(folder: Path, kind: str = "sentence", model: Any = None, args: Any = No
     if loss is not None:
         given["loss"] = loss(model) if callable(loss) else {name: own(model) for name, own in loss.items()}
     return trainer(model, args=config(**options(folder, **(args or {}))), **given)
+
+
+def towards_a_target(folder: Path, **args: Any) -> Any:
+    """A trainer by `auto` whose target has the words of one of two sets."""
+
+    def only(first: int, seed: int, number: int) -> datasets.Dataset:
+        random = torch.Generator().manual_seed(seed)
+        words = torch.randint(first, first + 10, (number, 4), generator=random).tolist()
+        anchors = [" ".join(f"w{word}" for word in own) for own in words]
+        positives = [" ".join(f"w{(word - first + 5) % 10 + first}" for word in own) for own in words]
+        return datasets.Dataset.from_dict({"anchor": anchors, "positive": positives})
+
+    sets, target = {"near": only(0, 1, 2000), "far": only(30, 2, 2000)}, {"target": only(0, 3, 80)}
+    own: dict[str, Any] = {"train_dataset": sets, "eval_dataset": target, "objective": "target", "mixing": "auto"}
+    return make(folder, args=args, loss=MultipleNegativesRankingLoss, **own)
 
 
 def rows_of(trainer: Any) -> list[tuple[str, list[int]]]:

@@ -10,7 +10,7 @@ pytest.importorskip("sentence_transformers", reason="needs the extra sentence-tr
 
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-from tests.full.sentences.cases import make, model_of, pairs, weights_of
+from tests.full.sentences.cases import make, model_of, pairs, towards_a_target, weights_of
 from tests.ranks.warm import on_ranks
 
 pytestmark = pytest.mark.full
@@ -39,3 +39,19 @@ def test_two_ranks_train_as_one_process_that_accumulates_their_batches(tmp_path:
         torch.testing.assert_close(
             torch.tensor(result["on_a_rank"]["weights"]), weights_of(alone.model), rtol=1e-5, atol=1e-6
         )
+
+
+def by_auto(folder: Path) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    trainer = towards_a_target(folder, max_steps=80, per_device_train_batch_size=24)
+    trainer.train()
+    seen = trainer.mixing.seen.tolist()
+    return {"weights": weights_of(trainer.model).tolist(), "mixture": dict(trainer.mixing.weights), "seen": seen}
+
+
+def test_auto_moves_two_ranks_alike_towards_the_source_that_helps_a_target(tmp_path: Path) -> None:
+    model_of("sentence", tmp_path)
+    first, second = (result["by_auto"] for result in on_ranks(tmp_path, by_auto))
+    assert first == second
+    assert first["mixture"]["near"] > 0.6
+    assert sum(first["seen"]) == 80 * 48

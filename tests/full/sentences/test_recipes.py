@@ -71,3 +71,31 @@ def test_options_that_these_models_do_not_take_are_refused(option: str, changes:
 def test_a_loss_that_there_is_not_is_refused() -> None:
     with refused("loss"):
         column_losses("sentence-transformer", "Perplexity", None)
+
+
+def test_the_card_of_a_model_becomes_a_recipe_that_trains(folder: Path) -> None:
+    card = (Path(__file__).parents[2] / "commands/configurations/card.md").read_text()
+    for name, place in (
+        ("BASE", "my-model"),
+        ("DATA/asked.jsonl", "data/questions.jsonl"),
+        ("DATA/pairs.jsonl", "data/titles"),
+    ):
+        card = card.replace(name, place)
+    (folder / "README.md").write_text(card)
+    with pytest.raises(SystemExit) as ended:
+        main(["recipe", "from", "README.md", "--output", "recipe.yaml"])
+    assert ended.value.code == 3
+    main(
+        [
+            "train",
+            "recipe.yaml",
+            "--training.output_dir",
+            "run",
+            "--training.use_cpu",
+            "true",
+            "--training.report_to",
+            "none",
+        ]
+    )
+    streams = Ledger("run").to_pandas()
+    assert set(streams["stream"]) == {"questions", "titles"}

@@ -12,6 +12,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers", reason="nee
 
 from sentence_transformers import (  # noqa: E402 after the check that it is there
     CrossEncoderTrainer,
+    MultiVectorEncoderTrainer,
     SentenceTransformer,
     SentenceTransformerTrainer,
     SparseEncoderTrainer,
@@ -23,6 +24,7 @@ from sentence_transformers.sentence_transformer.losses import (  # noqa: E402
     BatchAllTripletLoss,
     CachedMultipleNegativesRankingLoss,
     CoSENTLoss,
+    CosineSimilarityLoss,
     MatryoshkaLoss,
     MultipleNegativesRankingLoss,
 )
@@ -42,12 +44,18 @@ from tests.full.sentences.cases import (  # noqa: E402
     scored,
     texts,
     three_sets,
+    towards_a_target,
     weights_of,
 )
 from tests.refusals import refused  # noqa: E402
 
 pytestmark = pytest.mark.full
-STOCK = {"sentence": SentenceTransformerTrainer, "cross": CrossEncoderTrainer, "sparse": SparseEncoderTrainer}
+STOCK = {
+    "sentence": SentenceTransformerTrainer,
+    "cross": CrossEncoderTrainer,
+    "sparse": SparseEncoderTrainer,
+    "multi_vector": MultiVectorEncoderTrainer,
+}
 
 
 def matryoshka(model: Any) -> Any:
@@ -83,6 +91,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "scores of pairs": ("cross", {"train_dataset": {"a": scored(1, 20), "b": scored(2, 11)}}, {}),
     "negatives of pairs": ("cross", {"loss": CrossNegatives}, {}),
     "sparse": ("sparse", {}, {}),
+    "several vectors": ("multi_vector", {}, {}),
 }
 
 
@@ -162,8 +171,9 @@ class TestBatchSamplers:
         assert {row for stream, rows in steps if stream == "a" for row in rows} == {*range(24)}
 
     def test_labels_come_twice_in_a_step(self, tmp_path: Path) -> None:
-        sets = {"a": pairs_with_labels(1, 24), "b": pairs_with_labels(2, 16)}
+        sets = {"a": pairs_with_labels(1, 27), "b": pairs_with_labels(2, 17)}  # more rows than the sampler gives
         args = {"batch_sampler": "group_by_label", "per_device_train_batch_size": 8}
+        args |= {"max_steps": -1, "num_train_epochs": 2}
         trainer = make(tmp_path, args=args, loss=BatchAllTripletLoss, train_dataset=sets)
         steps = rows_of(trainer)
         trainer.train()
@@ -204,24 +214,7 @@ class TestBatchSamplers:
 
 
 def test_auto_moves_towards_the_source_that_helps_a_target(tmp_path: Path) -> None:
-    def only(first: int, seed: int, number: int) -> datasets.Dataset:
-        random = torch.Generator().manual_seed(seed)
-        words = torch.randint(first, first + 10, (number, 4), generator=random).tolist()
-        anchors = [" ".join(f"w{word}" for word in own) for own in words]
-        positives = [" ".join(f"w{(word - first + 5) % 10 + first}" for word in own) for own in words]
-        return datasets.Dataset.from_dict({"anchor": anchors, "positive": positives})
-
-    sets = {"near": only(0, 1, 2000), "far": only(30, 2, 2000)}
-    args = {"max_steps": 80, "per_device_train_batch_size": 48}
-    trainer = make(
-        tmp_path,
-        args=args,
-        loss=MultipleNegativesRankingLoss,
-        train_dataset=sets,
-        eval_dataset={"target": only(0, 3, 80)},
-        objective="target",
-        mixing="auto",
-    )
+    trainer = towards_a_target(tmp_path, max_steps=80, per_device_train_batch_size=48)
     trainer.train()
     assert trainer.mixing.weights["near"] > 0.6
 
@@ -285,6 +278,36 @@ def test_tokens_of_all_columns_are_counted(tmp_path: Path) -> None:
     rows = [sets[name][row] for name, own in steps for row in own]
     expected = sum(len(tokenizer(row[column])["input_ids"]) for row in rows for column in ("anchor", "positive"))
     assert trainer.mixing.num_tokens.sum() == expected
+
+
+class _Body(SentenceTransformerTrainer):
+    """With the overrides of the trainer that SetFit trains its body with."""
+
+    def log(self, logs: Any, *args: Any, **kwargs: Any) -> None:
+        super().log(
+            {f"embedding_{key}" if key == "loss" else key: value for key, value in logs.items()}, *args, **kwargs
+        )
+
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
+        return super().evaluate(eval_dataset, ignore_keys, f"{metric_key_prefix}_embedding")
+
+
+def test_the_body_of_setfit_is_trained_on_pairs_of_each_source(tmp_path: Path) -> None:
+    class Mixed(SentenceMixin, _Body):
+        pass
+
+    def pairs_of(seed: int, number: int) -> datasets.Dataset:
+        columns = {"sentence_1": texts(seed, number), "sentence_2": texts(seed + 9, number)}
+        return datasets.Dataset.from_dict({**columns, "label": [float(row % 2) for row in range(number)]})
+
+    data = {"a": pairs_of(1, 20), "b": pairs_of(2, 11)}
+    args, model = KINDS["sentence"][1](**options(tmp_path, max_steps=4)), model_of("sentence", tmp_path)
+    trainer = Mixed(model, args=args, train_dataset=data, eval_dataset=data, loss=CosineSimilarityLoss(model))
+    trainer.train()
+    assert [entry["embedding_loss"] for entry in trainer.state.log_history if "embedding_loss" in entry]
+    assert (
+        trainer.evaluate()["eval_embedding_a_embedding_loss"] > 0
+    )  # as in the Trainer, which evaluates each set of two
 
 
 class TestRefusals:

@@ -130,9 +130,11 @@ class TestBatches:
         planner = Planner([Stream("b", range(5), batches=in_pairs)], 0, whole_step_size=2, drops_rest=True)
         assert [draw(planner, [1.0], 2)[0].tolist() for _ in range(6)] == [[2]] * 6
 
-    def test_a_smaller_step_leaves_the_rest_of_a_batch_to_the_next(self) -> None:
-        planner = whole([Stream("b", range(5), batches=lambda *_: [[0, 1, 2, 3, 4]])])
-        assert [rows_of(planner, *draw(planner, [1.0], 3, step), 0) for step in range(2)] == [[0, 1, 2], [3, 4]]
+    def test_a_batch_is_whole_where_an_epoch_has_less_left_and_a_larger_one_is_cut(self) -> None:
+        for size, expected in ((8, [[0, 1, 2, 3, 4]] * 2), (3, [[0, 1, 2], [3, 4]])):
+            stream = Stream("b", range(5), batches=lambda *_: [[0, 1, 2, 3, 4]])
+            planner = Planner([stream], 0, whole_step_size=size)
+            assert [rows_of(planner, *draw(planner, [1.0], 2, step), 0) for step in range(2)] == expected
 
     @pytest.mark.parametrize(("limit", "expected"), [({"max_epochs": 2}, 10), ({"max_samples": 7}, 7)])
     def test_a_stream_ends_at_its_limit(self, limit, expected) -> None:

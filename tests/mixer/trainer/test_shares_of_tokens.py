@@ -58,8 +58,8 @@ def test_a_summary_has_shares_of_tokens_and_runs_that_differ_are_told(runs) -> N
     assert by_tokens.figures["weight"].to_dict() == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
     text = shown(comparison([by_tokens, by_samples]), width=160)
     assert "tokens: Fixed (tokens), samples: Fixed" in text
-    assert "not trained alike" in text
-    assert "not trained alike" not in shown(comparison([by_tokens, by_tokens]), width=160)
+    assert "training lengths differ" in text
+    assert "training lengths differ" not in shown(comparison([by_tokens, by_tokens]), width=160)
 
 
 def test_a_report_and_an_explanation_name_the_unit(runs: dict[str, MixingTrainer]) -> None:
@@ -71,5 +71,5 @@ def test_a_report_and_an_explanation_name_the_unit(runs: dict[str, MixingTrainer
         assert figures[column].to_dict() == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
     shares = report.answer.differences.query("measure == 'share of tokens' and run == 'tokens'")
     assert dict(zip(shares["stream"], shares["value"], strict=True)) == pytest.approx(_by_hand(runs["tokens"]))
-    assert [text for text in report.answer.sentences if "not trained alike" in text and "tokens in" in text]
+    assert [text for text in report.answer.sentences if "training lengths differ" in text and "tokens in" in text]
     assert explain(folder_of(runs["tokens"]), 30).policy == "Fixed (tokens)"

@@ -158,7 +158,7 @@ class FittedMixture(Result):
             return [f"The mixture is that of {seen}: expect the same."]
         if self.gain_interval[0] <= 0.0:
             return [
-                f"The gain over the prior may be none: its interval is {_text(self.gain_interval)}. Run both on "
+                f"The gain over your weights may be none: its interval is {_text(self.gain_interval)}. Run both on "
                 "another seed before you rely on it."
             ]
         return []
@@ -217,7 +217,7 @@ class FittedMixture(Result):
         return [
             f"Objective: {self.expected_loss:.4f} is predicted, with 90 % certainty {_text(self.interval)}; for the "
             f"prior {prior:.4f}. {recorded}",
-            f"Gain over the prior: {self.gain:.4f}, with 90 % certainty {_text(self.gain_interval)}.",
+            f"Gain over your weights: {self.gain:.4f}, with 90 % certainty {_text(self.gain_interval)}.",
             self.trust,
             *warnings,
         ]

@@ -15,7 +15,7 @@ _NEAR = 0.02  # how far weights of nearly the same mixture differ
 _MOST_LEANING = 8  # streams, each of which is given more of; else mixtures are drawn
 _NUM_DRAWN = 2000
 _CLEARLY = 6.3  # above so many times a single difference, one in twenty lies by chance (Student's t)
-PRIOR, NEAR, BEST = "own weights", "nearly the same", "best by the fit"
+PRIOR, NEAR, BEST = "your weights", "nearly the same", "best by the fit"
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ def named(streams: Sequence[str], shares: FloatArray) -> dict[str, float]:
 
 
 def first_runs(streams: Sequence[str], region: Region) -> list[ShortRun]:
-    """Plans the runs before a fit: the own weights, nearly the same, and half of the samples moved to each stream.
+    """Plans the runs before a fit: your weights, nearly the same, and half of the samples moved to each stream.
 
     Of many streams, as many mixtures are spread over what is allowed as would be needed for eight.
 
     Args:
         streams: Names of the streams.
-        region: Mixtures that are allowed; its prior has the own weights.
+        region: Mixtures that are allowed; its prior has your weights.
     """
     prior = region.prior
     used = np.flatnonzero(prior > 0.0)
@@ -87,7 +87,7 @@ def to_check(fitted: FittedMixture, done: Sequence[tuple[ShortRun, float]]) -> M
 
     Args:
         fitted: The fit.
-        done: The runs and their objectives: the own weights, nearly the same, and others.
+        done: The runs and their objectives: your weights, nearly the same, and others.
     """
     near = abs(done[1][1] - done[0][1])
     best, value = min(done, key=lambda run: fitted.sign * run[1])

@@ -19,11 +19,11 @@ class Evidence:
     """Figures of short runs.
 
     Args:
-        gain: How far the best mixture's objective is below that of the own weights, on a seed that the fit has not
+        gain: How far the best mixture's objective is below that of your weights, on a seed that the fit has not
             seen, relative to the latter (as it is where that is 0).
         noise: How far runs of nearly the same mixture lie apart on one seed, likewise, as the gain is of one seed. As
-            that is a single difference, it counts 2.1 times, but where runs of the own weights on two seeds lie nearer.
-        learned: How far the objective of the own weights fell in a run, relative to where it began; `None` if that is
+            that is a single difference, it counts 2.1 times, but where runs of your weights on two seeds lie nearer.
+        learned: How far the objective of your weights fell in a run, relative to where it began; `None` if that is
             unknown.
         is_explained: Whether a fit predicts mixtures that were left out.
         broken: Names of bounds that the best mixture does not keep.
@@ -67,7 +67,7 @@ class Evidence:
 
 
 def gain_of(own: float, found: float) -> float:
-    """Gives how far an objective is below that of the own weights, relative to the latter."""
+    """Gives how far an objective is below that of your weights, relative to the latter."""
     return (own - found) / (abs(own) or 1.0)
 
 
@@ -75,9 +75,9 @@ def noise_of(first: float, near: float, other_seed: float) -> float:
     """Gives the noise of a gain.
 
     Args:
-        first: The objective of the own weights.
+        first: The objective of your weights.
         near: That of nearly the same weights on the same seed.
-        other_seed: That of the own weights on another seed.
+        other_seed: That of your weights on another seed.
     """
     of_pair, of_seeds = abs(near - first), abs(other_seed - first)
     # Exactly the same: too few samples to make a difference between the mixtures.
@@ -101,9 +101,9 @@ def answer(evidence: Evidence, going_on: str) -> str:
         "too short": "Too short to tell: the model has hardly learned in these runs. Raise --share.",
         "not explained": f"Cannot tell: a fit to these runs explains nothing. Add runs: {going_on}",
         "not clear": f"Cannot tell: the difference is within the noise. Raise --share, or add runs: {going_on}",
-        "nothing to gain": "There is nothing to gain that runs of this length show: stay with the own weights.",
-        "breaks a bound": f"Stay with the own weights: the best mixture breaks bounds ({', '.join(evidence.broken)}).",
-        "not confirmed": "Stay with the own weights: the gain did not last in the runs that were to confirm it.",
+        "nothing to gain": "There is nothing to gain that runs of this length show: stay with your weights.",
+        "breaks a bound": f"Stay with your weights: the best mixture breaks bounds ({', '.join(evidence.broken)}).",
+        "not confirmed": "Stay with your weights: the gain did not last in the runs that were to confirm it.",
         "gain": "There is something to gain: a better mixture won here, and again in the runs that confirm it.",
     }
     return texts[evidence.verdict]

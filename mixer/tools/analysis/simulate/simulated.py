@@ -154,7 +154,7 @@ class Simulated(Result):
             if not stream.samples:
                 yield f"{stream.name} gives no sample at all."
             elif stream.passes > _MOST_PASSES:
-                yield f"{stream.name} is passed over {stream.passes:.1f} times, more than {_MOST_PASSES:g}."
+                yield f"{stream.name} is repeated {stream.passes:.1f} times, more than {_MOST_PASSES:g}."
             if stream.runs_out:
                 yield f"{stream.name} runs out in step {stream.last_step}, at {stream.last_progress:.1%} of the run."
         little = [stream for stream in self.streams if self._is_left_behind(stream)]

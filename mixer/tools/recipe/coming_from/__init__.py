@@ -1,1 +1,1 @@
-"""Recipes from the configurations of other tools: one file a tool, and what they share in `source` and `common`."""
+"""Recipes from the configurations of other tools: a file or a table of keys a tool, and what they share."""

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import SchedulerType
 from transformers.training_args import OptimizerNames
 
-from mixer.run.config import MixingOptions
+from mixer.run.config import MixingConfig, MixingOptions
 from mixer.tools.recipe.coming_from.source import Source
 from mixer.tools.recipe.data.formats.conversation import ALL
 from mixer.tools.recipe.trainers import KINDS
@@ -23,9 +23,10 @@ _CHOICES: Table = {"optim": OptimizerNames, "lr_scheduler_type": SchedulerType}
 _BUILDERS = ("json", "csv", "parquet", "text", "arrow")
 
 
-def training_of(source: Source, trainer: str, keys: Table) -> dict[str, Any]:
-    """Takes the training arguments: those of TRL's trainer by their names, others by the table of keys."""
-    known = {field.name for field in fields(KINDS[trainer].load(KINDS[trainer].config))}
+def training_of(source: Source, trainer: str | None, keys: Table) -> dict[str, Any]:
+    """Takes the training arguments: those of the trainer by their names, others by the table of keys."""
+    own = MixingConfig if trainer is None else KINDS[trainer].load(KINDS[trainer].config)
+    known = {field.name for field in fields(own)}
     known -= {field.name for field in fields(MixingOptions)}
     training: dict[str, Any] = {}
     for key in sorted(source.open, key=lambda key: key in keys["training"]):
@@ -118,12 +119,18 @@ def add_streams(streams: dict[str, Any], paths: Sequence[str], stream: Table, na
     """Adds a stream for each path, and returns their names, which come from the path unless one is given."""
     names = []
     for path in paths:
-        base = safe_name(name or Path(path).name.partition(".")[0].strip("*") or "data")
-        numbered = (f"{base}_{number}" for number in itertools.count(2))
-        own = next(own for own in itertools.chain([base], numbered) if own not in streams)
-        streams[own] = copy.deepcopy({**stream, "data": {"path": path, **stream.get("data", {})}})
-        names.append(own)
+        own = name or Path(path).name.partition(".")[0].strip("*") or "data"
+        names.append(add_stream(streams, own, {**stream, "data": {"path": path, **stream.get("data", {})}}))
     return names
+
+
+def add_stream(streams: dict[str, Any], name: str, stream: Table) -> str:
+    """Adds a stream, and returns its name, which has a number if it is another's, too."""
+    base = safe_name(name)
+    numbered = (f"{base}_{number}" for number in itertools.count(2))
+    own: str = next(own for own in itertools.chain([base], numbered) if own not in streams)
+    streams[own] = copy.deepcopy(dict(stream))
+    return own
 
 
 def mixed(places: Sequence[Sequence[str]], shares: Sequence[Any], option: str) -> dict[str, Any]:

@@ -8,14 +8,23 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from mixer.tools.recipe.coming_from.source import LeftKeys, Source
-from mixer.tools.recipe.given import read_recipe_file
+from mixer.tools.recipe.coming_from.reading import read
+from mixer.tools.recipe.coming_from.source import LeftKeys, Source, flattened
 from mixer.tools.recipe.places import retold
 from mixer.tools.recipe.recipe_files import filled_in
-from mixer.utils.errors import require, wrong_value
+from mixer.utils.errors import wrong_value
 
-# The tools, each with a module and a section of keys.yaml of its name.
-KINDS = {"axolotl": "Axolotl", "llamafactory": "LLaMA-Factory", "trl": "TRL"}
+# The tools, each with a section of keys.yaml of its name, and with a module if the section does not name its `data`.
+KINDS = {
+    "axolotl": "Axolotl",
+    "llamafactory": "LLaMA-Factory",
+    "trl": "TRL",
+    "swift": "ms-swift",
+    "megatron": "Megatron-LM",
+    "nemo": "NeMo",
+    "torchtitan": "torchtitan",
+    "sentence-transformers": "sentence-transformers",
+}
 
 
 class Conversion(NamedTuple):
@@ -44,25 +53,27 @@ class Conversion(NamedTuple):
 
 
 def convert(path: str, kind: str | None = None) -> Conversion:
-    """Converts a configuration of Axolotl, LLaMA-Factory or TRL.
+    """Converts a configuration of another tool.
 
     Args:
-        path: Its file.
+        path: Its file: YAML, JSON, TOML, a shell script, or the card of a model of sentence-transformers.
         kind: The tool, one of `KINDS`; `None` tells it from the keys.
 
     Raises:
         ValueError: If the file is no such configuration, or asks for what recipes do not have; names the key.
         FileNotFoundError: If the file, or LLaMA-Factory's dataset_info.json, does not exist.
     """
-    content = read_recipe_file(path)
-    require(bool(content), path, "a mapping of keys to values, a configuration", content)
+    content = read(path)
     tables = yaml.safe_load((files("mixer.tools.recipe.coming_from") / "keys.yaml").read_text(encoding="utf-8"))
     shared = tables.pop("common")
-    chosen = kind or _kind_of(content, tables, path)
+    told = "sentence-transformers" if Path(path).suffix == ".md" else None
+    chosen = kind or told or _kind_of(content, tables, path)
     keys = {**shared, **tables[chosen]}
     keys |= {part: {**shared[part], **tables[chosen][part]} for part in ("training", "reasons")}
     keys["harmless"] = [*shared["harmless"], *tables[chosen]["harmless"]]
-    tool, left = importlib.import_module(f"mixer.tools.recipe.coming_from.{chosen}"), LeftKeys()
+    module = "tables" if "data" in keys else chosen
+    tool, left = importlib.import_module(f"mixer.tools.recipe.coming_from.{module}"), LeftKeys()
+    content = flattened(content, keys["roots"]) if "roots" in keys else content
     try:
         recipe = _padded(tool.recipe_of(Source(content, left), keys, Path(path).parent))
     except TypeError as error:
@@ -87,7 +98,8 @@ def _padded(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind_of(content: Mapping[str, Any], tables: Mapping[str, Any], path: str) -> str:
-    own = {kind: sorted({*tables[kind]["telling"]} & content.keys()) for kind in KINDS}
+    names = {*content, *flattened(content)}
+    own = {kind: sorted({*tables[kind]["telling"]} & names) for kind in KINDS}
     found = [kind for kind in KINDS if own[kind]]
     if not found and {"model_name_or_path", "datasets"} <= content.keys():
         return "trl"

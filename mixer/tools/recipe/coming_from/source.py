@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from mixer.utils.errors import require
+from mixer.utils.nested import flat
 
 _UNKNOWN = "nothing here has this name: if it matters, look for it in mixer train --help"
+_NEEDLESS = "it has no place here"
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # to another key, as Hydra has it
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML reads 1e-4 as a text
 
 
@@ -109,13 +113,43 @@ class Source:
         """Leaves all open keys.
 
         Args:
-            reasons: Why, by key: a sentence, or `why` with the values that need nothing here, `fits`.
+            reasons: Why, by key or pattern: a sentence, or `why` with the values that need nothing here, `fits`.
             other: The reason of all other keys.
-            harmless: Keys without which the same is learned.
+            harmless: Keys, or patterns, without which the same is learned.
         """
         for key, value in list(self._open.items()):
-            reason = reasons.get(key, other)
+            is_harmless = _pattern_of(key, harmless) is not None
+            reason = reasons.get(_pattern_of(key, reasons) or key, _NEEDLESS if is_harmless else other)
             if isinstance(reason, Mapping) and value in reason["fits"]:
                 self.take(key)
             else:
-                self.leave(key, reason["why"] if isinstance(reason, Mapping) else reason, key in harmless)
+                self.leave(key, reason["why"] if isinstance(reason, Mapping) else reason, is_harmless)
+
+
+def flattened(content: Mapping[str, Any], roots: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the values of keys within keys by names with dots; references to other keys are filled in.
+
+    Args:
+        content: The configuration.
+        roots: Keys whose own keys stand for themselves.
+    """
+    parts = {field[1:] if field[0] in roots else field: value for field, value in flat(content).items()}
+    values = {".".join(part.lstrip("-").replace("-", "_") for part in field): value for field, value in parts.items()}
+    for key, value in values.items():
+        if isinstance(value, str):
+            values[key] = _with_references(value, values, key.rpartition(".")[0])
+    return values
+
+
+def _with_references(text: str, values: Mapping[str, Any], parent: str) -> Any:
+    def value_of(reference: re.Match[str]) -> Any:
+        name = reference[1]
+        return values.get(f"{parent}{name}" if name.startswith(".") else name, reference[0])
+
+    whole = _REFERENCE.fullmatch(text)
+    return value_of(whole) if whole else _REFERENCE.sub(lambda reference: str(value_of(reference)), text)
+
+
+def _pattern_of(key: str, patterns: Collection[str]) -> str | None:
+    """Returns the first of some patterns that a key has, such as `*_parallel_size`; the key itself goes first."""
+    return key if key in patterns else next((one for one in patterns if "*" in one and fnmatchcase(key, one)), None)

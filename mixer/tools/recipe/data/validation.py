@@ -1,11 +1,13 @@
 """Holds rows out for validation: the same rows on every rank and in every run."""
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
 import datasets
 import numpy as np
 
+from mixer.mixture.stream import selected
 from mixer.tools.recipe.places import placed
 from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import require, wrong_value
@@ -42,7 +44,7 @@ class Validation:
         """Splits a data set into rows for training and rows for validation, both in their order.
 
         Args:
-            dataset: A `datasets.Dataset`.
+            dataset: A map-style data set; a `datasets.Dataset` for `stratify_by`.
 
         Raises:
             ValueError: If too few rows are left, the column does not exist, or the data are streamed.
@@ -50,8 +52,8 @@ class Validation:
         if isinstance(dataset, datasets.IterableDataset):
             text = "cannot be held out of streamed data: name data.validation_split, or set data.streaming to false."
             raise wrong_value("validation", text, found="a stream")
-        if not isinstance(dataset, datasets.Dataset):
-            text = f"is held out of a datasets.Dataset, got a {type(dataset).__name__}."
+        if not isinstance(dataset, datasets.Dataset) and (self.stratify_by or not isinstance(dataset, Sized)):
+            text = f"is held out of a datasets.Dataset, or of rows with a number and no column, got {type(dataset)}."
             raise wrong_value("validation", text, found=type(dataset))
         num_held = self.size if isinstance(self.size, int) else round(self.size * len(dataset))
         expected = f"a part of {len(dataset)} rows, of which some are left for training"
@@ -59,7 +61,7 @@ class Validation:
         strata = self._strata(dataset)
         with placed("validation.stratify_by"):
             train, held = hold_out(len(dataset), num_held, self.seed, strata)
-        return dataset.select(train), dataset.select(held)
+        return selected(dataset, train), selected(dataset, held)
 
     def _strata(self, dataset: Any) -> Int64Array | None:
         if self.stratify_by is None:

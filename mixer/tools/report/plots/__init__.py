@@ -1,4 +1,4 @@
-"""The plots of the page, in their order."""
+"""The plots of the page below its tables, in their order."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,13 +6,13 @@ from mixer.tools.records.run import Run
 from mixer.tools.report.plot import Plot
 from mixer.tools.report.plots.gradients import gradient_cosines, gradient_norms, whole_gradient
 from mixer.tools.report.plots.losses import losses, metrics
-from mixer.tools.report.plots.mixture import coverage, memory, mixture
+from mixer.tools.report.plots.mixture import coverage, memory, weights
 from mixer.tools.report.plots.steps import schedules
 
 # Each takes the runs and the greatest number of points of a line. A plot without panels is left out.
 PLOTS: tuple[Callable[[Sequence[Run], int], Plot], ...] = (
     *(losses, metrics),
-    *(mixture, coverage, memory),
+    *(weights, coverage, memory),
     schedules,
     *(whole_gradient, gradient_norms, gradient_cosines),
 )

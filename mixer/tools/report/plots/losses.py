@@ -1,7 +1,8 @@
 """Losses and metrics of each stream."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -10,6 +11,7 @@ from mixer.tools.records.runs import declared, last_epoch, stream_names
 from mixer.tools.report.judging import course_of
 from mixer.tools.report.measurements import pale_and_smooth
 from mixer.tools.report.plot import Plot, colours_of, line, panel, thin
+from mixer.utils.text import listed
 
 # The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
 _SMOOTHED_PART = 0.05
@@ -18,18 +20,28 @@ MOST_METRICS = 12
 
 
 def objective(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots the declared objective at each evaluation, one line per run; without panels if there is none."""
+    """Plots what runs are judged by at each evaluation, one line per run: the declared objective, else the mean loss.
+
+    There are no panels without evaluations, or where runs without an objective were evaluated on different sets.
+    """
     goal, colours = declared(runs), colours_of([run.name for run in runs])
-    if goal is None:
-        return Plot("Objective", "", [])
+    title = "Validation loss" if goal is None else "Objective"
+    if goal is None and any({*run.evaluations} != {*runs[0].evaluations} for run in runs):
+        return Plot(title, "", [])
     courses = {run.name: course_of(run, goal) for run in runs if run.evaluations}
     lines = [
         line(thin(rows, "value", most_points), "value", name, colours[name], mode="lines+markers")
         for name, rows in courses.items()
         if rows["value"].notna().any()
     ]
-    caption = f"The {goal.in_words}, at each evaluation; {'greater' if goal.greater_is_better else 'lower'} is better."
-    return Plot("Objective", caption, [panel("Objective", lines, last_epoch(runs))] if lines else [], colours)
+    words = _mean_of(runs[0].evaluations) if goal is None else goal.in_words
+    direction = "greater" if goal is not None and goal.greater_is_better else "lower"
+    caption = f"The {words}; {direction} is better."
+    return Plot(title, caption, [panel(title, lines, last_epoch(runs))] if lines else [], colours)
+
+
+def _mean_of(sets: Collection[str]) -> str:
+    return "mean loss of all sets" if len(sets) > 1 else f"loss of {listed([*sets])}"
 
 
 def losses(runs: Sequence[Run], most_points: int) -> Plot:
@@ -66,6 +78,17 @@ def smoothed(rows: pd.DataFrame) -> pd.Series:
     items = rows["items"].where(rows["loss"].notna(), 0).astype("float64")
     sums = (rows["loss"].fillna(0.0) * items).ewm(span=span).mean()
     return sums / items.ewm(span=span).mean()
+
+
+def last_smoothed(rows: pd.DataFrame) -> float:
+    """Gives the last of the averages of `smoothed`, for tables of very many streams."""
+    span = max(1.0, _SMOOTHED_PART * len(rows))
+    losses = rows["loss"].to_numpy()
+    is_there = ~np.isnan(losses)
+    weights = (1.0 - 2.0 / (span + 1.0)) ** np.arange(len(rows) - 1, -1, -1.0)
+    weights *= np.where(is_there, rows["items"].to_numpy(), 0)
+    total = float(weights.sum())
+    return float(weights @ np.where(is_there, losses, 0.0)) / total if total else np.nan
 
 
 def smoothed_to_last(rows: pd.DataFrame) -> pd.DataFrame:

@@ -9,31 +9,39 @@ import plotly.graph_objects as go
 
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import last_epoch, stream_names
-from mixer.tools.report.plot import Plot, buckets, colours_of, line, panel, thin
+from mixer.tools.report.plot import Panel, Plot, buckets, colours_of, line, panel, thin
+from mixer.utils.text import listed
 
 # Of more stretches than can be told apart, shares that go up and down by one sample are a fringe.
 _MOST_STRETCHES = 150
 
 
 def mixture(runs: Sequence[Run], most_points: int) -> Plot:
-    """Plots weights and realised shares, stacked, two panels per run."""
-    colours, end = colours_of(stream_names(runs)), last_epoch(runs)
-    panels = []
-    for run in runs:
-        by_stream = shares(run, min(most_points, _MOST_STRETCHES))
-        for column, title in (("weight", "weights"), ("share", f"share of the {run.unit}")):
-            lines = [
-                line(rows.dropna(), column, name, colours[name], stackgroup="shares", line={"width": 0.5})
-                for name, rows in by_stream.items()
-            ]
-            panels.append(panel(f"{run.name}: {title}", lines, end, range=[0, 1], tickformat=".0%"))
+    """Plots what was drawn of each stream, stacked, one panel per run."""
+    units = listed(list(dict.fromkeys(run.unit for run in runs)))
+    panels = [_bands(run, "share", runs, most_points) for run in runs]
+    return Plot("Mixture", f"The share of the {units} drawn from each stream.", panels, colours_of(stream_names(runs)))
+
+
+def weights(runs: Sequence[Run], most_points: int) -> Plot:
+    """Plots the weights that the policy asked for, stacked, one panel per run."""
+    panels = [_bands(run, "weight", runs, most_points) for run in runs]
     on_top = any((run.clock["total"] > run.clock["batch_size"]).any() for run in runs)
     why = "a memory was replayed on top of the weights (additional samples, beyond the batch size), or " * on_top
     caption = (
-        f"Left: the weights that were requested; right: what was drawn. Where the two differ, {why}a stream "
-        "could not give what was asked for; a band that narrows to nothing is starved."
+        f"What was asked for. Where the mixture that was drawn differs, {why}a stream could not give it; a band that "
+        "narrows to nothing is starved."
     )
-    return Plot("Mixture", caption, panels, colours, columns=2)
+    return Plot("Weights", caption, panels, colours_of(stream_names(runs)))
+
+
+def _bands(run: Run, column: str, runs: Sequence[Run], most_points: int) -> Panel:
+    colours = colours_of(stream_names(runs))
+    lines = [
+        line(rows.dropna(), column, name, colours[name], stackgroup="shares", line={"width": 0.5})
+        for name, rows in shares(run, min(most_points, _MOST_STRETCHES)).items()
+    ]
+    return panel(run.name, lines, last_epoch(runs), range=[0, 1], tickformat=".0%")
 
 
 def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:

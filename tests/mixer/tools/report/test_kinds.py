@@ -35,15 +35,18 @@ def test_a_package_gives_the_page_of_its_runs_and_a_trainer_that_of_the_others(t
         folder.mkdir()
         (folder / "sweep.json").touch()
     with pytest.warns(UserWarning, match="is skipped") as warned:
-        page = write_report(folders)
+        page = write_report(folders, tmp_path / "first.html")
     left_out = [f"report {name} of an unknown package is skipped" for name in ("broken", "none")]
     assert [str(warning.message).split(" (")[0] for warning in warned] == left_out
-    assert page == tmp_path / "first" / "report.html"
     text = page.read_text()
-    for said in ("<h1>first, second</h1>", '<th scope="row">Rows</th><td>3</td><td>3</td>', "Said below."):
+    for said in (
+        "<h1>Comparison of first and second</h1>",
+        '<th scope="row">Rows</th><td>3</td><td>3</td>',
+        "Said below.",
+    ):
         assert said in text
     write_run(tmp_path / "run")
     assert kind_of([tmp_path / "run"]) is None
-    assert "Mixture" in write_report([tmp_path / "run"]).read_text()
+    assert "Mixture" in write_report([tmp_path / "run"], tmp_path / "run.html").read_text()
     with refused("runs"):
-        write_report([tmp_path / "run", folders[1]])
+        write_report([tmp_path / "run", folders[1]], tmp_path / "mixed.html")

@@ -1,13 +1,15 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import read_runs
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.plots import PLOTS, coverage, losses, memory, mixture, schedules
-from mixer.tools.report.plots.mixture import shares
+from mixer.tools.report.plots import PLOTS, coverage, losses, memory, schedules, weights
+from mixer.tools.report.plots.losses import last_smoothed, smoothed
+from mixer.tools.report.plots.mixture import mixture, shares
 from tests.mixer.tools.report.ledgers import made_run, write_run
 
 EPOCHS = [0.004, 0.012, 0.024, 0.04, 0.06, 0.084]
@@ -54,12 +56,12 @@ def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> Non
 
 
 @pytest.mark.parametrize("most_points", [4, 100])
-def test_the_mixture_is_a_row_a_run_and_shares_add_up_in_every_stretch(runs: list[Run], most_points: int) -> None:
+def test_the_mixture_is_a_panel_a_run_and_shares_add_up_in_every_stretch(runs: list[Run], most_points: int) -> None:
     plot = mixture(runs, most_points)
-    titles = ["first: weights", "first: share of the samples", "second: weights", "second: share of the samples"]
-    assert [panel.title for panel in plot.panels] == titles
+    assert [panel.title for panel in plot.panels] == ["first", "second"]
+    assert [panel.title for panel in weights(runs, most_points).panels] == ["first", "second"]
     assert list(plot.colours) == ["math", "code", "chat"]
-    first, second = (plot.panels[place].figure.data for place in (0, 2))
+    first, second = (panel.figure.data for panel in plot.panels)
     assert first[1].name == second[0].name == "code"
     assert first[1].line.color == second[0].line.color == plot.colours["code"]
     assert {line.stackgroup for line in first} == {"shares"}
@@ -102,3 +104,11 @@ def test_the_memory_is_stacked_by_source(tmp_path: Path) -> None:
     assert (lines["math"].y.tolist(), lines["code"].y.tolist()) == ([4, 8, 12], [8, 6, 4])
     assert {line.stackgroup for line in lines.values()} == {"entries"}
     assert [line.y[-1] for line in memory([run], 2).panels[0].figure.data] == [12, 4]
+
+
+def test_the_last_smoothed_loss_is_that_of_the_whole_course() -> None:
+    random = np.random.default_rng(0)
+    rows = pd.DataFrame({"items": random.integers(0, 5, 90), "loss": random.normal(3.0, 1.0, 90)})
+    rows.loc[[0, 40, 89], "loss"] = np.nan
+    assert last_smoothed(rows) == pytest.approx(smoothed(rows).iloc[-1], rel=1e-12)
+    assert np.isnan(last_smoothed(rows.assign(loss=np.nan)))

@@ -16,8 +16,8 @@ from tests.helpers import On, Tokens, arguments, build_model, weights_of
 from tests.mixer.trainer.runs import make, train
 from tests.refusals import refused
 
-# What makes the batches of training is not the Trainer's here, but the streams'.
-NEVER_CALLED = ("_get_train_sampler", "_get_num_items_in_batch")
+# What counts the items of a step is not the Trainer's here.
+NEVER_CALLED = ("_get_num_items_in_batch",)
 # Calls that are as many: the loss is asked for thrice more, to find out how it is normalised.
 AS_OFTEN = (
     *("training_step", "get_batch_samples", "log", "evaluate", "evaluation_loop", "prediction_step", "save_model"),

@@ -9,7 +9,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import Trainer
-from trl import DistillationTrainer, DPOConfig, GRPOTrainer, KTOTrainer, RewardConfig, RLOOTrainer
+from trl import (
+    DistillationConfig,
+    DistillationTrainer,
+    DPOConfig,
+    GRPOConfig,
+    GRPOTrainer,
+    KTOConfig,
+    KTOTrainer,
+    RewardConfig,
+    RLOOConfig,
+    RLOOTrainer,
+)
 
 from mixer import MixingMixin
 from mixer.utils.errors import InvalidTypeError
@@ -113,18 +124,37 @@ class _Old(Trainer):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("parent", "option"),
+    ("parent", "config", "option"),
     [
-        *((parent, "get_train_dataloader") for parent in (GRPOTrainer, RLOOTrainer, DistillationTrainer)),
-        (KTOTrainer, "_get_train_sampler"),
-        (type("Other", (Trainer,), {"__module__": "trl.trainer.other_trainer"}), "_prepare_dataset"),
-        (_Old, "compute_loss"),
+        (GRPOTrainer, GRPOConfig, "_prepare_dataset"),
+        (RLOOTrainer, RLOOConfig, "_prepare_dataset"),
+        (DistillationTrainer, DistillationConfig, "_prepare_dataset"),
+        (type("Other", (Trainer,), {"__module__": "trl.trainer.other_trainer"}), None, "_prepare_dataset"),
+        (_Old, None, "compute_loss"),
     ],
 )
-def test_trainers_that_cannot_be_mixed_are_refused(parent: type, option: str, tmp_path: Path) -> None:
+def test_trainers_that_cannot_be_mixed_are_refused(parent: type, config: Any, option: str, tmp_path: Path) -> None:
     mixed: Any = type("Mixed", (MixingMixin, parent), {})
+    args = arguments(tmp_path) if config is None else config(str(tmp_path), use_cpu=True, bf16=False)
     with refused(option, InvalidTypeError):
-        mixed("a model that nobody loads", arguments(tmp_path), train_dataset=three_streams())
+        mixed("a model that nobody loads", args, train_dataset=three_streams())
+
+
+def _answers(num_samples: int) -> datasets.Dataset:
+    words = [{"prompt": f"w{row}", "completion": f" w{row + 1}", "label": row % 2 == 0} for row in range(num_samples)]
+    return datasets.Dataset.from_list(words)
+
+
+def test_kto_trains_where_its_loss_needs_no_neighbours(tmp_path: Path) -> None:
+    mixed: Any = type("MixingKTO", (MixingMixin, KTOTrainer), {})
+    data, options = {"a": _answers(12), "b": _answers(6)}, {"processing_class": tokenizer(), "ref_model": model_of()}
+    trainer = mixed(
+        model_of(), args=_args(KTOConfig, tmp_path, loss_type="apo_zero_unpaired"), train_dataset=data, **options
+    )
+    trainer.train()
+    assert trainer.ledger.to_pandas()["count"].tolist() == [2, 1]
+    with refused("loss_type"):
+        mixed(model_of(), args=_args(KTOConfig, tmp_path), train_dataset=data, **options)
 
 
 def test_arguments_in_the_order_of_another_trainer_are_refused(tmp_path: Path) -> None:

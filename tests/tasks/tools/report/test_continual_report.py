@@ -29,8 +29,7 @@ def headings(page: Page) -> list[str]:
 
 
 def test_the_page_shows_scores_forgetting_memory_and_training(runs: dict[str, Path]) -> None:
-    path = write_report([runs["none"], runs["reservoir"]])
-    assert path == runs["none"] / "report.html"
+    path = write_report([runs["none"], runs["reservoir"]], runs["none"] / "report.html")
     text, shown = path.read_text(), headings(Page(path))
     assert shown[:2] == ["Scores on the tasks", "Forgetting curves: accuracy on each task as others are learnt"]
     assert {"Forgetting since the best score", "Training loss by task", "Mixture"} < set(shown)
@@ -77,7 +76,7 @@ def begun(folder: Path, source: Path, num_done: int) -> Path:
 
 
 def test_a_run_that_goes_on_stands_beside_one_that_is_done(runs: dict[str, Path], tmp_path: Path) -> None:
-    path = write_report([begun(tmp_path / "run", runs["reservoir"], 1), runs["herding"]])
+    path = write_report([begun(tmp_path / "run", runs["reservoir"], 1), runs["herding"]], tmp_path / "page.html")
     text = path.read_text()
     assert '<th scope="row">Tasks done</th><td>1 of 3</td><td>3 of 3</td>' in text
     assert '<th scope="row">Steps</th><td>6</td><td>9</td>' in text
@@ -89,12 +88,12 @@ def test_a_run_that_goes_on_stands_beside_one_that_is_done(runs: dict[str, Path]
 
 def test_what_is_not_there_yet_is_left_out(runs: dict[str, Path], tmp_path: Path) -> None:
     folder = begun(tmp_path / "run", runs["reservoir"], 0)
-    path = write_report([folder])
+    path = write_report([folder], tmp_path / "page.html")
     assert '<th scope="row">Steps</th><td>3</td>' in path.read_text()
     assert "Replay memory" in headings(Page(path))
     assert not {"Forgetting since the best score"} & set(headings(Page(path)))
     shutil.rmtree(folder / "01-task_1")
-    path = write_report([folder])
+    path = write_report([folder], tmp_path / "page.html")
     assert headings(Page(path)) == ["Scores on the tasks"]
     assert "No step recorded yet: run." in path.read_text()
 
@@ -102,8 +101,8 @@ def test_what_is_not_there_yet_is_left_out(runs: dict[str, Path], tmp_path: Path
 def test_a_report_is_of_one_kind_of_run_and_one_metric(runs: dict[str, Path], tmp_path: Path) -> None:
     write_run(tmp_path / "plain")
     with pytest.raises(ValueError, match=r"plain is a plain run and .*none is a continual run"):
-        write_report([tmp_path / "plain", runs["none"]])
+        write_report([tmp_path / "plain", runs["none"]], tmp_path / "page.html")
     (tmp_path / "losses").mkdir()
     ScoreMatrix(["a"], higher_is_better=False, metric="loss", path=tmp_path / "losses" / "scores.json").write()
     with refused("runs"):
-        write_report([runs["none"], tmp_path / "losses"])
+        write_report([runs["none"], tmp_path / "losses"], tmp_path / "page.html")

@@ -39,7 +39,7 @@ def test_the_clock_goes_on_and_streams_stand_where_their_task_does_the_memory_la
     assert run.streams["two"]["samples"].tolist() == run.clock["samples"].tolist()[4:]
     assert run.streams["two"]["passes"].tolist() == pytest.approx([0.004, 0.012, 0.024, 0.04, 0.06, 0.084])
     assert run.evaluations["two"]["step"].tolist() == [4, 6, 8, 10]
-    shares = [line.y.tolist()[-1] for line in mixture([run], 100).panels[1].figure.data]
+    shares = [line.y.tolist()[-1] for line in mixture([run], 100).panels[0].figure.data]
     assert shares == pytest.approx([0.0, 0.5, 0.5])
 
 

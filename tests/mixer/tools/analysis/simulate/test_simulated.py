@@ -45,7 +45,7 @@ def test_each_stream_is_summed_up_warned_of_and_shown(capped: Simulated, capsys:
     tokens = sum(int(row["attention_mask"].sum()) for row in Tokens(40, 40).rows)
     assert by_name["a"].tokens == pytest.approx(by_name["a"].samples / 40 * tokens, rel=0.02)
     said = "\n".join(capped.warnings)
-    assert f"a is passed over {capped.streams[0].passes:.1f} times, more than 4." in said
+    assert f"a is repeated {capped.streams[0].passes:.1f} times, more than 4." in said
     assert "b runs out in step" in said
     assert "Only 2.00% of the samples of d are seen, far less than of the whole mixture." in said
     assert "budget" not in said
