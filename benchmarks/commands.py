@@ -64,6 +64,9 @@ COMMANDS = {
     "replay": Command(
         "continual.replay", "What does replay cost, and what is it good for?", None, (*_QUICK, "--folder", FOLDER)
     ),
+    "forgetting": Command(
+        "forgetting", "What is left of a chat model after fine-tuning, without its old data?", None, None
+    ),
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
     "scale": Command(
         "scale.command",

@@ -229,6 +229,12 @@ class Ledger:
         self._rows.end()
         at_once(Table.seal, (table for _, table in self._own()))
 
+    def note(self, name: str, content: Any) -> None:
+        """Adds plain data to the description of the run that was begun, for its card."""
+        if self.is_writer and self._note:
+            self._note = {**self._note, "run": {**self._note.get("run", {}), name: content}}
+            write_json(self.folder / "ledger.json", self._note)
+
     def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
         """Notes the end of a run for `mixer watch`, if one was begun.
 

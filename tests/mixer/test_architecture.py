@@ -30,7 +30,7 @@ ROOMS = {
     "|checkpoint losses|measurements.hooks|trainer.checks trainer.evaluation|trainer"
     "|trainer.trl trainer.sentence_transformers trainer.grpo"
     "|tools.console|tools.records|tools.report|tools.recipe|tools.analysis|tools.cli",
-    "replay": "storage shared|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
+    "replay": "storage shared generation|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
     "tasks": "sources mlp text_domains task_folders|task chats|heads sequences generation chats_of_files texts"
     "|score metrics|harness methods|continual|tools.report|tools.recipe|tools.command",
 }

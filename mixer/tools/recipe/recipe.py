@@ -19,6 +19,7 @@ from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
 from mixer.tools.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.tools.recipe.data.formats.template import chat_template_of
+from mixer.tools.recipe.generated import with_written_rows
 from mixer.tools.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.stream_checks import (
@@ -279,10 +280,11 @@ class Recipe:
             ValueError: On all ranks, if a stream cannot be built on one of them.
             OSError: If data do not exist, on the rank that misses them.
         """
+        streams = with_written_rows(self.streams, self.model, tokenizer, self.training)
 
         def build() -> dict[str, BuiltStream]:
             built = dict[str, BuiltStream]()
-            for name, stream in self.streams.items():
+            for name, stream in streams.items():
                 own = stream.build_all(name, tokenizer, self.model.task, self.trainer, self.training)
                 twice = [name for name in own if name in built]
                 require(not twice, f"streams.{name}", "streams of other names than those before it", twice)

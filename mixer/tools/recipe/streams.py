@@ -32,7 +32,10 @@ COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder", "m
 # Trainers that read the columns of rows as they are.
 _READING_COLUMNS = (*COLUMN_TRAINERS, "grpo")
 # Fields of the data; all others are passed on to `Stream`.
-_OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
+_OF_DATA = (
+    *("factory", "arguments", "train_split", "validation_split", "data", "generated"),
+    *("format", "validation", "rows_share"),
+)
 
 
 @dataclass
@@ -120,6 +123,8 @@ class StreamRecipe:
         train_split: The split to train on, if the function returns several.
         validation_split: The split to evaluate on, if the function returns it.
         data: Data by name or path, in place of a function.
+        generated: In their place: a function that gets the model before training, the tokenizer and the ranks, and
+            writes rows, such as `replay.self_generated`; they are kept in the folder `generated` of the run.
         format: Turns rows into samples: `Text`, `Prompt`, `Chat` or `Labelled` with their arguments, or a class of your
             own. Needs the recipe's tokenizer; leave it out for tokenized data.
         validation: Rows to hold out for evaluation: a share, a number of rows, or `Validation`.
@@ -147,6 +152,7 @@ class StreamRecipe:
     train_split: str = "train"
     validation_split: str = "validation"
     data: DataSource | None = None
+    generated: Factory | None = None
     format: Format | None = None
     validation: int | float | Validation | None = None
     rows_share: float = 1.0
@@ -292,10 +298,14 @@ class StreamRecipe:
             train, evaluation = own.carve(train)
         return train, evaluation
 
+    def check_source(self) -> None:
+        """Refuses no source of rows, or several; raises a `ValueError`."""
+        given = [name for name in ("data", "factory", "generated") if getattr(self, name) is not None]
+        expected = "given (path: a name on the hub, a file or a folder), or factory or generated, functions of rows"
+        require(len(given) == 1, "data", expected, " and ".join(given) or "none")
+
     def _load(self, called: str) -> tuple[Any, Any]:
-        expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
-        has = "neither" if self.data is None else "both"
-        require((self.factory is None) != (self.data is None), "data", expected, has)
+        self.check_source()
         if self.data is not None:
             if self.arguments or (self.train_split, self.validation_split) != ("train", "validation"):
                 text = "belongs to factory, as validation_split and arguments: write data.split, data.validation_split."
