@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from transformers import AutoTokenizer, TrainingArguments, set_seed
+from transformers import AutoProcessor, AutoTokenizer, TrainingArguments, set_seed
 
 from mixer.distributed.collectives import RankSync, RemoteError
 from mixer.mixture.clock import Budget
@@ -28,7 +28,7 @@ from mixer.tools.recipe.stream_checks import (
     in_words_of_recipes,
     tell_shared_documents,
 )
-from mixer.tools.recipe.streams import COLUMN_TRAINERS, BuiltStream, Factory, StreamRecipe, call_by_name
+from mixer.tools.recipe.streams import COLUMN_TRAINERS, IMAGE_TASK, BuiltStream, Factory, StreamRecipe, call_by_name
 from mixer.tools.recipe.trainers import (
     KINDS,
     TrainerName,
@@ -97,8 +97,9 @@ class Recipe:
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
         targets: Development rows, by the name of a target, in place of a part of its evaluation set; written likewise.
-        tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one, or its folder. It
-            tokenizes the streams' rows and pads batches. `None` takes that of a `gguf_file`.
+        tokenizer: A tokenizer, or for `image-text-to-text` a processor, to load from a folder or the hub, or a function
+            that returns one, or its folder. It tokenizes the streams' rows and pads batches. `None` takes that of a
+            `gguf_file`.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
             on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins; `grpo` on prompts,
             with `rewards`. Without a `tokenizer` it takes that of the model. Or one of sentence-transformers:
@@ -136,6 +137,9 @@ class Recipe:
             setattr(self, name, safe_names(getattr(self, name), name))
         if self.trainer is not None:
             self.model = fitted_model(self.trainer, self.model)
+        require(
+            self.model.task != IMAGE_TASK or self.trainer == "sft", "trainer", f"sft for {IMAGE_TASK}", self.trainer
+        )
         if self.loss is not None and self.trainer not in COLUMN_TRAINERS:
             require(False, "trainer", f"one with losses to choose ({', '.join(COLUMN_TRAINERS)})", self.trainer)
         require((self.rewards is None) == (self.trainer != "grpo"), "rewards", "given with trainer grpo", self.rewards)
@@ -383,7 +387,7 @@ def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> An
         else:
             loaded = tokenizer
         if isinstance(loaded, str | Path):
-            loaded = load_pretrained(AutoTokenizer, str(loaded))
+            loaded = load_pretrained(AutoProcessor if task == IMAGE_TASK else AutoTokenizer, str(loaded))
         if pads:
             ensure_pad_token(loaded, task)
     return loaded

@@ -32,6 +32,7 @@ _TEXTS = frozenset(
     {"factory", "path", "name", "split", "train_split", "validation_split", "revision", "name_or_path", "gguf_file"}
     | {"include", "exclude", "output_dir", "run_name", "head", "groups", "arguments", "config", "lora", "layers"}
     | {"chat_template", "chat_template_path", "quantization", "model_init_kwargs", "eos_token", "pad_token", "rename"}
+    | {"image_folder"}
     | {STORAGE_OPTIONS}
 )
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")

@@ -27,6 +27,7 @@ from mixer.utils.hidden_names import hidden
 from mixer.utils.ranges import check_range
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
+IMAGE_TASK = "image-text-to-text"
 COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder")
 # Trainers that read the columns of rows as they are.
 _READING_COLUMNS = (*COLUMN_TRAINERS, "grpo")
@@ -238,6 +239,8 @@ class StreamRecipe:
             own_format = _without(own_format, column)
         if self.data is not None and self.data.by is not None:
             own_format = _without(own_format, self.data.by)
+        if isinstance(own_format, Dialogue) and task == IMAGE_TASK and own_format.image_folder is None:
+            own_format = replace(own_format, image_folder="." if self.data is None else self.data.folder)
         if isinstance(own_format, Dialogue) and trainer is None:
             raise wrong_value("format", "Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
         if own_format is not None:

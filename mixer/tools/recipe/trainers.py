@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from mixer.tools.recipe.model import ModelRecipe, Task
 from mixer.tools.recipe.places import placed
-from mixer.tools.recipe.streams import COLUMN_TRAINERS, Factory, call_by_name, named
+from mixer.tools.recipe.streams import COLUMN_TRAINERS, IMAGE_TASK, Factory, call_by_name, named
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.errors import require, wrong_value
 
@@ -85,7 +85,10 @@ def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
         ValueError: If it has another task.
     """
     task = KINDS[name].task
-    require(model.task in ("causal-lm", task), "model.task", f"{task} for trainer {name}", model.task)
+    tasks = ("causal-lm", task, *((IMAGE_TASK,) if name == "sft" else ()))
+    require(
+        model.task in tasks, "model.task", f"{' or '.join(dict.fromkeys(tasks[1:]))} for trainer {name}", model.task
+    )
     if name in COLUMN_TRAINERS:
         return replace(model, task=task)
     if name != "reward":

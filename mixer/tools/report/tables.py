@@ -41,7 +41,8 @@ def stream_figures(run: Run) -> pd.DataFrame:
         silent_groups, completion_length and kl (means over the first and the last tenth of rounds), and for each metric
         of evaluations first_validation_METRIC and last_validation_METRIC; NaN if unknown.
     """
-    shares = {unit: shares_of(run, unit if unit != "samples" else "count") for unit in {"samples", run.unit}}
+    units: set[str] = {"samples", run.unit}
+    shares = {unit: shares_of(run, unit if unit != "samples" else "count") for unit in units}
     names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
     metrics = {name: _of_metrics(rows) for name, rows in run.metrics.items()}
     rows = [

@@ -113,7 +113,7 @@ _LONG = datasets.Dataset.from_dict({"prompt": ["w1 w2 w3 w4 w5"], "completion": 
         (datasets.Dataset.from_dict({"text": [3, 4]}), {}, "columns", "odd"),
         (_LONG, {"max_length": 4}, "max_length", "odd"),
         (texts(3, 1), {"assistant_only_loss": True}, "assistant_only_loss", "odd"),
-        (_IMAGES, {}, "train_dataset", None),
+        (_IMAGES, {}, "processing_class", None),
         (Tokens(3, 1), {}, "dataset", "odd"),
     ],
 )
