@@ -29,7 +29,12 @@ class LoadingRules:
     Args:
         trainer: The trainer.
         max_samples: Maximum samples of a micro-batch; `None` for that of the training arguments.
+
+    Attributes:
+        compares_columns: Whether samples that are collated together need the same columns.
     """
+
+    compares_columns = True
 
     def __init__(self, trainer: Trainer, max_samples: int | None = None):
         self._trainer, self._max_samples = trainer, max_samples
