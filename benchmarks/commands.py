@@ -64,6 +64,9 @@ COMMANDS = {
     "replay": Command(
         "continual.replay", "What does replay cost, and what is it good for?", None, (*_QUICK, "--folder", FOLDER)
     ),
+    "forgetting": Command(
+        "forgetting", "What is left of a chat model after fine-tuning, without its old data?", None, None
+    ),
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
     "scale": Command(
         "scale.command",
@@ -74,6 +77,7 @@ COMMANDS = {
     "sentences": Command(
         "sentences", "Do the trainers of sentence-transformers train as without us, and what of each set?", None, None
     ),
+    "rewards": Command("rewards", "Does mixing prompts by rewards help the worst task of GRPO?", None, _QUICK),
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",

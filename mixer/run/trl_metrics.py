@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from transformers import Trainer
 
+from mixer.models.row_losses import generates
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.replaced_methods import replaced
 from mixer.run.state import PresentStep
@@ -140,5 +141,5 @@ class TRLMetrics(StepHook):
 
 
 def trl_hooks(trainer: Trainer, step: PresentStep) -> list[StepHook]:
-    """Makes the hook that one of TRL's trainers needs; none for others."""
-    return [TRLMetrics(trainer, step)] if keeps_metrics(trainer) else []
+    """Makes the hook that one of TRL's trainers needs; none for others, and for those whose rows are generated."""
+    return [TRLMetrics(trainer, step)] if keeps_metrics(trainer) and not generates(trainer.args) else []

@@ -19,6 +19,7 @@ from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
 from mixer.tools.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.tools.recipe.data.formats.template import chat_template_of
+from mixer.tools.recipe.generated import with_written_rows
 from mixer.tools.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.stream_checks import (
@@ -35,6 +36,7 @@ from mixer.tools.recipe.trainers import (
     column_losses,
     column_model,
     fitted_model,
+    reward_functions,
     trainer_class,
 )
 from mixer.trainer.gradient_aggregation import GradientAggregation
@@ -47,7 +49,7 @@ from mixer.utils.text import safe_names
 # Fields that are built or loaded; all others are passed on to the trainer.
 _BUILT = (
     *("model", "streams", "training", "evaluation", "targets", "tokenizer", "objective"),
-    *("trainer", "chat_template", "loss"),
+    *("trainer", "chat_template", "loss", "rewards"),
 )
 
 
@@ -100,14 +102,16 @@ class Recipe:
             that returns one, or its folder. It tokenizes the streams' rows and pads batches. `None` takes that of a
             `gguf_file`.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
-            on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
-            `tokenizer` it takes that of the model. Or one of sentence-transformers: `sentence-transformer`,
-            `cross-encoder`, `sparse-encoder` or `multi-vector-encoder`.
+            on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins; `grpo` on prompts,
+            with `rewards`. Without a `tokenizer` it takes that of the model. Or one of sentence-transformers:
+            `sentence-transformer`, `cross-encoder`, `sparse-encoder` or `multi-vector-encoder`.
         chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
             that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
         loss: With a trainer of sentence-transformers: the name of one of its losses, or the dotted name of a function
             that gets the model; with arguments as `{factory: NAME, arguments: {...}}`; or such by stream. `None` takes
             the trainer's own.
+        rewards: With trainer `grpo`: the dotted name of a reward function, or the name of a reward model, which has a
+            slash; several of them; or such by stream.
     """
 
     model: ModelRecipe
@@ -127,6 +131,7 @@ class Recipe:
     trainer: TrainerName | None = None
     chat_template: str | None = None
     loss: str | Factory | dict[str, str | Factory] | None = None
+    rewards: str | list[str] | dict[str, str | list[str]] | None = None
 
     def __post_init__(self) -> None:
         for name in ("streams", "evaluation", "targets", "objective"):
@@ -138,6 +143,7 @@ class Recipe:
         )
         if self.loss is not None and self.trainer not in COLUMN_TRAINERS:
             require(False, "trainer", f"one with losses to choose ({', '.join(COLUMN_TRAINERS)})", self.trainer)
+        require((self.rewards is None) == (self.trainer != "grpo"), "rewards", "given with trainer grpo", self.rewards)
 
     @staticmethod
     @functools.cache
@@ -228,6 +234,8 @@ class Recipe:
         if self.trainer in COLUMN_TRAINERS:
             return {} if self.loss is None else {"loss": column_losses(self.trainer, self.loss, model)}
         adapters = {"peft_config": self.model.adapters()} if self.model.lora is not None and has_weights else {}
+        if self.rewards is not None:
+            return {**adapters, "reward_funcs": reward_functions(self.rewards)}
         if self.trainer != "dpo":
             return adapters
         training: Any = self.training
@@ -272,10 +280,11 @@ class Recipe:
             ValueError: On all ranks, if a stream cannot be built on one of them.
             OSError: If data do not exist, on the rank that misses them.
         """
+        streams = with_written_rows(self.streams, self.model, tokenizer, self.training)
 
         def build() -> dict[str, BuiltStream]:
             built = dict[str, BuiltStream]()
-            for name, stream in self.streams.items():
+            for name, stream in streams.items():
                 own = stream.build_all(name, tokenizer, self.model.task, self.trainer, self.training)
                 twice = [name for name in own if name in built]
                 require(not twice, f"streams.{name}", "streams of other names than those before it", twice)

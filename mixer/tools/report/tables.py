@@ -19,6 +19,7 @@ _COLUMNS = (
     *("training_loss", "training_not_finite_since"),
     *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
     *("gradient_norm", "gradient_noise_scale", "entries"),
+    *("first_reward", "last_reward", "silent_groups", "completion_length", "kl"),
 )
 # Whole numbers, also where some are not known.
 _COUNTS = ("samples", "entries", "training_not_finite_since", "validation_not_finite_since")
@@ -36,10 +37,12 @@ def stream_figures(run: Run) -> pd.DataFrame:
         last_weight (in the policy's unit), coverage, passes, cap, training_loss (the last, smoothed),
         training_not_finite_since (a step),
         first_validation_loss, last_validation_loss, validation_not_finite_since, gradient_norm and
-        gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
-        first_validation_METRIC and last_validation_METRIC; NaN if unknown.
+        gradient_noise_scale (the last, smoothed), entries (of a replay buffer), first_reward, last_reward,
+        silent_groups, completion_length and kl (means over the first and the last tenth of rounds), and for each metric
+        of evaluations first_validation_METRIC and last_validation_METRIC; NaN if unknown.
     """
-    shares = {unit: shares_of(run, unit if unit != "samples" else "count") for unit in {"samples", run.unit}}
+    units: set[str] = {"samples", run.unit}
+    shares = {unit: shares_of(run, unit if unit != "samples" else "count") for unit in units}
     names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
     metrics = {name: _of_metrics(rows) for name, rows in run.metrics.items()}
     rows = [
@@ -98,6 +101,12 @@ def _of_measurements(run: Run, name: str) -> dict[str, float]:
     if name in run.memories:
         rows = run.memories[name]
         figures["entries"] = float(rows.loc[rows["step"] == rows["step"].max(), "entries"].sum())
+    if name in run.rewards:
+        rows = run.rewards[name]
+        tenth = max(1, len(rows) // 10)
+        last = rows.tail(tenth)[["reward", "silent", "mean_length", "kl"]].mean()
+        figures |= {"first_reward": rows["reward"].head(tenth).mean(), "last_reward": last["reward"]}
+        figures |= {"silent_groups": last["silent"], "completion_length": last["mean_length"], "kl": last["kl"]}
     return figures
 
 

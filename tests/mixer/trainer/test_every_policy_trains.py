@@ -70,7 +70,13 @@ AGGREGATED = ["DoGE", "GradNorm", "GroupDRO"]
 BESIDE = [pytest.param(name, "pcgrad", marks=pytest.mark.full if name != "DoGE" else ()) for name in AGGREGATED]
 
 
-@pytest.mark.parametrize(("name", "conflict"), [*((name, None) for name in sorted(built_in_policies())), *BESIDE])
+# Those by rewards are tried with GRPO.
+NAMES = sorted(
+    name for name, kind in built_in_policies().items() if "generated completions" not in required(kind.needs)
+)
+
+
+@pytest.mark.parametrize(("name", "conflict"), [*((name, None) for name in NAMES), *BESIDE])
 def test_it_sees_what_it_needs_and_moves_the_mixture(tmp_path: Path, name: str, conflict: str | None) -> None:
     if conflict is not None:
         pytest.importorskip("torchjd")
