@@ -2,6 +2,7 @@
 
 import re
 
+import colab
 import llms
 import reference
 import repository
@@ -14,6 +15,7 @@ from mkdocs.structure.pages import Page
 
 _PACKAGES = reference.read_packages()
 _NAVIGATION: list[Navigation] = []
+_REPOSITORY = colab.read_repository()
 _LOADED_FROM_ELSEWHERE = re.compile(r"<(?:(?:script|img|iframe)\b[^>]*\bsrc|link\b[^>]*\bhref)=\"?(?:https?:)?//")
 
 
@@ -73,6 +75,21 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
     """
     _NAVIGATION[:] = [nav]
     return nav
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links tutorials to Colab.
+
+    Args:
+        markdown: The page.
+        page: Where it is in the site.
+        config: The site's configuration.
+        files: The site's files.
+
+    Returns:
+        The page.
+    """
+    return colab.with_link(markdown, page.file.src_uri, _REPOSITORY)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -47,6 +47,11 @@ class LoadingRules:
         return hf_compat.train_batch_size(self._trainer) if self._max_samples is None else self._max_samples
 
     @property
+    def data_collator(self) -> Any:
+        """The collator of training, unless the loader has its own."""
+        return self._trainer.data_collator
+
+    @property
     def removes_columns(self) -> bool:
         """Whether columns that the model does not take are removed before collation."""
         return bool(self._trainer.args.remove_unused_columns) and not self.keeps_columns
@@ -108,7 +113,7 @@ class StreamSamples:
     def data_collator(self) -> Any:
         """The collator of training, before columns are removed."""
         own = self.rules.own_loader
-        return self.trainer.data_collator if own is None else own.collate_fn
+        return self.rules.data_collator if own is None else own.collate_fn
 
     @property
     def common_collator(self) -> Any:

@@ -26,6 +26,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PACKAGES = ("transformers", "trl", "sentence-transformers")
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 _OWN = "mixer."
+# Classes here are made by a trainer, known only once it is loaded.
+_OF_TRAINERS = "mixer.trainer.grpo."
 _DOTTED = {"type": "string", "pattern": r"\."}
 _RULES: Mapping[type, Callable[[], Mapping[str, type]]] = {Policy: policy_classes, Schedule: schedule_classes}
 # Words beside the names of classes.
@@ -184,7 +186,8 @@ def _classes_of(base: type) -> Iterable[type]:
     """Lists the classes that a recipe can name: registered rules, of other packages too, or those of this package."""
     if base in _RULES:
         return _RULES[base]().values()
-    own = (kind for kind in subclasses_of(base) if kind.__module__.startswith(_OWN))
+    classes = (kind for kind in subclasses_of(base) if kind.__module__.startswith(_OWN))
+    own = (kind for kind in classes if not kind.__module__.startswith(_OF_TRAINERS))
     return {kind for kind in own if not inspect.isabstract(kind)}
 
 

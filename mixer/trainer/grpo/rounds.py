@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mixer.mixture.stream import Stream
+from mixer.run.hf_compat import begin_round, synchronise_gradients
 from mixer.run.samples import LoadingRules
 from mixer.trainer.grpo.reward_functions import STREAM
 from mixer.trainer.preparation import StreamPreparation
@@ -21,6 +22,11 @@ class PromptRules(LoadingRules):
     """Loads all prompts of a rank at once, whatever their columns: TRL splits their completions itself."""
 
     compares_columns = False
+
+    @property
+    def data_collator(self) -> Any:
+        """Makes mappings of rows, which the loop takes."""
+        return as_batch
 
     @property
     def most_samples(self) -> int:
@@ -40,11 +46,6 @@ class PromptPreparation(StreamPreparation):
         self.combined = self._combine()
         self._stand_in = lasting[0].dataset if lasting else None
         return self._stand_in
-
-    def take_stand_in_back(self) -> list[Stream]:
-        """Takes the streams back, and has rows collated as mappings; see `StreamPreparation`."""
-        self._trainer.data_collator = as_batch
-        return super().take_stand_in_back()
 
 
 def as_batch(rows: list[Any]) -> dict[str, list[Any]]:
@@ -128,14 +129,14 @@ class Rounds:
         """
         trainer, accumulated, losses = self._trainer, self._accumulated, list[Tensor]()
         accelerator, args = trainer.accelerator, trainer.args
-        trainer._step += -trainer._step % self._passes  # noqa: SLF001 TRL's; a round that failed is not completed
+        begin_round(trainer, self._passes)
         with (
             attributes_held(args, gradient_accumulation_steps=accumulated),
             attributes_held(trainer, current_gradient_accumulation_steps=accumulated),
         ):
             for number in range(1, self._passes + 1):
                 ends_update = number % accumulated == 0
-                accelerator.gradient_state._set_sync_gradients(ends_update)  # noqa: SLF001 as the Trainer's loop
+                synchronise_gradients(accelerator, ends_update)
                 with contextlib.nullcontext() if ends_update else accelerator.no_sync(model=model):
                     losses.append(step(model, rows, num_items))
                 if ends_update and number < self._passes:

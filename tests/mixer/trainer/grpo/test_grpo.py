@@ -12,6 +12,9 @@ from trl import GRPOConfig, GRPOTrainer
 from mixer import Stream
 from mixer.measurements import Rewards
 from mixer.policies import MTGRPO, Decision, Learnability, Mixture, Observation, Policy, Uniform
+from mixer.tools.records.run import Run
+from mixer.tools.report.plots.rewards import rewards as rewards_of
+from mixer.tools.report.tables import stream_figures
 from mixer.trainer.grpo.trainers import MixingGRPOTrainer
 from mixer.utils.errors import InvalidTypeError
 from replay import ReplayBuffer, ReplayRatio
@@ -74,6 +77,11 @@ def test_counts_are_exact_and_rewards_are_told_by_stream(tmp_path: Path) -> None
         assert "loss/a" not in entry
     evaluated = [entry for entry in trainer.state.log_history if "eval_a_reward" in entry]
     assert len(evaluated) == 2
+    run = Run(tmp_path)
+    assert rewards_of([run], 100).panels[0].figure.data
+    figures = stream_figures(run).set_index("stream")
+    assert figures["last_reward"].tolist() == rewards["reward"].tolist()[-2:]
+    assert figures["training_not_finite_since"].isna().all()
     assert trainer.state.best_metric == max(entry["eval_a_reward"] for entry in evaluated)
     assert all(entry["eval_a_rewards/second_half/mean"] is None for entry in evaluated)
 
